@@ -1,0 +1,174 @@
+"""Privacy losses as values: what one release may tell about one record, and how losses add up.
+
+A mechanism states its `Cost` once. The ledger's charge, `GET /budget`, the planner and the audit's claim are
+all derived from that value. Neighbouring data sets differ by the addition or removal of one record.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+from accounting import picorho
+
+
+@dataclass(frozen=True)
+class PrivacyLoss(ABC):
+    """The privacy loss of one mechanism, described by one positive, finite parameter."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def parameter(self) -> float:
+        """The parameter that, with `kind`, describes the loss completely."""
+
+    @property
+    @abstractmethod
+    def rho(self) -> Fraction:
+        """The zCDP parameter, exactly."""
+
+    @property
+    @abstractmethod
+    def pure_epsilon(self) -> float:
+        """The epsilon of pure differential privacy, or infinity."""
+
+    def __post_init__(self) -> None:
+        """Refuse a parameter that describes no loss."""
+        if not (math.isfinite(self.parameter) and self.parameter > 0):
+            raise ValueError(f"the parameter of a {self.kind} loss must be positive and finite, not {self.parameter}")
+
+    def __str__(self) -> str:
+        """Return the loss as text that `parse` reads back exactly."""
+        return f"{self.kind}:{self.parameter!r}"
+
+
+@dataclass(frozen=True)
+class GaussianLoss(PrivacyLoss):
+    """N(0, 1) against N(mu, 1): mu-GDP (Dong, Roth and Su 2022), mu being L2 sensitivity over sigma.
+
+    rho = mu^2 / 2 (Bun and Steinke 2016, Proposition 6).
+    """
+
+    kind: ClassVar[str] = "gaussian"
+    mu: float
+
+    @property
+    def parameter(self) -> float:
+        """mu."""
+        return self.mu
+
+    @property
+    def rho(self) -> Fraction:
+        """mu^2 / 2."""
+        return Fraction(self.mu) ** 2 / 2
+
+    @property
+    def pure_epsilon(self) -> float:
+        """No finite epsilon holds at delta = 0."""
+        return math.inf
+
+
+@dataclass(frozen=True)
+class LaplaceLoss(PrivacyLoss):
+    """Independent Laplace noise of scale b on coordinates that move by at most epsilon * b in L1.
+
+    One coordinate that moves by the whole of epsilon * b dominates: the trade-off function of Laplace shifted
+    by s is the s-fold group composition of a log-concave location family, and the hybrid argument over
+    coordinates bounds the product by the composition of the groups (Dong, Roth and Su 2022, Theorem 2.14), so
+    shifts a_1, ..., a_C are dominated by the single shift |a_1| + ... + |a_C|.
+
+    rho = epsilon^2 / 2 (Bun and Steinke 2016, Proposition 3: pure epsilon-DP).
+    """
+
+    kind: ClassVar[str] = "laplace"
+    epsilon: float
+
+    @property
+    def parameter(self) -> float:
+        """epsilon."""
+        return self.epsilon
+
+    @property
+    def rho(self) -> Fraction:
+        """epsilon^2 / 2."""
+        return Fraction(self.epsilon) ** 2 / 2
+
+    @property
+    def pure_epsilon(self) -> float:
+        """epsilon."""
+        return self.epsilon
+
+
+@dataclass(frozen=True)
+class BoundedRangeLoss(PrivacyLoss):
+    """A loss whose values lie in an interval of length epsilon that holds 0, as the exponential mechanism's.
+
+    rho = epsilon^2 / 8 (Cesar and Rogers 2021, Lemma 3.4, after Dong, Durfee and Rogers 2020), and epsilon-DP.
+    """
+
+    kind: ClassVar[str] = "exponential"
+    epsilon: float
+
+    @property
+    def parameter(self) -> float:
+        """epsilon."""
+        return self.epsilon
+
+    @property
+    def rho(self) -> Fraction:
+        """epsilon^2 / 8."""
+        return Fraction(self.epsilon) ** 2 / 8
+
+    @property
+    def pure_epsilon(self) -> float:
+        """epsilon."""
+        return self.epsilon
+
+
+_KINDS: dict[str, type[GaussianLoss] | type[LaplaceLoss] | type[BoundedRangeLoss]] = {
+    loss.kind: loss for loss in (GaussianLoss, LaplaceLoss, BoundedRangeLoss)
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one release costs: the adaptive composition of `losses`. Without losses it costs nothing."""
+
+    losses: tuple[PrivacyLoss, ...] = ()
+
+    @property
+    def rho(self) -> Fraction:
+        """The zCDP parameter, exactly: zCDP composes by addition (Bun and Steinke 2016, Lemma 7)."""
+        return sum((loss.rho for loss in self.losses), Fraction(0))
+
+    @property
+    def picorho(self) -> int:
+        """What the ledger charges for one release."""
+        return picorho.charge(self.rho)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The epsilon of pure differential privacy by basic composition, or infinity."""
+        return math.fsum(loss.pure_epsilon for loss in self.losses)
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the exact Gaussian curve describes it: every loss is Gaussian."""
+        return all(isinstance(loss, GaussianLoss) for loss in self.losses)
+
+    def __str__(self) -> str:
+        """Return the cost as text that `Cost.parse` reads back exactly."""
+        return "+".join(str(loss) for loss in self.losses)
+
+    @classmethod
+    def parse(cls, text: str) -> "Cost":
+        """Read what `str` wrote. Raises ValueError for anything else."""
+        losses: list[PrivacyLoss] = []
+        for part in filter(None, text.split("+")):
+            kind, _, parameter = part.partition(":")
+            if kind not in _KINDS:
+                raise ValueError(f"unknown privacy loss {kind!r}; known are {', '.join(sorted(_KINDS))}")
+            losses.append(_KINDS[kind](float(parameter)))
+        return cls(tuple(losses))

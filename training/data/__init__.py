@@ -1,0 +1,1 @@
+"""Reading private records together with what their owner declares about them."""
