@@ -160,13 +160,13 @@ class Cost:
 
     def __str__(self) -> str:
         """Return the cost as text that `Cost.parse` reads back exactly."""
-        return "+".join(str(loss) for loss in self.losses)
+        return ",".join(str(loss) for loss in self.losses)
 
     @classmethod
     def parse(cls, text: str) -> "Cost":
         """Read what `str` wrote. Raises ValueError for anything else."""
         losses: list[PrivacyLoss] = []
-        for part in filter(None, text.split("+")):
+        for part in filter(None, text.split(",")):
             kind, _, parameter = part.partition(":")
             if kind not in _KINDS:
                 raise ValueError(f"unknown privacy loss {kind!r}; known are {', '.join(sorted(_KINDS))}")
