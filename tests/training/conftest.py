@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+
+from training.bundle import CertifiedHead
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity
+from training.train import Recipe, train
+
+
+def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3) -> Records:
+    generator = np.random.default_rng(seed)
+    declaration = Declaration(
+        tuple(f"x{index}" for index in range(features)),
+        (0.0,) * features,
+        (1.0,) * features,
+        tuple(str(label) for label in range(classes)),
+    )
+    X = generator.uniform(size=(n, features))
+    return Records(X, generator.integers(classes, size=n), declaration)
+
+
+@pytest.fixture
+def records() -> Records:
+    return make_records()
+
+
+@pytest.fixture
+def head(records: Records) -> CertifiedHead:
+    feature_map = Identity(lower=records.declaration.lower, upper=records.declaration.upper, clip_norm=1.0, bias=0.25)
+    return train(records, Recipe("small", feature_map, 1.0), "lineage-of-tests")

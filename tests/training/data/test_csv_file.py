@@ -1,0 +1,64 @@
+import pytest
+
+from training.data.csv_file import read_csv
+from training.errors import DataError
+
+GOOD = "age,income,id,ok\n30,1000.5,7,yes\n\n40,2e3,8,no\n"
+
+
+def read(tmp_path, text, **changes):
+    path = tmp_path / "own.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    options = {"label": "ok", "classes": ("no", "yes"), "bounds": ("age=0:120", "income=0:1e6"), "ignore": ("id",)}
+    return read_csv(path, **options | changes)
+
+
+def test_it_reads_records(tmp_path):
+    records = read(tmp_path, GOOD)
+    assert records.X.tolist() == [[30, 1000.5], [40, 2000]]
+    assert records.y.tolist() == [1, 0]
+    assert records.declaration.feature_names == ("age", "income")
+    assert records.declaration.upper == (120, 1e6)
+
+
+def test_a_byte_order_mark_and_quotes_are_fine(tmp_path):
+    assert len(read(tmp_path, b'\xef\xbb\xbf"age",income,id,ok\r\n"3","4",5," yes"\r\n')) == 1
+
+
+def test_numbers_name_classes_too(tmp_path):
+    records = read(tmp_path, "a,y\n1,1.0\n2,0\n", label="y", classes=("0", "1"), bounds=("0:9",), ignore=())
+    assert records.y.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "said"),
+    [
+        ("", {}, "is empty"),
+        ("age,income,id,ok\n", {}, "a header and no records"),
+        ("1,2,3,4\n5,6,7,8\n", {}, "line 1 holds numbers|has no column 'ok'"),
+        (GOOD, {"label": "nope"}, "has no column 'nope'; its columns are age, income, id, ok"),
+        (GOOD + "50,1\n", {}, "line 5: 2 values, and the header has 4 columns"),
+        (GOOD + "50,abc,1,no\n", {}, "line 5, column 'income': 'abc' is not a number"),
+        (GOOD + "50,,1,no\n", {}, "line 5, column 'income': is empty"),
+        (GOOD + "50,nan,1,no\n", {}, "line 5, column 'income': nan is not a finite number"),
+        (GOOD + "50,inf,1,no\n", {}, "line 5, column 'income': inf is not a finite number"),
+        (GOOD + "150,1,1,no\n", {}, "line 5, column 'age': 150 is above the declared bound 120"),
+        (GOOD + "-1,1,1,no\n", {}, "line 5, column 'age': -1 is below the declared bound 0"),
+        (GOOD + "1,1,1,maybe\n", {}, "line 5: label 'maybe' is not one of the declared classes no, yes"),
+        (GOOD, {"bounds": ("age=0:120",)}, "declare public bounds for income"),
+        (GOOD, {"bounds": ("agee=0:120",)}, "no feature 'agee'"),
+        (GOOD, {"bounds": ("age=120",)}, "bounds are written LOW:HIGH"),
+        (GOOD, {"bounds": ("9:1",)}, "must be finite and in order"),
+        (GOOD, {"classes": ("no",)}, "at least two classes"),
+        ("a,a,ok\n1,2,no\n", {"ignore": ()}, "every column needs a name of its own"),
+        (b"\xff\xfe", {}, "is not UTF-8"),
+    ],
+)
+def test_errors_name_the_place(tmp_path, text, changes, said):
+    with pytest.raises(DataError, match=said):
+        read(tmp_path, text, **changes)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*nowhere.csv: No such file"):
+        read_csv(tmp_path / "nowhere.csv", label="y", classes=("a", "b"), bounds=("0:1",))

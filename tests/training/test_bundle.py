@@ -1,0 +1,103 @@
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from training.bundle import CERTIFICATE_FILE, MODEL_FILE, load_bundle, save_bundle
+from training.errors import BundleError
+
+
+@pytest.fixture
+def folder(head, tmp_path):
+    save_bundle(tmp_path / "bundle", head)
+    return tmp_path / "bundle"
+
+
+def change_certificate(folder, **changes):
+    path = folder / CERTIFICATE_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_tensors(folder, tensors):
+    """Change the model and have the certificate agree with the change, as a forger would."""
+    model = save(tensors)
+    (folder / MODEL_FILE).write_bytes(model)
+    change_certificate(folder, weights_sha256=hashlib.sha256(model).hexdigest())
+
+
+def test_it_loads_what_it_saved(head, folder):
+    loaded = load_bundle(folder)
+    assert (loaded.weights == head.weights).all()
+    assert loaded.certificate.model_copy(update={"weights_sha256": "0" * 64}) == head.certificate
+
+
+def test_only_its_owner_can_read_it(folder):
+    assert folder.stat().st_mode & 0o077 == 0
+    assert all(file.stat().st_mode & 0o077 == 0 for file in folder.iterdir())
+    assert sorted(file.name for file in folder.iterdir()) == [CERTIFICATE_FILE, MODEL_FILE]
+
+
+def test_it_is_never_overwritten(head, folder):
+    with pytest.raises(BundleError, match="exists already"):
+        save_bundle(folder, head)
+
+
+def test_a_changed_weight_is_found(folder):
+    model = bytearray((folder / MODEL_FILE).read_bytes())
+    model[-1] ^= 1
+    (folder / MODEL_FILE).write_bytes(model)
+    with pytest.raises(BundleError, match="changed after it was certified"):
+        load_bundle(folder)
+
+
+def test_a_smaller_sensitivity_is_found(folder):
+    change_certificate(folder, weight_sensitivity=1e-3)
+    with pytest.raises(BundleError, match=r"weight_sensitivity is 0.001 and should be"):
+        load_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format_version": 9}, "format_version"),
+        ({"strong_convexity": -1}, "strong_convexity"),
+        ({"surprise": 1}, "surprise"),
+        ({"classes": ["0", "0", "1"]}, "a class is named twice"),
+        ({"feature_names": ["x0"]}, "other numbers of bounds"),
+    ],
+)
+def test_a_broken_certificate_is_refused(folder, changes, said):
+    change_certificate(folder, **changes)
+    with pytest.raises(BundleError, match=said):
+        load_bundle(folder)
+
+
+def test_a_forged_model_is_refused(folder):
+    tensors = load((folder / MODEL_FILE).read_bytes())
+    for forged, said in [
+        ({"weights": tensors["weights"][:1]}, "the certificate describes"),
+        (tensors | {"extra": np.zeros(1)}, "the certificate describes"),
+        ({"weights": tensors["weights"].astype(np.float32)}, "float64"),
+        ({"weights": tensors["weights"] * np.nan}, "finite"),
+        ({"weights": tensors["weights"] * 1e9}, "norm is above"),
+    ]:
+        change_tensors(folder, forged)
+        with pytest.raises(BundleError, match=said):
+            load_bundle(folder)
+
+
+def test_what_is_no_bundle_is_refused(tmp_path, folder):
+    with pytest.raises(BundleError, match="is not a bundle"):
+        load_bundle(tmp_path)
+    (folder / CERTIFICATE_FILE).write_text("{")
+    with pytest.raises(BundleError, match="is not a certificate"):
+        load_bundle(folder)
+
+
+def test_a_damaged_model_is_refused(folder):
+    (folder / MODEL_FILE).write_bytes(b"damaged")
+    change_certificate(folder, weights_sha256=hashlib.sha256(b"damaged").hexdigest())
+    with pytest.raises(BundleError, match="is damaged"):
+        load_bundle(folder)

@@ -1,0 +1,35 @@
+import pytest
+
+from training.certificate import Certificate
+from training.errors import BundleError
+
+
+def test_a_fresh_certificate_verifies(head):
+    head.certificate.verify()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("strong_convexity", 2.0),
+        ("tolerance", 1e-3),
+        ("weight_sensitivity", 0.1),
+        ("logit_sensitivity_per_norm", 0.1),
+        ("feature_norm_bound", 0.5),
+        ("assumptions", ("nothing to worry about",)),
+    ],
+)
+def test_a_changed_number_is_found(head, field, value):
+    changed = head.certificate.model_copy(update={field: value})
+    with pytest.raises(BundleError, match="the certificate does not hold"):
+        changed.verify()
+
+
+def test_what_is_private_is_not_public(head):
+    public = head.certificate.public()
+    assert not {"weights_sha256", "lineage", "created"} & set(public)
+    assert public["weight_sensitivity"] == head.certificate.weight_sensitivity
+
+
+def test_it_reads_back_what_it_wrote(head):
+    assert Certificate.model_validate_json(head.certificate.model_dump_json()) == head.certificate

@@ -1,0 +1,85 @@
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from training.feature_maps import Fourier, Identity, Relu, default_clip_norm
+
+LOWER, UPPER = (0.0, -5.0, 1e-3), (1.0, 5.0, 1e9)
+MAPS = [
+    Identity(lower=LOWER, upper=UPPER, clip_norm=default_clip_norm(3), bias=0.0),
+    Identity(lower=LOWER, upper=UPPER, clip_norm=3.0, bias=0.7),
+    Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=40, bandwidth=0.4, seed=1),
+    Relu(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=41, seed=1),
+]
+
+
+@pytest.mark.parametrize("feature_map", MAPS, ids=lambda feature_map: feature_map.kind)
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(row=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3))
+def test_no_row_is_longer_than_one(feature_map, row):
+    phi = feature_map(np.array([row]), feature_map.public_tensors())
+    assert phi.shape == (1, feature_map.dimension)
+    assert sum(Fraction(value) ** 2 for value in phi[0]) <= 1
+
+
+def test_fourier_features_approximate_the_gaussian_kernel():
+    feature_map = Fourier(
+        lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.0, random_features=20000, bandwidth=0.5, seed=2
+    )
+    X = np.array([[0.0, -5.0, 1e-3], [1.0, 5.0, 1e9], [0.5, 0.0, 1e9]])
+    phi = feature_map(X, feature_map.public_tensors())
+    v = (X - np.array(LOWER)) / (np.array(UPPER) - np.array(LOWER)) / 2.0
+    kernel = np.exp(-((v[:, None] - v[None]) ** 2).sum(axis=2) / (2 * 0.5**2))
+    # Each entry is a mean of 10,000 cosines: six standard errors are 0.06.
+    np.testing.assert_allclose(phi @ phi.T, kernel, atol=0.06)
+
+
+@pytest.mark.parametrize("feature_map", MAPS, ids=lambda feature_map: feature_map.kind)
+def test_features_are_evaluated_within_the_stated_error(feature_map):
+    tensors = feature_map.public_tensors()
+    generator = np.random.default_rng(9)
+    X = generator.uniform(LOWER, UPPER, (20, 3))
+    computed = feature_map(X, tensors)
+    for row, phi in zip(X, computed, strict=True):
+        with mpmath.workdps(40):
+            off = mpmath.norm([mpmath.mpf(value) - e for value, e in zip(phi, exact(feature_map, row), strict=True)])
+        assert off <= feature_map.evaluation_error(tensors)
+
+
+def exact(feature_map, row):
+    shrink = 1 - mpmath.mpf(2) ** -30
+    u = [
+        (mpmath.mpf(x) - mpmath.mpf(low)) / (mpmath.mpf(high) - mpmath.mpf(low))
+        for x, low, high in zip(row, LOWER, UPPER, strict=True)
+    ]
+    v = [value / feature_map.clip_norm for value in clip(u, feature_map.clip_norm)]
+    if feature_map.kind == "identity":
+        h = v
+    else:
+        z = [mpmath.fdot(map(mpmath.mpf, omega), v) for omega in feature_map.public_tensors()["omega"]]
+        if feature_map.kind == "fourier":
+            h = [t / mpmath.sqrt(len(z)) for t in [mpmath.cos(t) for t in z] + [mpmath.sin(t) for t in z]]
+        else:
+            h = clip([max(t, 0) * mpmath.sqrt(mpmath.mpf(2) / len(z)) for t in z], 1)
+    bias = mpmath.mpf(feature_map.bias)
+    return [value * mpmath.sqrt(1 - bias**2) * shrink for value in h] + [bias * shrink]
+
+
+def clip(vector, largest):
+    return [value * min(1, largest / max(mpmath.norm(vector), mpmath.mpf(largest))) for value in vector]
+
+
+def test_the_same_seed_draws_the_same_tensors():
+    assert (MAPS[2].public_tensors()["omega"] == MAPS[2].public_tensors()["omega"]).all()
+
+
+@pytest.mark.parametrize("broken", [{"clip_norm": 0.0}, {"clip_norm": math.inf}, {"bias": 1.0}, {"bias": -0.1}])
+def test_nonsense_is_refused(broken):
+    with pytest.raises(ValidationError):
+        Identity(**{"lower": LOWER, "upper": UPPER, "clip_norm": 1.0, "bias": 0.0} | broken)

@@ -1,0 +1,100 @@
+"""The bounds of the certified head, attacked with re-solved neighbouring data sets."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.objective import RegularisedCrossEntropy
+from training.sensitivity import (
+    LARGEST_WEIGHT_NORM,
+    logit_evaluation_error,
+    logit_sensitivity_per_norm,
+    weight_sensitivity,
+)
+from training.solver import minimise
+
+TOLERANCE = 1e-6
+
+
+def solve(phi, y, classes, strong_convexity):
+    return minimise(RegularisedCrossEntropy(phi, y, classes, strong_convexity), TOLERANCE, 1e-15)
+
+
+def unit_rows(generator, n, dimension, spread):
+    """Rows in the unit ball; a small spread makes them nearly parallel, which makes single records weigh most."""
+    rows = np.ones(dimension) + spread * generator.standard_normal((n, dimension))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True) * generator.uniform(0.5, 1.0, (n, 1))
+
+
+@settings(max_examples=250, derandomize=True, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(0, 40),
+    dimension=st.integers(1, 8),
+    classes=st.integers(2, 6),
+    strong_convexity=st.sampled_from([1e-3, 1e-2, 0.1, 1.0, 10.0, 1000.0]),
+    spread=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
+    labels=st.sampled_from(["random", "one class", "linear"]),
+    record=st.sampled_from(["random", "outlier", "mislabelled"]),
+)
+def test_no_neighbour_violates_the_bound(seed, n, dimension, classes, strong_convexity, spread, labels, record):
+    generator = np.random.default_rng(seed)
+    phi = unit_rows(generator, n, dimension, spread)
+    y = {
+        "random": generator.integers(classes, size=n),
+        "one class": np.zeros(n, dtype=np.int64),
+        "linear": np.argmax(phi @ generator.standard_normal((dimension, classes)), axis=1),
+    }[labels]
+    W = solve(phi, y, classes, strong_convexity)
+    added = unit_rows(generator, 1, dimension, spread)
+    if record == "outlier":
+        added = -added
+    if record != "random":
+        added = added / np.linalg.norm(added)
+    label = int(np.argmin(W @ added[0])) if record == "mislabelled" else int(generator.integers(classes))
+    V = solve(np.vstack([phi, added]), np.append(y, label), classes, strong_convexity)
+
+    bound = weight_sensitivity(strong_convexity, TOLERANCE, 1.0)
+    assert np.linalg.norm(W - V) <= bound
+    queries = unit_rows(generator, 20, dimension, spread)
+    moved = np.linalg.norm(queries @ (W - V).T, axis=1)
+    per_norm = logit_sensitivity_per_norm(bound, dimension)
+    assert (moved <= per_norm * np.linalg.norm(queries, axis=1)).all()
+
+
+def test_the_bound_is_nearly_reached():
+    """A bound that nothing comes near could hide a mistake: one record that all others contradict comes near."""
+    phi = np.tile([1.0, 0.0], (400, 1))
+    y = np.zeros(400, dtype=np.int64)
+    strong_convexity = 50.0
+    W = solve(phi, y, 2, strong_convexity)
+    V = solve(np.vstack([phi, [0.6, -0.8]]), np.append(y, 1), 2, strong_convexity)
+    assert np.linalg.norm(W - V) > 0.55 * weight_sensitivity(strong_convexity, TOLERANCE, 1.0)
+
+
+def test_the_figure_of_the_proof():
+    assert weight_sensitivity(2.0, 1e-5, 1.0) == pytest.approx((math.sqrt(2) + 2e-5) / 2, rel=1e-9)
+    assert Fraction(weight_sensitivity(2.0, 1e-5, 1.0)) > (Fraction(2) ** Fraction(1, 2) + 2e-5) / 2
+
+
+@pytest.mark.parametrize("nonsense", [0.0, -1.0, math.inf, math.nan])
+def test_nonsense_is_refused(nonsense):
+    with pytest.raises(ValueError, match="Lambda must be positive"):
+        weight_sensitivity(nonsense, 1e-5, 1.0)
+    with pytest.raises(ValueError, match="tolerance must be positive"):
+        weight_sensitivity(1.0, nonsense, 1.0)
+
+
+def test_logits_are_evaluated_within_the_stated_error():
+    generator = np.random.default_rng(5)
+    W = generator.standard_normal((7, 300))
+    W *= LARGEST_WEIGHT_NORM / np.linalg.norm(W)
+    phi = generator.standard_normal(300)
+    phi /= np.linalg.norm(phi)
+    exact = [sum(Fraction(w) * Fraction(p) for w, p in zip(row, phi, strict=True)) for row in W]
+    off = math.sqrt(sum(float(Fraction(z) - e) ** 2 for z, e in zip(W @ phi, exact, strict=True)))
+    assert 0 < off <= logit_evaluation_error(300) * np.linalg.norm(phi)

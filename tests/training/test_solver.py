@@ -1,0 +1,26 @@
+import numpy as np
+import pytest
+
+from training.errors import NotConverged
+from training.objective import RegularisedCrossEntropy
+from training.sensitivity import LARGEST_WEIGHT_NORM
+from training.solver import gradient_bound, minimise
+
+
+@pytest.mark.parametrize("strong_convexity", [1e-3, 1.0, 1e4])
+def test_it_reaches_the_tolerance(records, strong_convexity):
+    objective = RegularisedCrossEntropy(records.X / 2, records.y, 3, strong_convexity)
+    W = minimise(objective, 1e-8, 1e-15)
+    assert gradient_bound(objective, W, 1e-15) <= 1e-8
+
+
+def test_it_fails_rather_than_claim_too_much(records):
+    objective = RegularisedCrossEntropy(records.X / 2, records.y, 3, 1.0)
+    with pytest.raises(NotConverged, match="raise --tolerance"):
+        minimise(objective, 1e-18, 1e-15)
+
+
+def test_weights_stay_in_the_public_ball():
+    objective = RegularisedCrossEntropy(np.eye(2), np.array([0, 1]), 2, 1e-12)
+    W = minimise(objective, 1e-5, 0.0)
+    assert np.linalg.norm(W) <= LARGEST_WEIGHT_NORM * (1 + 1e-15)

@@ -1,0 +1,100 @@
+"""The certificate: what is proved about a trained head, in numbers that anyone can derive again.
+
+Everything in it but the digest of the weights and the lineage is public, and `public` leaves those two out: a
+digest of the exact weights would let an adversary who knows all records but one test a guess at the last.
+"""
+
+from datetime import UTC, datetime
+from typing import Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from training.errors import BundleError
+from training.feature_maps import NORM_BOUND, AnyFeatureMap
+from training.sensitivity import logit_sensitivity_per_norm, weight_sensitivity
+
+ASSUMPTIONS = (
+    "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
+    "protected for each of them, and for all together only by the composition of their number.",
+    "Bounds, classes, feature map, Lambda and tolerance were chosen without looking at the private records. "
+    "Choosing any of them by results on the private records is not covered.",
+    "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
+    "The weights, this file's digest of them and the lineage key stay with the owner; only priced answers leave.",
+    "Accuracy, the number of records and any other figure computed from the private records are not covered if "
+    "they are published.",
+)
+
+
+class Certificate(BaseModel):
+    """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: Literal[1] = 1
+    status: Literal["proven"] = "proven"
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    """Random, not derived from the weights."""
+    created: AwareDatetime
+    neighbouring: Literal["add or remove one record"] = "add or remove one record"
+    objective: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2"] = (
+        "sum of cross-entropies + (Lambda/2) ||W||_F^2"
+    )
+    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
+    feature_names: tuple[str, ...] = Field(min_length=1)
+    feature_map: AnyFeatureMap
+    feature_norm_bound: float
+    """R, with ||phi(x)||_2 <= R for every x."""
+    strong_convexity: float = Field(gt=0, allow_inf_nan=False)
+    """Lambda."""
+    tolerance: float = Field(gt=0, allow_inf_nan=False)
+    """tau: training returns weights with a gradient norm of at most this, for every data set, or fails."""
+    weight_sensitivity: float
+    """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm."""
+    logit_sensitivity_per_norm: float
+    """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
+    assumptions: tuple[str, ...] = ASSUMPTIONS
+    lineage: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of model.safetensors. Private."""
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        features = len(self.feature_names)
+        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
+            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("a class is named twice")
+        return self
+
+    def verify(self) -> None:
+        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
+        derived = derive(self.strong_convexity, self.tolerance, self.feature_map.dimension)
+        differs = [
+            f"{name} is {getattr(self, name)!r} and should be {value!r}"
+            for name, value in derived.items()
+            if getattr(self, name) != value
+        ]
+        if self.assumptions != ASSUMPTIONS:
+            differs.append("the assumptions are not those that the proof makes")
+        if differs:
+            raise BundleError("the certificate does not hold: " + "; ".join(differs))
+
+    def public(self) -> dict[str, object]:
+        """Return what may be shown to clients, ready for JSON."""
+        return self.model_dump(mode="json", exclude={"weights_sha256", "lineage", "created"})
+
+
+def derive(strong_convexity: float, tolerance: float, dimension: int) -> dict[str, float]:
+    """Return the certificate's derived numbers by name. dimension: of phi(x), the bias included."""
+    weights = weight_sensitivity(strong_convexity, tolerance, NORM_BOUND)
+    return {
+        "feature_norm_bound": NORM_BOUND,
+        "weight_sensitivity": weights,
+        "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights, dimension),
+    }
+
+
+def now() -> datetime:
+    """The time that a certificate is made at, to the second."""
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,0 +1,42 @@
+"""Reading the owner's declared bounds: `0:16` for every feature, `age=17:90` for one."""
+
+from collections.abc import Sequence
+
+from training.errors import DataError
+
+
+def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the lower and the upper bounds of every feature, in the order of `feature_names`.
+
+    texts: `LOW:HIGH` (every feature not named otherwise) or `NAME=LOW:HIGH`. Raises DataError for text of
+    another form, a name that is no feature, and features left without bounds.
+    """
+    everywhere: tuple[float, float] | None = None
+    named: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        name, equals, interval = text.rpartition("=")
+        low, colon, high = interval.partition(":")
+        try:
+            pair = (float(low), float(high))
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise DataError(f"bounds are written LOW:HIGH or NAME=LOW:HIGH, not {text!r}")
+        if not equals:
+            everywhere = pair
+        elif name in feature_names:
+            named[name] = pair
+        else:
+            raise DataError(f"there is no feature {name!r} to bound; the features are {_some(feature_names)}")
+    missing = [name for name in feature_names if name not in named] if everywhere is None else []
+    if missing or (everywhere is None and not named):
+        raise DataError(
+            f"declare public bounds for {_some(missing or feature_names)}: --bounds LOW:HIGH for every feature, "
+            "--bounds NAME=LOW:HIGH for one. They must not be read off the private records"
+        )
+    pairs = [named.get(name, everywhere) or (0.0, 0.0) for name in feature_names]
+    return tuple(low for low, _ in pairs), tuple(high for _, high in pairs)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

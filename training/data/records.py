@@ -1,0 +1,116 @@
+"""Private records, and what their owner declares about them without looking at them.
+
+Bounds and class names are public: they go into the certificate and are never computed from the records, because
+a minimum, a maximum or a list of the classes that occur would each say something about single records.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import DataError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What is public about the records: feature names, bounds of each feature, and the class names.
+
+    lower, upper: d numbers each, in the features' own units, lower < upper. classes: at least two names.
+    """
+
+    feature_names: tuple[str, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a declaration that contradicts itself."""
+        if not len(self.feature_names) == len(self.lower) == len(self.upper) > 0:
+            raise DataError("a declaration needs one name, one lower and one upper bound for each feature")
+        for name, low, high in zip(self.feature_names, self.lower, self.upper, strict=True):
+            if not (np.isfinite(low) and np.isfinite(high) and low < high and np.isfinite(high - low)):
+                raise DataError(f"the bounds of feature {name!r} must be finite and in order, not {low:g}:{high:g}")
+        if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+            raise DataError("declare at least two classes, each once, as in --classes no,yes")
+
+    @property
+    def features(self) -> int:
+        """How many features a record has."""
+        return len(self.feature_names)
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """n records that fit their declaration. X: (n, d) float64 within the bounds; y: (n,) int64 class indices."""
+
+    X: Floats
+    y: NDArray[np.int64]
+    declaration: Declaration
+
+    def __len__(self) -> int:
+        """How many records there are: private."""
+        return len(self.y)
+
+
+def check_records(
+    X: Floats,
+    labels: Sequence[object] | NDArray[np.generic],
+    declaration: Declaration,
+    *,
+    row_name: Callable[[int], str] = lambda index: f"row {index}",
+) -> Records:
+    """Return the records, or raise DataError naming the first row and column that break the declaration.
+
+    X: (n, d) float64. labels: n values, each equal (as text, or as a number) to one declared class.
+    row_name: how the source counts its rows, given a 0-based index.
+    """
+    if X.ndim != 2 or X.shape[1] != declaration.features:
+        raise DataError(f"the records have shape {X.shape}, and {declaration.features} features are declared")
+    if len(labels) != len(X):
+        raise DataError(f"there are {len(X)} records but {len(labels)} labels")
+    if len(X) == 0:
+        raise DataError("there are no records")
+    lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
+    for broken, what in (
+        (~np.isfinite(X), "is not a finite number"),
+        (lower > X, "is below the declared bound {low:g}"),
+        (upper < X, "is above the declared bound {high:g}"),
+    ):
+        if broken.any():
+            row, column = (int(index) for index in np.argwhere(broken)[0])
+            said = what.format(low=lower[column], high=upper[column])
+            name = declaration.feature_names[column]
+            raise DataError(f"{row_name(row)}, column {name!r}: {X[row, column]:g} {said}")
+    return Records(X, _class_indices(labels, declaration.classes, row_name), declaration)
+
+
+def _class_indices(
+    labels: Sequence[object] | NDArray[np.generic], classes: tuple[str, ...], row_name: Callable[[int], str]
+) -> NDArray[np.int64]:
+    index_of: dict[object, int] = {name: index for index, name in enumerate(classes)}
+    for index, name in enumerate(classes):
+        number = _as_number(name)
+        if number is not None:
+            index_of.setdefault(number, index)
+    indices = np.empty(len(labels), dtype=np.int64)
+    for row, label in enumerate(labels):
+        text = str(label).strip()
+        found = index_of.get(text)
+        if found is None and (number := _as_number(text)) is not None:
+            found = index_of.get(number)
+        if found is None:
+            shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
+            raise DataError(f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}")
+        indices[row] = found
+    return indices
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,54 @@
+"""Lineages: all models trained on the same records share one, and with it one budget.
+
+The name is a keyed digest of the records (HMAC-SHA256 under a secret of the owner's), so that training again on
+the same records, in any order, gives the same lineage, and nobody without the key can test a guess at the
+records against it. Records that overlap but differ get different digests: an owner who trains on a growing or
+changing set names the lineage and so keeps the models under one budget.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from pathlib import Path
+
+from training.data.records import Records
+from training.errors import TrainingError
+
+_KEY_BYTES = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def lineage_of(records: Records, key: bytes) -> str:
+    """Return the lineage's name: 32 hexadecimal digits, the same for the same records in any order."""
+    each = sorted(
+        hmac.digest(key, row.tobytes() + records.declaration.classes[label].encode(), "sha256")
+        for row, label in zip(records.X + 0.0, records.y, strict=True)
+    )
+    return hmac.digest(key, b"".join(each), hashlib.sha256).hex()[:32]
+
+
+def check_lineage_name(name: str) -> str:
+    """Return the owner's own name for a lineage, or raise TrainingError."""
+    if not _NAME.fullmatch(name):
+        raise TrainingError(f"a lineage is named with letters, digits, '.', '_' and '-', at most 64, not {name!r}")
+    return name
+
+
+def owner_key(path: Path) -> bytes:
+    """Return the owner's secret for lineages, made on first use and kept in `path`, readable by its owner alone."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = path.read_bytes()
+        if len(key) != _KEY_BYTES:
+            raise TrainingError(f"{path} should hold {_KEY_BYTES} secret bytes, and holds {len(key)}") from None
+        return key
+    with os.fdopen(descriptor, "wb") as file:
+        key = secrets.token_bytes(_KEY_BYTES)
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
+    return key

@@ -1,0 +1,57 @@
+"""How far one record can move the certified head and its answers. Every figure is global: it holds for all data sets.
+
+Neighbouring data sets differ by the addition or removal of one record.
+"""
+
+import math
+
+_UNIT_ROUNDOFF = 2.0**-53
+_UP = 1 + 2.0**-40
+"""Lifts a result of a few roundings, each at most 2^-53 relative, to a bound from above."""
+
+LARGEST_WEIGHT_NORM = 2.0**16
+"""Weights are projected onto the ball of this Frobenius norm: public, so that rounding errors have a public bound."""
+
+
+def weight_sensitivity(strong_convexity: float, tolerance: float, norm_bound: float) -> float:
+    """Return Delta_W: how far the trained weights of neighbouring data sets can be apart in Frobenius norm.
+
+    strong_convexity: Lambda > 0. tolerance: tau, the gradient norm that training reaches or fails.
+    norm_bound: R >= ||phi(x)|| for every x.
+
+    Proof. Let W and W' be the exact minimisers for D and for D plus the record (x, y), J and J' the objectives.
+    The gradient of CE in W is (p - e_y) phi^T, of norm ||p - e_y|| ||phi|| <= sqrt(2) R, since
+    ||p - e_y||^2 = (1 - p_y)^2 + sum_{j != y} p_j^2 <= 2 (1 - p_y)^2 <= 2. So ||grad J'(W)|| =
+    ||grad J(W) + grad CE(W phi, y)|| <= sqrt(2) R. J' is Lambda-strongly convex and grad J'(W') = 0, hence
+    Lambda ||W - W'|| <= ||grad J'(W) - grad J'(W')|| <= sqrt(2) R. Training returns V with ||grad J(V)|| <= tau,
+    hence ||V - W|| <= tau / Lambda, for either data set: ||V - V'|| <= (sqrt(2) R + 2 tau) / Lambda. Projection
+    onto a ball is 1-Lipschitz; its rounding moves each of V, V' by at most 2 u times the radius.
+    The tolerance must be the public one. The norm that was measured for D says nothing about its neighbours.
+    (Chaudhuri, Monteleoni and Sarwate 2011, Lemma 7 and Corollary 8, for the sum of losses and add/remove.)
+    """
+    if not (math.isfinite(strong_convexity) and strong_convexity > 0):
+        raise ValueError(f"Lambda must be positive and finite, not {strong_convexity}")
+    if not (math.isfinite(tolerance) and tolerance > 0):
+        raise ValueError(f"the tolerance must be positive and finite, not {tolerance}")
+    exact = (math.sqrt(2) * norm_bound + 2 * tolerance) / strong_convexity
+    return (exact + 4 * _UNIT_ROUNDOFF * LARGEST_WEIGHT_NORM) * _UP
+
+
+def logit_evaluation_error(dimension: int) -> float:
+    """Return e such that computed logits W phi are within e ||phi||_2 of the exact ones in L2, for every W allowed.
+
+    An inner product of length D in any order of summation is off by at most g_D |w|.|phi| <= g_D ||w|| ||phi||
+    with g_D = D u / (1 - D u) (Higham 2002, Section 3.1); over the rows of W this is g_D ||W||_F ||phi||, and
+    ||W||_F <= LARGEST_WEIGHT_NORM. Neighbouring weights share phi(x), which is the client's own.
+    """
+    gamma = dimension * _UNIT_ROUNDOFF / (1 - dimension * _UNIT_ROUNDOFF)
+    return gamma * LARGEST_WEIGHT_NORM * _UP
+
+
+def logit_sensitivity_per_norm(weights: float, dimension: int) -> float:
+    """Return s such that the computed logits at x move by at most s ||phi(x)||_2 in L2, and in each coordinate.
+
+    ||(V - V') phi|| <= ||V - V'||_F ||phi|| = Delta_W ||phi||, and each evaluation adds its error once.
+    weights: Delta_W.
+    """
+    return (weights + 2 * logit_evaluation_error(dimension)) * _UP

@@ -1,0 +1,107 @@
+"""Minimising the certified head's objective to a measured gradient norm, or failing.
+
+SciPy does the optimising. What counts is only what is measured at the end: a bound on the gradient norm of the
+exact objective, rounding included. Without it there is no certificate.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.sparse.linalg import LinearOperator, cg
+
+from training.errors import NotConverged
+from training.objective import RegularisedCrossEntropy
+from training.sensitivity import LARGEST_WEIGHT_NORM
+
+Floats = NDArray[np.float64]
+Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
+Progress = Callable[[float], None]
+
+_NEWTON_STEPS = 20
+
+
+def minimise(
+    objective: RegularisedCrossEntropy,
+    tolerance: float,
+    feature_error: float,
+    progress: Progress = lambda _: None,
+) -> Floats:
+    """Return W (C, D) with ||gradient of J at W||_F <= tolerance, projected onto the public ball.
+
+    feature_error: what `FeatureMap.evaluation_error` returned. progress: told the gradient norm after each step. Raises
+    NotConverged if the gradient norm plus a bound on its rounding stays above the tolerance.
+    """
+    shape = (objective.classes, objective.phi.shape[1])
+    W = _trust_region(objective, shape, tolerance, progress)
+    best, bound = W, gradient_bound(objective, W, feature_error)
+    for _ in range(_NEWTON_STEPS):
+        # Function values stop improving at 1e-16 of their size, before the gradient is as small as it can be:
+        # these steps look at the gradient alone.
+        if bound <= tolerance:
+            break
+        W = best - _newton_direction(objective, best)
+        reached = gradient_bound(objective, W, feature_error)
+        if not reached < bound:
+            break
+        best, bound = W, reached
+        progress(bound)
+    if not bound <= tolerance:
+        raise NotConverged(
+            f"the gradient norm could only be shown to be below {bound:.3g}, and the tolerance is {tolerance:.3g}: "
+            "raise --tolerance (it adds 2 tolerance / Lambda to the sensitivity) or --lam"
+        )
+    norm = float(np.linalg.norm(best))
+    return best if norm <= LARGEST_WEIGHT_NORM else best * (LARGEST_WEIGHT_NORM / norm)
+
+
+def gradient_bound(objective: RegularisedCrossEntropy, W: Floats, feature_error: float) -> float:
+    """Return a bound on the norm of the exact gradient at W: the computed norm plus its rounding."""
+    computed = float(np.linalg.norm(objective.gradient(W)))
+    return computed * (1 + 1e-9) + objective.gradient_rounding(W, feature_error)
+
+
+def _trust_region(
+    objective: RegularisedCrossEntropy, shape: tuple[int, int], tolerance: float, progress: Progress
+) -> Floats:
+    # The trust region asks for many Hessian-vector products at one point.
+    last: tuple[Vector | None, Floats] = (None, np.empty((0, 0)))
+
+    def product(w: Vector, v: Vector) -> Vector:
+        nonlocal last
+        if last[0] is None or not np.array_equal(last[0], w):
+            last = (w.copy(), objective.probabilities(w.reshape(shape)))
+        return objective.hessian_vector_product(last[1], v.reshape(shape)).ravel()
+
+    def value(w: Vector) -> float:
+        return objective.value(w.reshape(shape))
+
+    def gradient(w: Vector) -> Vector:
+        return objective.gradient(w.reshape(shape)).ravel()
+
+    def report(xk: Vector) -> None:
+        progress(float(np.linalg.norm(gradient(xk))))
+
+    result = minimize(
+        value,
+        np.zeros(shape[0] * shape[1]),
+        jac=gradient,
+        hessp=product,
+        method="trust-ncg",
+        callback=report,
+        options={"gtol": tolerance / 4, "maxiter": 1000, "initial_trust_radius": 1.0, "max_trust_radius": 1e4},
+    )
+    return np.asarray(result.x, dtype=np.float64).reshape(shape)
+
+
+def _newton_direction(objective: RegularisedCrossEntropy, W: Floats) -> Floats:
+    P = objective.probabilities(W)
+    operator = LinearOperator(
+        (W.size, W.size),
+        matvec=lambda v: objective.hessian_vector_product(P, v.reshape(W.shape)).ravel(),
+        dtype=np.float64,
+    )
+    direction, _ = cg(operator, objective.gradient(W).ravel(), rtol=1e-8, maxiter=1000)
+    step: Floats = direction.reshape(W.shape)
+    return step

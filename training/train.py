@@ -1,0 +1,60 @@
+"""From private records to a certified head."""
+
+import secrets
+from dataclasses import dataclass
+
+from training.bundle import CertifiedHead
+from training.certificate import Certificate, derive, now
+from training.data.records import Records
+from training.errors import TrainingError
+from training.feature_maps import FeatureMap
+from training.objective import RegularisedCrossEntropy
+from training.solver import Progress, minimise
+
+DEFAULT_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau."""
+
+    name: str
+    feature_map: FeatureMap
+    strong_convexity: float
+    tolerance: float = DEFAULT_TOLERANCE
+
+    def __post_init__(self) -> None:
+        """Refuse what no certificate could be made for."""
+        try:
+            derive(self.strong_convexity, self.tolerance, self.feature_map.dimension)
+        except ValueError as error:
+            raise TrainingError(str(error)) from error
+
+
+def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = lambda _: None) -> CertifiedHead:
+    """Minimise the objective on the records and certify the result.
+
+    Raises NotConverged when the tolerance is not reached: then there is no certificate. The digest in the
+    returned certificate is zero until `save_bundle` has written the weights.
+    """
+    tensors = recipe.feature_map.public_tensors()
+    objective = RegularisedCrossEntropy(
+        recipe.feature_map(records.X, tensors), records.y, len(records.declaration.classes), recipe.strong_convexity
+    )
+    weights = minimise(objective, recipe.tolerance, recipe.feature_map.evaluation_error(tensors), progress)
+    certificate = Certificate.model_validate(
+        {
+            "name": recipe.name,
+            "model_id": secrets.token_hex(16),
+            "created": now(),
+            "classes": records.declaration.classes,
+            "feature_names": records.declaration.feature_names,
+            "feature_map": recipe.feature_map.model_dump(),
+            "strong_convexity": recipe.strong_convexity,
+            "tolerance": recipe.tolerance,
+            "lineage": lineage,
+            "weights_sha256": "0" * 64,
+        }
+        | derive(recipe.strong_convexity, recipe.tolerance, recipe.feature_map.dimension)
+    )
+    return CertifiedHead(certificate, weights, tensors)
