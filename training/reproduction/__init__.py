@@ -1,0 +1,1 @@
+"""Rerunning a paper: its printed figures, ours beside them, and how far apart they are."""
