@@ -1,0 +1,168 @@
+"""Budgets: how much one account may ever learn, given in the owner's words and held as a whole number.
+
+Whatever the words, a budget becomes picorho, rounded down, before the first release, and the ledger admits a
+release when an integer sum stays within it. That filter is valid when a client chooses rows and mechanisms by
+what it has seen so far: zCDP composes adaptively with privacy parameters chosen on the way (Feldman and Zrnic
+2021, Theorem 3.1; Whitehouse, Ramdas, Rogers and Wu 2023), and so does mu-GDP with the sum of mu^2 bounded in
+advance (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
+
+An account that accepts only Gaussian charges is converted by the exact Gaussian curve with mu^2 = 2 rho, any
+other by the zCDP conversion. The choice is made when the account is opened, never by looking at what was
+charged. Every conversion uses delta less the share reserved for the sampler (`accounting.sampling_error`), so
+the (epsilon, delta) stated hold for the noise as drawn.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal, Self
+
+from accounting import conversions, domains, identifiability, picorho, sampling_error
+
+Accepts = Literal["gaussian", "any"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most `picorho` in total, of the charges that `accepts` names, reported as epsilon at `delta`.
+
+    Raises ValueError unless the sampler's error over all that the budget can buy fits the reserve of delta.
+    """
+
+    picorho: int
+    accepts: Accepts
+    delta: float
+
+    def __post_init__(self) -> None:
+        """Refuse a budget that means nothing or that the sampler's reserve does not cover."""
+        domains.require_delta(self.delta)
+        if self.accepts not in ("gaussian", "any"):
+            raise ValueError(f"an account accepts 'gaussian' or 'any' charges, not {self.accepts!r}")
+        if not 0 <= self.picorho <= picorho.LARGEST:
+            raise ValueError(f"a budget must lie between 0 and {picorho.LARGEST} picorho, not be {self.picorho}")
+        self._check_reserve(self.picorho)
+
+    @classmethod
+    def from_rho(cls, rho: float | Fraction, delta: float, accepts: Accepts) -> Self:
+        """Return the budget of rho-zCDP (of mu-GDP with mu^2 = 2 rho where only Gaussian charges are accepted)."""
+        domains.require_delta(delta)
+        if not 0 < rho <= picorho.LARGEST / picorho.PICORHO_PER_RHO:
+            raise ValueError(f"rho must lie above 0 and within {picorho.to_rho(picorho.LARGEST):.6g}, not be {rho}")
+        whole = picorho.budget(rho)
+        if whole == 0:
+            raise ValueError(f"a budget must be at least 1e-12 rho, the ledger's unit, and this one is {float(rho)}")
+        return cls(whole, accepts, delta)
+
+    @classmethod
+    def from_mu(cls, mu: float, delta: float) -> Self:
+        """Return the budget of mu-GDP, on an account that accepts only Gaussian charges: rho = mu^2/2."""
+        domains.require_above_zero("mu", mu)
+        return cls.from_rho(Fraction(mu) ** 2 / 2, delta, "gaussian")
+
+    @classmethod
+    def from_epsilon_delta(cls, epsilon: float, delta: float, accepts: Accepts) -> Self:
+        """Return the largest budget under which all answers together are (epsilon, delta)-DP."""
+        domains.require_above_zero("epsilon", epsilon, conversions.LARGEST_EPSILON)
+        domains.require_delta(delta)
+        ideal = sampling_error.ideal_delta(delta)
+        if accepts == "gaussian":
+            return cls.from_mu(conversions.gaussian_mu(epsilon, ideal), delta)
+        return cls.from_rho(conversions.zcdp_rho(epsilon, ideal), delta, accepts)
+
+    @classmethod
+    def from_posterior_belief(cls, belief: float, delta: float, accepts: Accepts) -> Self:
+        """Return the largest budget under which a belief of 1/2 rises above `belief` with probability <= delta.
+
+        Stricter than the epsilon ln(belief/(1 - belief)) at delta would be, which does not bound the belief:
+        see `identifiability.posterior_belief`.
+        """
+        domains.require_between("the posterior belief", belief, 0.5, 1)
+        domains.require_delta(delta)
+        log_odds = identifiability.epsilon_of_posterior_belief(belief) * (1 - 2.0**-50) - _LOG_ODDS_OF_RESERVE
+        if log_odds <= 0:
+            least = identifiability.posterior_belief(_LOG_ODDS_OF_RESERVE)
+            raise ValueError(f"the posterior belief must be above {least:.6f}, the sampler's reserve, not {belief}")
+        ideal = sampling_error.ideal_delta(delta)
+        if accepts == "gaussian":
+            return cls.from_mu(identifiability.gaussian_mu_of_log_odds(log_odds, ideal), delta)
+        return cls.from_rho(identifiability.zcdp_rho_of_log_odds(log_odds, ideal), delta, accepts)
+
+    @classmethod
+    def from_advantage(cls, advantage: float, delta: float, accepts: Accepts) -> Self:
+        """Return the largest budget under which no attack has TPR - FPR above `advantage`.
+
+        delta plays no part but for the sampler's reserve and the epsilon reported.
+        """
+        domains.require_delta(delta)
+        reserved = sampling_error.RESERVED_SHARE * delta
+        domains.require_between("the membership advantage", advantage, reserved, 1)
+        ideal = (advantage - reserved) * (1 - 2.0**-50)
+        if accepts == "gaussian":
+            return cls.from_mu(identifiability.gaussian_mu_of_advantage(ideal), delta)
+        return cls.from_rho(identifiability.zcdp_rho_of_advantage(ideal), delta, accepts)
+
+    def epsilon_at(self, spent_picorho: int) -> float:
+        """Return the tightest valid epsilon at `delta` of that many picorho under `accepts`, rounded up."""
+        self._check_reserve(spent_picorho)
+        return _epsilon(spent_picorho, self.accepts, self.delta)
+
+    def posterior_belief_at(self, spent_picorho: int) -> float:
+        """Return what a belief of 1/2 in one record's presence can rise to, but for a probability of delta.
+
+        The power bound of `accounting.sampling_error` in the argument of `identifiability.gaussian_log_odds`:
+        P(A) - r <= 1 - f(e^-t P(A)) gives the ideal log-odds at delta less the reserve r, and ln(delta/(delta -
+        r)) on top.
+        """
+        self._check_reserve(spent_picorho)
+        return _belief(spent_picorho, self.accepts, self.delta)
+
+    def advantage_at(self, spent_picorho: int) -> float:
+        """Return the greatest TPR - FPR of any membership attack: that of the ideal noise, and the reserve."""
+        self._check_reserve(spent_picorho)
+        rho = _rho(spent_picorho)
+        if self.accepts == "gaussian":
+            ideal = identifiability.gaussian_advantage(conversions.mu_of_rho(rho))
+        else:
+            ideal = identifiability.zcdp_advantage(rho)
+        return min(1.0, math.nextafter(ideal + sampling_error.RESERVED_SHARE * self.delta, 1.0)) if rho else 0.0
+
+    def _check_reserve(self, amount: int) -> None:
+        rho = _rho(amount)
+        if not sampling_error.fits(rho, self.delta):
+            raise ValueError(
+                f"delta must be at least {sampling_error.least_delta(rho):.3g} for a budget of {rho:.6g} rho, "
+                f"not {self.delta:g}: the noise sampler's own error takes a share of it"
+            )
+
+
+_LOG_ODDS_OF_RESERVE = -math.log1p(-sampling_error.RESERVED_SHARE) + 2.0**-40
+"""ln(delta/(delta - r)), rounded up past the rounding of delta - r."""
+
+
+def _rho(amount: int) -> float:
+    """Return picorho as rho, rounded up."""
+    if amount < 0:
+        raise ValueError(f"an amount spent must not be negative, and {amount} picorho is")
+    return math.nextafter(amount / picorho.PICORHO_PER_RHO, math.inf) if amount else 0.0
+
+
+@lru_cache(maxsize=8192)
+def _epsilon(amount: int, accepts: Accepts, delta: float) -> float:
+    rho, ideal = _rho(amount), sampling_error.ideal_delta(delta)
+    if accepts == "gaussian":
+        return conversions.gaussian_epsilon(conversions.mu_of_rho(rho), ideal)
+    return conversions.zcdp_epsilon(rho, ideal)
+
+
+@lru_cache(maxsize=8192)
+def _belief(amount: int, accepts: Accepts, delta: float) -> float:
+    rho, ideal = _rho(amount), sampling_error.ideal_delta(delta)
+    if not rho:
+        return 0.5
+    if accepts == "gaussian":
+        log_odds = identifiability.gaussian_log_odds(conversions.mu_of_rho(rho), ideal)
+    else:
+        log_odds = identifiability.zcdp_log_odds(rho, ideal)
+    belief = identifiability.posterior_belief(log_odds + _LOG_ODDS_OF_RESERVE)
+    return min(1.0, belief * (1 + 2.0**-50))

@@ -1,0 +1,137 @@
+"""The state of one account in plain numbers: what `GET /budget` answers.
+
+Every number is finite. A bound is rounded to the safe side, a number left to spend likewise, and every figure
+is derived from the same picorho that the ledger adds up.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from accounting import identifiability, picorho
+from accounting.budgets import Accepts, Budget
+from accounting.losses import Cost
+
+
+class Amount(BaseModel):
+    """An amount of privacy loss, as rho and as epsilon at the report's delta."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rho: Annotated[float, Field(ge=0, description="zCDP rho; adds up exactly")]
+    epsilon: Annotated[float, Field(ge=0, description="epsilon at the report's delta, rounded up; does not add up")]
+
+
+class Remaining(BaseModel):
+    """What may still be spent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rho: Annotated[float, Field(ge=0, description="limit less spent")]
+    epsilon: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="how much epsilon can still rise: the limit's epsilon less the spent epsilon. It buys nothing "
+            "by itself, because epsilon does not add up: queries_left says what can be bought",
+        ),
+    ]
+
+
+class Price(BaseModel):
+    """What the answer to one row costs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rho: Annotated[float, Field(ge=0, description="zCDP rho, rounded up to the ledger's unit of 1e-12")]
+    losses: Annotated[str, Field(description="the privacy losses of one answer, as kind:parameter, comma-separated")]
+
+
+class Bound(BaseModel):
+    """An upper bound as things stand, and once the whole budget is spent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    now: Annotated[float, Field(ge=0, le=1)]
+    when_spent: Annotated[float, Field(ge=0, le=1)]
+
+
+class AccountReport(BaseModel):
+    """One account: limit, spent, remaining, price, queries left, and what it means for one record.
+
+    `posterior_belief_bound`: someone who holds it for even odds that a given record is in the data, and knows
+    everything else, comes to believe it with more than this probability only with probability delta.
+    `posterior_belief_at_epsilon` is the published 1/(1 + e^-epsilon): the belief that the answers support when
+    they are seen as produced by a process that tells everything with probability delta and is epsilon-private
+    otherwise. `membership_advantage_bound`: no attack's true positive rate exceeds its false positive rate by
+    more than this; delta plays no part in it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    accepts: Annotated[Accepts, Field(description="which charges the account accepts")]
+    analysis: Annotated[str, Field(description="the analysis behind every epsilon and bound of this report")]
+    delta: Annotated[float, Field(gt=0, lt=1, description="the delta of every epsilon in this report")]
+    limit: Amount
+    spent: Amount
+    remaining: Remaining
+    price: Price | None
+    queries_left: Annotated[
+        int | None, Field(ge=0, description="rows that can still be answered at the price; null without a price")
+    ]
+    posterior_belief_bound: Bound
+    posterior_belief_at_epsilon: Bound
+    membership_advantage_bound: Bound
+
+
+ANALYSES: Mapping[Accepts, str] = {
+    "gaussian": "exact Gaussian curve (mu-GDP filter)",
+    "any": "zero-concentrated differential privacy (zCDP filter)",
+}
+
+
+def spent_picorho(spent: Mapping[Cost, int]) -> int:
+    """Return what the ledger holds after `spent`: the number of releases at each cost."""
+    if any(count < 0 for count in spent.values()):
+        raise ValueError("a number of releases must not be negative")
+    return sum(cost.picorho * count for cost, count in spent.items())
+
+
+def account_report(spent: Mapping[Cost, int], budget: Budget, *, price: Cost | None) -> AccountReport:
+    """Return the report of an account with this budget after `spent`, the number of releases at each cost.
+
+    `price` is what the next row costs, None where the account is not asked about a model. Raises ValueError
+    for a loss that the account does not accept.
+    """
+    if budget.accepts == "gaussian" and not all(cost.is_gaussian for cost, count in spent.items() if count):
+        raise ValueError("a charge is not Gaussian, and the account accepts only Gaussian charges")
+    return report_at(spent_picorho(spent), budget, price=price)
+
+
+def report_at(amount: int, budget: Budget, *, price: Cost | None) -> AccountReport:
+    """Return the report of an account with this budget after `amount` picorho."""
+    left = max(0, budget.picorho - amount)
+    limit = Amount(rho=picorho.to_rho(budget.picorho), epsilon=budget.epsilon_at(budget.picorho))
+    spent = Amount(rho=picorho.to_rho(amount), epsilon=budget.epsilon_at(amount))
+    row = price.picorho if price is not None else 0
+    return AccountReport(
+        accepts=budget.accepts,
+        analysis=ANALYSES[budget.accepts],
+        delta=budget.delta,
+        limit=limit,
+        spent=spent,
+        remaining=Remaining(rho=picorho.to_rho(left), epsilon=max(0.0, limit.epsilon - spent.epsilon)),
+        price=Price(rho=picorho.to_rho(row), losses=str(price)) if price is not None else None,
+        queries_left=left // row if row else None,
+        posterior_belief_bound=Bound(
+            now=budget.posterior_belief_at(amount), when_spent=budget.posterior_belief_at(budget.picorho)
+        ),
+        posterior_belief_at_epsilon=Bound(
+            now=identifiability.posterior_belief(spent.epsilon),
+            when_spent=identifiability.posterior_belief(limit.epsilon),
+        ),
+        membership_advantage_bound=Bound(
+            now=budget.advantage_at(amount), when_spent=budget.advantage_at(budget.picorho)
+        ),
+    )
