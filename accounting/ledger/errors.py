@@ -1,0 +1,148 @@
+"""What the ledger says when it does not charge.
+
+Two families, told apart because they mean different things to whoever asked: a `LedgerRefusal` is a decision,
+taken inside the store, which changed nothing there; `LedgerUnavailable` means that no decision is known, and
+whoever gets it must give no answer. Every message is one line that can be shown to the owner as it is.
+"""
+
+from typing import Literal
+
+Scope = Literal["client", "lineage"]
+
+
+class LedgerError(Exception):
+    """Anything that the ledger raises."""
+
+
+class LedgerRefusal(LedgerError):
+    """The ledger decided against a request. Nothing was charged and nothing was written."""
+
+
+class BudgetExhausted(LedgerRefusal):
+    """The request costs more than an account has left. All amounts are picorho.
+
+    `scope` is the account that refused, `cost` what the whole request would have cost, `spent`, `limit` and
+    `remaining` (never negative: a limit may have been lowered below what is spent) that account's own.
+    """
+
+    def __init__(self, scope: Scope, cost: int, spent: int, limit: int) -> None:
+        self.scope = scope
+        self.cost = cost
+        self.spent = spent
+        self.limit = limit
+        self.remaining = max(0, limit - spent)
+        super().__init__(
+            f"the {scope}'s budget is exhausted: the request costs {cost} picorho, {self.remaining} of {limit} remain"
+        )
+
+
+class MechanismNotAccepted(LedgerRefusal):
+    """An account whose budget was converted by the Gaussian curve is asked to pay for another privacy loss."""
+
+    def __init__(self, scope: Scope, cost: str) -> None:
+        self.scope = scope
+        self.cost = cost
+        super().__init__(f"the {scope}'s account accepts only Gaussian charges, and {cost!r} is not Gaussian")
+
+
+class IdempotencyConflict(LedgerRefusal):
+    """The client used this idempotency key before, for a request with another body."""
+
+    def __init__(self) -> None:
+        super().__init__("this idempotency key was used before, for a request with another body")
+
+
+class ClientRevoked(LedgerRefusal):
+    """The client's access was revoked, its replays included."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        super().__init__(f"client {client!r} is revoked")
+
+
+class UnknownClient(LedgerRefusal):
+    """The lineage has no client of this name."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        super().__init__(f"the lineage has no client {client!r}")
+
+
+class UnknownLineage(LedgerRefusal):
+    """The ledger holds no account of this lineage."""
+
+    def __init__(self, lineage: str) -> None:
+        self.lineage = lineage
+        super().__init__(f"the ledger has no lineage {lineage!r}")
+
+
+class UnknownKey(LedgerRefusal):
+    """No client of the lineage has this API key."""
+
+    def __init__(self) -> None:
+        super().__init__("no client has this key")
+
+
+class ClientExists(LedgerRefusal):
+    """The lineage already has a client of this name; a name, once revoked, is not given again."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        super().__init__(f"the lineage already has a client {client!r}")
+
+
+class KeyInUse(LedgerRefusal):
+    """The API key is another client's."""
+
+    def __init__(self) -> None:
+        super().__init__("this API key is another client's")
+
+
+class AcceptsTooLate(LedgerRefusal):
+    """An account that accepts any charge was to accept only Gaussian ones, after its first release."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
+            "which conversion holds is chosen before the first release"
+        )
+
+
+class RowNotCharged(LedgerError):
+    """An answer was to be stored for a row that nobody paid for. Nothing was stored."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        super().__init__(f"row {position} was never charged, so no answer to it may be stored")
+
+
+class LedgerUnavailable(LedgerError):
+    """The store did not say what became of the call: give no answer.
+
+    A charge that ended like this may or may not have happened. Asking again with the same rows is safe: rows
+    that were charged are not charged again.
+    """
+
+
+class EmbeddedStoreFailed(LedgerUnavailable):
+    """The embedded store could not be started, found again or shut down."""
+
+
+class UnsafeStore(LedgerUnavailable):
+    """The store's settings would let it lose or forget a charge. `failures` has one line for each."""
+
+    def __init__(self, failures: tuple[str, ...]) -> None:
+        self.failures = failures
+        super().__init__("\n".join(failures))
+
+
+class WrongFunctionVersion(LedgerUnavailable):
+    """The store holds another version of the ledger's function library than this program was written for."""
+
+    def __init__(self, ours: str, theirs: str) -> None:
+        self.ours = ours
+        self.theirs = theirs
+        super().__init__(
+            f"the store holds version {theirs} of the function library `dpserve` and this program needs "
+            f"version {ours}; run the same release of dpserve everywhere"
+        )

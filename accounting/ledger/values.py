@@ -1,0 +1,211 @@
+"""What goes into the ledger and comes out of it, as frozen values.
+
+Nobody passes an amount by hand: a `ChargeRequest` carries the `Cost` of one release, and the price, what an
+account accepts and the tally all derive from it. Nobody passes a row's identity by hand either: it is derived
+from everything that decides what the answer says, so that a stored answer can only ever be given again to the
+client who paid for it, for the row, the model and the price that were paid for.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from accounting.budgets import Budget
+from accounting.losses import Cost
+
+LARGEST_REQUEST = 10_000
+"""The most rows one request may hold: what the store can charge without keeping others waiting."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LONGEST_TEXT = 255
+
+
+def checked_name(name: str, what: str) -> None:
+    """Raise ValueError unless `name` can name a lineage or a client in the store's keys."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"a {what} has 1 to 128 letters, digits, dots, dashes and underscores and starts with a letter or a "
+            f"digit; {name!r} does not"
+        )
+
+
+def _checked_text(text: str, what: str) -> None:
+    if not 0 < len(text.encode()) <= _LONGEST_TEXT:
+        raise ValueError(f"{what} must have 1 to {_LONGEST_TEXT} bytes")
+
+
+def new_api_key() -> str:
+    """Return a new API key: 256 bits of the operating system's randomness, to be shown once."""
+    return "dp_" + secrets.token_urlsafe(32)
+
+
+def key_digest(api_key: str) -> bytes:
+    """Return what the ledger stores of an API key: its SHA-256, enough for a secret of 256 random bits."""
+    return hashlib.sha256(api_key.encode()).digest()
+
+
+@lru_cache(maxsize=256)
+def _price(cost: Cost) -> int:
+    return cost.picorho
+
+
+def row_id(client: str, model: str, mechanism: str, cost: Cost, row: bytes) -> bytes:
+    """Return the 32 bytes that stand for a row in the ledger: SHA-256 over its length-prefixed parts.
+
+    Within a lineage two rows share an id only if client, model, mechanism, cost and bytes are all equal. The
+    cost is a part because a row that was charged and not answered is computed again at no charge: at another
+    noise multiplier that would be a release that nobody paid for.
+    """
+    return _row_ids(client, model, mechanism, cost, (row,))[0]
+
+
+def _row_ids(client: str, model: str, mechanism: str, cost: Cost, rows: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    asked = hashlib.sha256(b"dpserve row")
+    for part in (client, model, mechanism, str(cost)):
+        encoded = part.encode()
+        asked.update(len(encoded).to_bytes(8, "big"))
+        asked.update(encoded)
+    ids = []
+    for row in rows:
+        digest = asked.copy()
+        digest.update(len(row).to_bytes(8, "big") + row)
+        ids.append(digest.digest())
+    return tuple(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A client's name for one request, and the SHA-256 of the request's body."""
+
+    key: str
+    body_digest: bytes
+
+    def __post_init__(self) -> None:
+        """Refuse an empty or overlong key and a digest that is none."""
+        _checked_text(self.key, "an idempotency key")
+        if len(self.body_digest) != hashlib.sha256().digest_size:
+            raise ValueError("the body's digest must be a SHA-256 of 32 bytes")
+
+
+@dataclass(frozen=True)
+class ChargeRequest:
+    """One request to pay for: all of its rows or none.
+
+    `rows` are the rows' canonical bytes (the caller sees to it that equal rows have equal bytes); a row that
+    occurs twice is charged once. `cost` is that of one release of one row. `time` is when the request came, in
+    seconds since the epoch.
+    """
+
+    lineage: str
+    client: str
+    model: str
+    mechanism: str
+    cost: Cost
+    rows: tuple[bytes, ...]
+    time: float
+    idempotency: Idempotency | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the store could not hold."""
+        checked_name(self.lineage, "lineage")
+        checked_name(self.client, "client's name")
+        _checked_text(self.model, "a model's id")
+        _checked_text(self.mechanism, "a mechanism's name")
+        if not 0 < len(self.rows) <= LARGEST_REQUEST:
+            raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} rows, not {len(self.rows)}")
+
+    @property
+    def price(self) -> int:
+        """What one row costs, in picorho."""
+        price: int = _price(self.cost)
+        return price
+
+    @cached_property
+    def row_ids(self) -> tuple[bytes, ...]:
+        """The rows' ids, by position."""
+        return _row_ids(self.client, self.model, self.mechanism, self.cost, self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What one request was charged, as written in the store. `price` and `total` are picorho.
+
+    `sequence` counts the receipts of the lineage from 1; `rows` is how many rows were charged, replays and
+    duplicates left out; `time` is the request's, in seconds since the epoch.
+    """
+
+    sequence: int
+    lineage: str
+    client: str
+    model: str
+    mechanism: str
+    cost: Cost
+    price: int
+    rows: int
+    total: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A row whose answer is stored: send exactly these bytes."""
+
+    row_id: bytes
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A row that is paid for and has no answer yet: compute one, settle it, and send what settling returns."""
+
+    row_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """An admitted request: its rows by position, and the receipt, or None if no row of it was new."""
+
+    receipt: Receipt | None
+    rows: tuple[Answered | Unanswered, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """An account at one instant. `spent` is picorho, `tally` how many releases of each cost it paid for.
+
+    `created` is in seconds since the epoch.
+    """
+
+    lineage: str
+    budget: Budget
+    spent: int
+    tally: Mapping[Cost, int] = field(hash=False)
+    created: float
+
+    @property
+    def remaining(self) -> int:
+        """What is left, in picorho; 0 if the budget was lowered below what is spent."""
+        return max(0, self.budget.picorho - self.spent)
+
+    @property
+    def releases(self) -> int:
+        """How many releases the account paid for."""
+        return sum(self.tally.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineageAccount(Account):
+    """What all clients together may learn. `newest_receipt` is the lineage's last sequence number, or 0."""
+
+    newest_receipt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientAccount(Account):
+    """One client's quota within a lineage."""
+
+    client: str
+    revoked: bool
