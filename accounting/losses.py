@@ -6,7 +6,7 @@ all derived from that value. Neighbouring data sets differ by the addition or re
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import ClassVar
 
@@ -15,14 +15,14 @@ from accounting import picorho
 
 @dataclass(frozen=True)
 class PrivacyLoss(ABC):
-    """The privacy loss of one mechanism, described by one positive, finite parameter."""
+    """The privacy loss of one mechanism, described by positive, finite parameters."""
 
     kind: ClassVar[str]
 
     @property
     @abstractmethod
-    def parameter(self) -> float:
-        """The parameter that, with `kind`, describes the loss completely."""
+    def parameters(self) -> tuple[float, ...]:
+        """The parameters that, with `kind`, describe the loss completely, in the constructor's order."""
 
     @property
     @abstractmethod
@@ -36,12 +36,13 @@ class PrivacyLoss(ABC):
 
     def __post_init__(self) -> None:
         """Refuse a parameter that describes no loss."""
-        if not (math.isfinite(self.parameter) and self.parameter > 0):
-            raise ValueError(f"the parameter of a {self.kind} loss must be positive and finite, not {self.parameter}")
+        for parameter in self.parameters:
+            if not (math.isfinite(parameter) and parameter > 0):
+                raise ValueError(f"the parameter of a {self.kind} loss must be positive and finite, not {parameter}")
 
     def __str__(self) -> str:
         """Return the loss as text that `parse` reads back exactly."""
-        return f"{self.kind}:{self.parameter!r}"
+        return ":".join([self.kind, *map(repr, self.parameters)])
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class GaussianLoss(PrivacyLoss):
     mu: float
 
     @property
-    def parameter(self) -> float:
+    def parameters(self) -> tuple[float, ...]:
         """mu."""
-        return self.mu
+        return (self.mu,)
 
     @property
     def rho(self) -> Fraction:
@@ -86,9 +87,9 @@ class LaplaceLoss(PrivacyLoss):
     epsilon: float
 
     @property
-    def parameter(self) -> float:
+    def parameters(self) -> tuple[float, ...]:
         """epsilon."""
-        return self.epsilon
+        return (self.epsilon,)
 
     @property
     def rho(self) -> Fraction:
@@ -112,9 +113,9 @@ class BoundedRangeLoss(PrivacyLoss):
     epsilon: float
 
     @property
-    def parameter(self) -> float:
+    def parameters(self) -> tuple[float, ...]:
         """epsilon."""
-        return self.epsilon
+        return (self.epsilon,)
 
     @property
     def rho(self) -> Fraction:
@@ -127,9 +128,61 @@ class BoundedRangeLoss(PrivacyLoss):
         return self.epsilon
 
 
-_KINDS: dict[str, type[GaussianLoss] | type[LaplaceLoss] | type[BoundedRangeLoss]] = {
-    loss.kind: loss for loss in (GaussianLoss, LaplaceLoss, BoundedRangeLoss)
+@dataclass(frozen=True)
+class SubsampledGaussianLoss(PrivacyLoss):
+    """One step of DP-SGD: Poisson sampling at `sampling_rate`, Gaussian noise of `noise_multiplier` clipping norms.
+
+    The larger of the two directions is (1-q) N(0, 1) + q N(1/sigma, 1) against N(0, 1) (Mironov, Talwar and Zhang
+    2019, Section 3; Zhu, Dong and Wang 2022, Theorem 11).
+
+    rho = 1/(2 sigma^2): Renyi divergences are jointly quasi-convex, so that a mixture of N(0, 1) and
+    N(1/sigma, 1) is no further from N(0, 1), either way round, than N(1/sigma, 1) is. zCDP cannot see the
+    sampling; Renyi divergences of bounded order can (`accounting.analyses`).
+    """
+
+    kind: ClassVar[str] = "sgm"
+    noise_multiplier: float
+    sampling_rate: float
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that describe no sampled Gaussian."""
+        super().__post_init__()
+        if self.sampling_rate > 1:
+            raise ValueError(f"the sampling rate must lie above 0 and be at most 1, not be {self.sampling_rate}")
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """The noise multiplier and the sampling rate."""
+        return (self.noise_multiplier, self.sampling_rate)
+
+    @property
+    def rho(self) -> Fraction:
+        """1/(2 sigma^2)."""
+        return 1 / (2 * Fraction(self.noise_multiplier) ** 2)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """No finite epsilon holds at delta = 0."""
+        return math.inf
+
+
+_KINDS: dict[str, type[PrivacyLoss]] = {
+    loss.kind: loss for loss in (GaussianLoss, LaplaceLoss, BoundedRangeLoss, SubsampledGaussianLoss)
 }
+
+
+def _parse_loss(text: str) -> PrivacyLoss:
+    kind, *parameters = text.split(":")
+    if kind not in _KINDS:
+        raise ValueError(f"unknown privacy loss {kind!r}; known are {', '.join(sorted(_KINDS))}")
+    expected = [field.name for field in fields(_KINDS[kind])]
+    if len(parameters) != len(expected):
+        raise ValueError(f"a {kind} loss is written {':'.join([kind, *map(str.upper, expected)])}, not {text!r}")
+    try:
+        numbers = [float(parameter) for parameter in parameters]
+    except ValueError as error:
+        raise ValueError(f"the parameters of a {kind} loss must be numbers, and {text!r} has others") from error
+    return _KINDS[kind](*numbers)
 
 
 @dataclass(frozen=True)
@@ -165,10 +218,4 @@ class Cost:
     @classmethod
     def parse(cls, text: str) -> "Cost":
         """Read what `str` wrote. Raises ValueError for anything else."""
-        losses: list[PrivacyLoss] = []
-        for part in filter(None, text.split(",")):
-            kind, _, parameter = part.partition(":")
-            if kind not in _KINDS:
-                raise ValueError(f"unknown privacy loss {kind!r}; known are {', '.join(sorted(_KINDS))}")
-            losses.append(_KINDS[kind](float(parameter)))
-        return cls(tuple(losses))
+        return cls(tuple(_parse_loss(part) for part in text.split(",") if part))
