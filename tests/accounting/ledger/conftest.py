@@ -1,0 +1,141 @@
+"""The stores that the ledger's tests run against, one of each kind for each test process."""
+
+import itertools
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from accounting.budgets import Budget
+from accounting.ledger import (
+    ChargeRequest,
+    EmbeddedStore,
+    Idempotency,
+    Ledger,
+    key_digest,
+)
+from accounting.ledger.embedded import server_binary
+from accounting.losses import Cost, GaussianLoss
+
+DELTA = 1e-4
+COST = Cost((GaussianLoss(0.5),))
+DURABLE = {"appendonly": "yes", "appendfsync": "always"}
+
+_names = itertools.count()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running_server(folder: Path, binary: str, **settings: str) -> Iterator[str]:
+    """A server on a free TCP port, as an owner would run it, until the context ends; yields its URL."""
+    port = free_port()
+    words = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    for name, value in settings.items():
+        words += [f"--{name.replace('_', '-')}", *value.split()]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if b"Ready to accept connections" in line or b"Connecting to" in line:
+            break
+    else:
+        raise RuntimeError("the server did not start")
+    try:
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _kinds() -> list[str]:
+    return ["embedded", "external", *(["redis"] if shutil.which("redis-server") else [])]
+
+
+@pytest.fixture(scope="session", params=_kinds())
+def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a durable store, of each kind in turn."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "embedded":
+        with EmbeddedStore(folder) as store:
+            yield store.url
+    else:
+        binary = str(server_binary()) if request.param == "external" else "redis-server"
+        with running_server(folder, binary, **DURABLE) as url:
+            yield url
+
+
+@pytest.fixture(scope="session")
+def embedded_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an embedded store, where one kind is enough."""
+    with EmbeddedStore(tmp_path_factory.mktemp("ledger")) as store:
+        yield store.url
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def ledger(store_url: str) -> AsyncIterator[Ledger]:
+    async with await Ledger.connect(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def lineage() -> str:
+    """A lineage that no other test uses."""
+    return new_lineage()
+
+
+def new_lineage() -> str:
+    return f"lineage-{next(_names)}"
+
+
+def budget(picorho: int, accepts: str = "any") -> Budget:
+    return Budget(picorho, "gaussian" if accepts == "gaussian" else "any", DELTA)
+
+
+def releases(count: int, cost: Cost = COST) -> Budget:
+    """A budget that pays for `count` releases exactly."""
+    return budget(count * cost.picorho)
+
+
+async def open_accounts(ledger: Ledger, lineage: str, lineage_budget: Budget, **clients: Budget) -> None:
+    await ledger.open_lineage(lineage, lineage_budget, time=0.0)
+    for client, client_budget in clients.items():
+        await ledger.add_client(lineage, client, client_budget, key_digest(f"{lineage}/{client}"), time=0.0)
+
+
+def asking(lineage: str, client: str, *rows: str, cost: Cost = COST, key: str = "", body: str = "") -> ChargeRequest:
+    return ChargeRequest(
+        lineage=lineage,
+        client=client,
+        model="model",
+        mechanism="gaussian",
+        cost=cost,
+        rows=tuple(row.encode() for row in rows),
+        time=1.5,
+        idempotency=Idempotency(key, key_digest(body)) if key else None,
+    )
+
+
+def dump(url: str, lineage: str) -> dict[str, object]:
+    """Everything that the store holds of a lineage."""
+    with redis.Redis.from_url(url, decode_responses=False, protocol=2) as client:
+        read: dict[bytes, Callable[[bytes], object]] = {
+            b"hash": client.hgetall,
+            b"set": client.smembers,
+            b"stream": client.xrange,
+        }
+        keys = client.scan_iter(match=f"dpserve:{{{lineage}}}:*", count=1000)
+        return {key.decode(): read[client.type(key)](key) for key in sorted(keys)}

@@ -1,0 +1,400 @@
+"""The ledger's contract, held by every kind of store."""
+
+import asyncio
+import random
+
+import pytest
+
+from accounting.ledger import (
+    AcceptsTooLate,
+    Answered,
+    BudgetExhausted,
+    Charge,
+    ClientExists,
+    ClientRevoked,
+    IdempotencyConflict,
+    KeyInUse,
+    Ledger,
+    MechanismNotAccepted,
+    RowNotCharged,
+    Unanswered,
+    UnknownClient,
+    UnknownKey,
+    UnknownLineage,
+    key_digest,
+    row_id,
+)
+from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from accounting.picorho import LARGEST
+
+from .conftest import COST, asking, budget, dump, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+PRICE = COST.picorho
+
+
+async def _spent(ledger: Ledger, lineage: str, client: str = "ann") -> tuple[int, int]:
+    return (await ledger.client(lineage, client)).spent, (await ledger.lineage(lineage)).spent
+
+
+async def test_a_charge_is_paid_by_both_accounts_and_has_a_receipt(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(10), ann=releases(5), bob=releases(5))
+    charge = await ledger.charge(asking(lineage, "ann", "1", "2"))
+    assert charge.rows == tuple(Unanswered(row_id("ann", "model", "gaussian", COST, row)) for row in (b"1", b"2"))
+    assert charge.receipt is not None
+    assert (charge.receipt.sequence, charge.receipt.rows, charge.receipt.total) == (1, 2, 2 * PRICE)
+    assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
+    assert await _spent(ledger, lineage, "bob") == (0, 2 * PRICE)
+    assert await ledger.receipts(lineage) == [charge.receipt]
+    account = await ledger.lineage(lineage)
+    assert (account.tally, account.releases, account.newest_receipt) == ({COST: 2}, 2, 1)
+    assert account.remaining == 8 * PRICE
+
+
+async def test_a_row_twice_in_a_request_is_charged_once(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+    charge = await ledger.charge(asking(lineage, "ann", "1", "2", "1", "1"))
+    assert len(charge.rows) == 4
+    assert charge.rows[0] == charge.rows[2] == charge.rows[3] != charge.rows[1]
+    assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
+
+
+async def test_a_retry_after_an_unknown_outcome_costs_nothing(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+    request = asking(lineage, "ann", "1", "2", key="key", body="body")
+    first = await ledger.charge(request)  # imagine that this reply was lost
+    again = await ledger.charge(request)
+    assert again == Charge(None, first.rows)
+    assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
+    assert len(await ledger.receipts(lineage)) == 1
+
+
+async def test_a_cancelled_call_leaves_no_reply_behind_for_the_next(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(10_000), ann=releases(10_000))
+    turns = random.Random(1)
+    for trial in range(100):
+        requests = [asking(lineage, "ann", f"{trial}/{number}") for number in range(3)]
+        tasks = [asyncio.create_task(ledger.charge_batch([request])) for request in requests]
+        for _ in range(turns.randrange(12)):
+            await asyncio.sleep(0)
+        tasks[turns.randrange(3)].cancel()
+        for request, (result,) in zip(requests, await _settled(tasks), strict=True):
+            if result is not None:
+                assert tuple(row.row_id for row in result.rows) == request.row_ids
+                if result.receipt is not None:
+                    assert (await ledger.receipts(lineage, after=result.receipt.sequence - 1, count=1)) == [
+                        result.receipt
+                    ]
+
+
+async def _settled(tasks: list[asyncio.Task[list[Charge]]]) -> list[list[Charge | None]]:
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    return [[None] if isinstance(result, asyncio.CancelledError) else result for result in results]  # type: ignore[list-item, misc]
+
+
+async def test_the_first_settled_answer_is_the_rows_only_one(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+    one, two, three = (await ledger.charge(asking(lineage, "ann", "1", "2", "3"))).rows
+    assert await ledger.settle(lineage, [(one.row_id, b"first"), (two.row_id, b"")]) == [b"first", b""]
+    assert await ledger.settle(
+        lineage, [(three.row_id, b"third"), (one.row_id, b"later"), (two.row_id, b"later"), (three.row_id, b"x")]
+    ) == [b"third", b"first", b"", b"third"]
+    again = await ledger.charge(asking(lineage, "ann", "3", "1", "2", "4", "1"))
+    assert again.rows[:3] == (
+        Answered(three.row_id, b"third"),
+        Answered(one.row_id, b"first"),
+        Answered(two.row_id, b""),
+    )
+    assert isinstance(again.rows[3], Unanswered)
+    assert again.rows[4] == again.rows[1]
+    assert again.receipt is not None
+    assert again.receipt.rows == 1
+
+
+async def test_any_bytes_come_back_as_they_were(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(400), ann=releases(400))
+    answers = [bytes(range(256)), b"", b":", b"=1:", b"\r\n", b"\x00" * 1000, *(bytes([n]) * n for n in range(250))]
+    request = asking(lineage, "ann", *map(str, range(len(answers))))
+    charge = await ledger.charge(request)
+    assert (
+        await ledger.settle(lineage, [(row.row_id, answer) for row, answer in zip(charge.rows, answers, strict=True)])
+        == answers
+    )
+    replay = await ledger.charge(request)
+    assert [row.answer for row in replay.rows if isinstance(row, Answered)] == answers
+
+
+async def test_no_answer_is_stored_for_a_row_nobody_paid_for(ledger: Ledger, lineage: str, store_url: str) -> None:
+    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
+    before = dump(store_url, lineage)
+    with pytest.raises(RowNotCharged) as caught:
+        await ledger.settle(lineage, [(row.row_id, b"answer"), (bytes(32), b"answer")])
+    assert caught.value.position == 1
+    assert dump(store_url, lineage) == before
+    assert await ledger.settle(lineage, []) == []
+
+
+async def test_a_settlement_that_fails_does_not_fail_its_neighbours(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
+    results = await asyncio.gather(
+        ledger.settle(lineage, [(bytes(32), b"unpaid")]),
+        ledger.settle(lineage, [(row.row_id, b"paid")]),
+        return_exceptions=True,
+    )
+    assert isinstance(results[0], RowNotCharged)
+    assert results[1] == [b"paid"]
+
+
+@pytest.mark.parametrize(
+    ("lineage_releases", "client_releases", "scope"), [(9, 2, "client"), (2, 9, "lineage"), (2, 2, "client")]
+)
+async def test_a_refusal_names_the_account_and_the_amounts_and_changes_nothing(
+    ledger: Ledger, lineage: str, store_url: str, lineage_releases: int, client_releases: int, scope: str
+) -> None:
+    await open_accounts(ledger, lineage, releases(lineage_releases), ann=releases(client_releases))
+    await ledger.charge(asking(lineage, "ann", "1"))
+    before = dump(store_url, lineage)
+    with pytest.raises(BudgetExhausted) as caught:
+        await ledger.charge(asking(lineage, "ann", "1", "2", "3", key="key", body="body"))
+    refusal = caught.value
+    assert (refusal.scope, refusal.cost, refusal.spent) == (scope, 2 * PRICE, PRICE)
+    assert (refusal.remaining, refusal.limit) == (PRICE, 2 * PRICE)
+    assert dump(store_url, lineage) == before
+
+
+async def test_the_last_picorho_can_be_spent_and_one_short_cannot(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(3), bob=budget(3 * PRICE - 1))
+    await ledger.charge(asking(lineage, "ann", "1", "2", "3"))
+    assert (await ledger.client(lineage, "ann")).remaining == 0
+    with pytest.raises(BudgetExhausted):
+        await ledger.charge(asking(lineage, "bob", "1", "2", "3"))
+    assert (await ledger.client(lineage, "bob")).spent == 0
+
+
+async def test_amounts_are_exact_up_to_the_largest(ledger: Ledger, lineage: str) -> None:
+    largest = Cost((GaussianLoss(134.2177279),))
+    whole = budget(LARGEST)
+    await open_accounts(ledger, lineage, whole, ann=whole)
+    fine = Cost((GaussianLoss(1e-7),))
+    assert fine.picorho == 1
+    assert LARGEST - largest.picorho < LARGEST // 1000
+    await ledger.charge(asking(lineage, "ann", "big", cost=largest))
+    left = LARGEST - largest.picorho
+    with pytest.raises(BudgetExhausted) as caught:
+        await ledger.charge(asking(lineage, "ann", *map(str, range(10_000)), cost=largest))
+    assert caught.value.spent == largest.picorho
+    assert caught.value.remaining == left
+    await ledger.set_client_budget(lineage, "ann", budget(largest.picorho + 3))
+    await ledger.charge(asking(lineage, "ann", "1", "2", cost=fine))
+    await ledger.charge(asking(lineage, "ann", "3", cost=fine))
+    with pytest.raises(BudgetExhausted):
+        await ledger.charge(asking(lineage, "ann", "4", cost=fine))
+    assert await _spent(ledger, lineage) == (largest.picorho + 3, largest.picorho + 3)
+
+
+async def test_replays_are_free_even_when_the_budget_is_gone(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(1), ann=releases(1))
+    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
+    await ledger.settle(lineage, [(row.row_id, b"answer")])
+    with pytest.raises(BudgetExhausted):
+        await ledger.charge(asking(lineage, "ann", "2"))
+    assert await ledger.charge(asking(lineage, "ann", "1")) == Charge(None, (Answered(row.row_id, b"answer"),))
+
+
+async def test_another_client_pays_for_the_same_row_and_gets_an_answer_of_its_own(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(2), ann=releases(2), bob=releases(2))
+    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
+    await ledger.settle(lineage, [(row.row_id, b"ann's")])
+    other = await ledger.charge(asking(lineage, "bob", "1"))
+    assert isinstance(other.rows[0], Unanswered)
+    assert other.receipt is not None
+
+
+async def test_a_row_charged_at_one_price_is_not_free_at_another(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(20), ann=releases(20))
+    dear = Cost((GaussianLoss(1.0),))
+    await ledger.charge(asking(lineage, "ann", "1"))
+    charge = await ledger.charge(asking(lineage, "ann", "1", cost=dear))
+    assert charge.receipt is not None
+    assert charge.receipt.total == dear.picorho
+    assert (await ledger.client(lineage, "ann")).tally == {COST: 1, dear: 1}
+
+
+async def test_a_price_of_nothing_is_charged_and_has_a_receipt(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, budget(0), ann=budget(0, "gaussian"))
+    charge = await ledger.charge(asking(lineage, "ann", "1", cost=Cost()))
+    assert charge.receipt is not None
+    assert (charge.receipt.total, charge.receipt.cost) == (0, Cost())
+    assert (await ledger.lineage(lineage)).tally == {Cost(): 1}
+
+
+async def test_a_revoked_client_gets_nothing_not_even_replays(ledger: Ledger, lineage: str, store_url: str) -> None:
+    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
+    await ledger.revoke(lineage, "ann")
+    assert await ledger.settle(lineage, [(row.row_id, b"paid for")]) == [b"paid for"]
+    before = dump(store_url, lineage)
+    for rows in (["1"], ["2"]):
+        with pytest.raises(ClientRevoked):
+            await ledger.charge(asking(lineage, "ann", *rows))
+    assert dump(store_url, lineage) == before
+    await ledger.revoke(lineage, "ann")
+
+
+async def test_an_idempotency_key_stands_for_one_body_of_one_client(
+    ledger: Ledger, lineage: str, store_url: str
+) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
+    await ledger.charge(asking(lineage, "ann", "1", key="key", body="one"))
+    before = dump(store_url, lineage)
+    with pytest.raises(IdempotencyConflict):
+        await ledger.charge(asking(lineage, "ann", "2", key="key", body="two"))
+    assert dump(store_url, lineage) == before
+    await ledger.charge(asking(lineage, "bob", "2", key="key", body="two"))
+    await ledger.charge(asking(lineage, "ann", "1", key="of a replay", body="one"))
+    with pytest.raises(IdempotencyConflict):
+        await ledger.charge(asking(lineage, "ann", "1", key="of a replay", body="two"))
+
+
+@pytest.mark.parametrize(
+    ("lineage_accepts", "client_accepts", "scope"), [("gaussian", "any", "lineage"), ("any", "gaussian", "client")]
+)
+async def test_a_gaussian_account_pays_for_gaussian_charges_only(
+    ledger: Ledger, lineage: str, store_url: str, lineage_accepts: str, client_accepts: str, scope: str
+) -> None:
+    whole = 100 * PRICE
+    await open_accounts(ledger, lineage, budget(whole, lineage_accepts), ann=budget(whole, client_accepts))
+    before = dump(store_url, lineage)
+    mixed = Cost((GaussianLoss(0.1), LaplaceLoss(0.1)))
+    with pytest.raises(MechanismNotAccepted) as caught:
+        await ledger.charge(asking(lineage, "ann", "1", cost=mixed))
+    assert caught.value.scope == scope
+    assert dump(store_url, lineage) == before
+    await ledger.charge(asking(lineage, "ann", "1", cost=Cost((GaussianLoss(0.1), GaussianLoss(0.2)))))
+
+
+async def test_which_charges_an_account_accepts_is_not_narrowed_after_its_first_release(
+    ledger: Ledger, lineage: str
+) -> None:
+    await open_accounts(ledger, lineage, budget(100 * PRICE), ann=budget(100 * PRICE))
+    await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "gaussian"))
+    await ledger.set_client_budget(lineage, "ann", budget(50 * PRICE))
+    await ledger.charge(asking(lineage, "ann", "1"))
+    account = await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "any"))
+    assert account.budget == budget(50 * PRICE, "any")
+    with pytest.raises(AcceptsTooLate):
+        await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "gaussian"))
+    with pytest.raises(AcceptsTooLate):
+        await ledger.set_client_budget(lineage, "ann", budget(50 * PRICE, "gaussian"))
+    assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
+
+
+async def test_a_budget_below_what_is_spent_only_refuses_further_charges(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+    await ledger.charge(asking(lineage, "ann", "1", "2"))
+    account = await ledger.set_client_budget(lineage, "ann", releases(1))
+    assert (account.spent, account.remaining) == (2 * PRICE, 0)
+    with pytest.raises(BudgetExhausted) as caught:
+        await ledger.charge(asking(lineage, "ann", "3"))
+    assert (caught.value.remaining, caught.value.limit) == (0, PRICE)
+    assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is None
+    await ledger.set_client_budget(lineage, "ann", releases(3))
+    await ledger.charge(asking(lineage, "ann", "3"))
+
+
+async def test_a_batch_decides_each_request_for_itself_first_come_first_served(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(6), ann=releases(4), bob=releases(4))
+    await open_accounts(ledger, f"{lineage}-b", releases(1), ann=releases(1))
+    await ledger.revoke(f"{lineage}-b", "ann")
+    decisions = await ledger.charge_batch(
+        [
+            asking(lineage, "ann", "1", "2", "3"),
+            asking(lineage, "ann", "4", "5"),  # one more than ann has
+            asking(f"{lineage}-b", "ann", "1"),
+            asking(lineage, "ann", "3", "4"),  # 3 is paid for by the first
+            asking(lineage, "nobody", "1"),
+            asking(lineage, "bob", "1", "2", "3"),  # one more than the lineage has
+            asking(lineage, "bob", "1", "2"),
+            asking("no-such-lineage", "bob", "1"),
+        ]
+    )
+    kinds = [type(decision) for decision in decisions]
+    assert kinds == [
+        Charge, BudgetExhausted, ClientRevoked, Charge, UnknownClient, BudgetExhausted, Charge, UnknownLineage,
+    ]  # fmt: skip
+    receipts = [decision.receipt for decision in decisions if isinstance(decision, Charge)]
+    assert [receipt.sequence for receipt in receipts if receipt] == [1, 2, 3]
+    assert [receipt.rows for receipt in receipts if receipt] == [3, 1, 2]
+    assert await ledger.receipts(lineage) == receipts
+    assert await ledger.charge_batch([]) == []
+
+
+async def test_ten_thousand_rows_in_one_request(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(10_001), ann=releases(10_000))
+    request = asking(lineage, "ann", *map(str, range(10_000)))
+    charge = await ledger.charge(request)
+    assert charge.receipt is not None
+    assert charge.receipt.rows == 10_000
+    answers = [(row.row_id, f"answer {place}".encode()) for place, row in enumerate(charge.rows)]
+    assert await ledger.settle(lineage, answers) == [answer for _, answer in answers]
+    assert (await ledger.charge(request)).rows == tuple(Answered(*answer) for answer in answers)
+    with pytest.raises(BudgetExhausted):
+        await ledger.charge(asking(lineage, "ann", "one more"))
+
+
+async def test_receipts_are_paged_for_the_lineage_and_for_each_client(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(99), ann=releases(50), bob=releases(49))
+    for number in range(7):
+        await ledger.charge(asking(lineage, "ann" if number % 2 else "bob", str(number)))
+    everything = await ledger.receipts(lineage)
+    assert [receipt.sequence for receipt in everything] == [1, 2, 3, 4, 5, 6, 7]
+    assert await ledger.receipts(lineage, after=2, count=3) == everything[2:5]
+    assert await ledger.receipts(lineage, client="ann") == everything[1::2]
+    assert await ledger.receipts(lineage, client="bob", after=1, count=2) == [everything[2], everything[4]]
+    assert await ledger.receipts(lineage, after=7) == []
+
+
+async def test_accounts_are_opened_once_and_listed(ledger: Ledger, lineage: str) -> None:
+    opened = await ledger.open_lineage(lineage, releases(5), time=12.25)
+    assert (opened.lineage, opened.budget, opened.created) == (lineage, releases(5), 12.25)
+    assert await ledger.open_lineage(lineage, releases(6), time=13.0) == opened
+    assert opened in await ledger.lineages()
+    bob = await ledger.add_client(lineage, "bob", releases(2), key_digest("bob's"), time=1.0)
+    ann = await ledger.add_client(lineage, "ann", releases(1), key_digest("ann's"), time=2.0)
+    assert await ledger.clients(lineage) == [ann, bob]
+    with pytest.raises(ClientExists):
+        await ledger.add_client(lineage, "ann", releases(1), key_digest("other"), time=2.0)
+    with pytest.raises(KeyInUse):
+        await ledger.add_client(lineage, "eve", releases(1), key_digest("ann's"), time=2.0)
+    with pytest.raises(UnknownLineage):
+        await ledger.add_client(f"{lineage}-x", "ann", releases(1), key_digest("ann's"), time=2.0)
+    assert await ledger.clients(lineage) == [ann, bob]
+
+
+async def test_an_api_key_finds_its_client_until_it_is_revoked(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(5), ann=releases(1), bob=releases(1))
+    digest = key_digest(f"{lineage}/ann")
+    assert await ledger.authenticate(lineage, digest) == await ledger.client(lineage, "ann")
+    with pytest.raises(UnknownKey):
+        await ledger.authenticate(lineage, key_digest("some other"))
+    await ledger.revoke(lineage, "ann")
+    with pytest.raises(ClientRevoked):
+        await ledger.authenticate(lineage, digest)
+    assert [client.revoked for client in await ledger.clients(lineage)] == [True, False]
+
+
+async def test_what_does_not_exist_is_said_not_to(ledger: Ledger, lineage: str) -> None:
+    with pytest.raises(UnknownLineage):
+        await ledger.lineage(lineage)
+    with pytest.raises(UnknownLineage):
+        await ledger.set_lineage_budget(lineage, releases(1))
+    await ledger.open_lineage(lineage, releases(1), time=0.0)
+    with pytest.raises(UnknownClient):
+        await ledger.client(lineage, "ann")
+    with pytest.raises(UnknownClient):
+        await ledger.revoke(lineage, "ann")
+    with pytest.raises(UnknownClient):
+        await ledger.set_client_budget(lineage, "ann", releases(1))
