@@ -15,6 +15,7 @@ So every value computed here is labelled unproven wherever it is used. Nothing h
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Topology:
     @property
     def weights(self) -> int:
         """|W|: how many edges the network has."""
-        return sum(width * following for width, following in zip(self.widths, self.widths[1:], strict=False))
+        return sum(width * following for width, following in pairwise(self.widths))
 
 
 @dataclass(frozen=True)
