@@ -135,6 +135,21 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     return crossing(lambda rho: zcdp_epsilon(rho, delta) - epsilon, enough, too_much).met
 
 
+def rdp_epsilon(orders: NDArray[np.float64], divergences: NDArray[np.float64], delta: float) -> tuple[float, float]:
+    """Return the least epsilon over Renyi divergences (k,) at orders (k,) above 1, rounded up, and its order.
+
+    The bound of `zcdp_epsilon` with the divergence itself for alpha rho. Orders whose divergence is not finite
+    are passed over; infinity if all are.
+    """
+    domains.require_delta(delta)
+    x = orders - 1
+    terms = np.stack([divergences, -_log_down(delta) / x, -np.log1p(x) / x, -np.log1p(1 / x)])
+    epsilons = terms.sum(axis=0) + 16 * _HALF_ULP * np.abs(terms).sum(axis=0)
+    epsilons = np.where(np.isfinite(divergences), epsilons, np.inf)
+    best = int(np.argmin(epsilons))
+    return max(0.0, float(epsilons[best])), float(orders[best])
+
+
 def mu_of_rho(rho: float) -> float:
     """Return mu = sqrt(2 rho), rounded up: what Gaussian charges that sum to rho amount to."""
     domains.require_up_to("rho", rho, LARGEST_RHO)
