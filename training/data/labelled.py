@@ -58,7 +58,7 @@ def first_existing(directory: Path, *files: str) -> Path | None:
 def read_npz(path: Path, *keys: str) -> dict[str, NDArray[np.generic]]:
     """The named arrays of an .npz file, without pickles. Raises DataError naming the file and what it lacks."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             lacking = [key for key in keys if key not in archive.files]
             arrays = {} if lacking else {key: archive[key] for key in keys}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
