@@ -132,19 +132,18 @@ class EmbeddedStore:
             setsid=True,  # an interrupt from the terminal must not reach it before its users have drained
         )
         if not self._answers(while_running=True):
-            with log.open("rb") as lines:
-                lines.seek(log_start)
-                said = lines.read().decode(errors="replace").strip().splitlines()
-            self._kill()
+            if self._child_lives():
+                self._kill()
+                _within(self._patience, lambda: not self._child_lives())
             raise EmbeddedStoreFailed(
-                f"the server of the ledger in {self.folder} did not start: {said[-1] if said else 'no word'} "
+                f"the server of the ledger in {self.folder} did not start: {_last_line(log, log_start)} "
                 f"(all of it is in {log})"
             )
 
     def _answers(self, *, while_running: bool = False) -> bool:
         last = time.monotonic() + self._patience
         while time.monotonic() < last:
-            if while_running and self._has_ended():
+            if while_running and not self._child_lives():
                 return False
             with self._client() as client:
                 try:
@@ -170,12 +169,18 @@ class EmbeddedStore:
             shutil.rmtree(path.parent, ignore_errors=True)
 
     def _has_ended(self) -> bool:
-        if self._server_pid is not None:
-            with suppress(ChildProcessError):
-                reaped, _ = os.waitpid(self._server_pid, os.WNOHANG)
-                if reaped:
-                    self._server_pid = None
+        self._child_lives()  # or it would stay behind as a zombie
         return self._is_free("server.lock")
+
+    def _child_lives(self) -> bool:
+        if self._server_pid is not None:
+            try:
+                reaped, _ = os.waitpid(self._server_pid, os.WNOHANG)
+            except ChildProcessError:
+                reaped = self._server_pid
+            if reaped:
+                self._server_pid = None
+        return self._server_pid is not None
 
     def _kill(self) -> None:
         pid = _listener(self._socket_path()) or self._server_pid
@@ -261,6 +266,13 @@ def server_binary() -> Path:
     raise EmbeddedStoreFailed(
         "there is no embedded ledger on this platform; give the address of a Redis or Valkey: --ledger redis://..."
     )
+
+
+def _last_line(log: Path, start: int) -> str:
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else "it said nothing"
 
 
 def _listener(path: Path) -> int | None:

@@ -169,7 +169,12 @@ def _address(url: str) -> str:
     unknown = [name for name in parse_qs(parts.query) if name != "db" and not name.startswith("ssl_")]
     if unknown:
         raise ValueError(f"the ledger's address may set db and ssl_..., not {', '.join(sorted(unknown))}")
-    return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+    if parts.scheme == "unix":
+        return parts.path
+    try:
+        return f"{parts.hostname}:{parts.port or 6379}"
+    except ValueError as error:
+        raise ValueError("the ledger's address is not one that can be read: its port is no number") from error
 
 
 def _settings(reply: object) -> dict[str, str]:

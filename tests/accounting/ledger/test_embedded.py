@@ -1,0 +1,205 @@
+"""One folder, one server: found, shared, replaced and shut down."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import redis
+
+from accounting.ledger import EmbeddedStore, EmbeddedStoreFailed, Ledger, embedded
+
+from .conftest import asking, open_accounts, releases
+
+
+def _client(store: EmbeddedStore) -> "redis.Redis[bytes]":
+    return redis.Redis.from_url(store.url, protocol=2)
+
+
+def _process(store: EmbeddedStore) -> int:
+    with _client(store) as client:
+        return int(client.info()["process_id"])
+
+
+def _answers(store: EmbeddedStore) -> bool:
+    with _client(store) as client:
+        try:
+            return bool(client.ping())
+        except redis.exceptions.ConnectionError:
+            return False
+
+
+def _killed_user(folder: Path) -> None:
+    """Someone opens the store and is killed."""
+    code = (
+        "import pathlib, sys, time; from accounting.ledger import EmbeddedStore\n"
+        "EmbeddedStore(pathlib.Path(sys.argv[1])).open(); print('open', flush=True); sys.stdin.read()"
+    )
+    user = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert user.stdout is not None
+    assert user.stdout.readline() == b"open\n"
+    user.kill()
+    user.communicate()
+
+
+def test_what_was_written_is_there_after_a_shutdown(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path) as store, _client(store) as client:
+        client.set("key", "value")
+    assert not _answers(store)
+    with EmbeddedStore(tmp_path) as store, _client(store) as client:
+        assert client.get("key") == b"value"
+
+
+def test_its_settings_are_the_durable_ones_and_it_has_no_port(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path) as store, _client(store) as client:
+        found = client.config_get("port", "appendonly", "appendfsync", "maxmemory-policy", "save", "unixsocketperm")
+        assert found == {
+            "port": "0",
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "maxmemory-policy": "noeviction",
+            "save": "",
+            "unixsocketperm": "700",
+        }
+        assert os.getsid(_process(store)) == _process(store)
+
+
+def test_the_folder_is_made_for_its_owner_alone_whatever_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder" / 'with "quotes"'
+    with EmbeddedStore(folder) as store:
+        assert _answers(store)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_the_last_of_several_users_shuts_it_down(tmp_path: Path) -> None:
+    first, second = EmbeddedStore(tmp_path), EmbeddedStore(tmp_path)
+    first.open()
+    second.open()
+    assert _process(first) == _process(second)
+    first.close()
+    assert _answers(second)
+    second.close()
+    assert not _answers(second)
+    second.close()
+
+
+def test_a_store_is_opened_once(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path) as store, pytest.raises(ValueError, match="open already"):
+        store.open()
+
+
+def test_a_killed_users_server_is_found_again(tmp_path: Path) -> None:
+    _killed_user(tmp_path)
+    orphan = EmbeddedStore(tmp_path)
+    process = _process(orphan)
+    with EmbeddedStore(tmp_path) as store:
+        assert _process(store) == process
+    assert not _answers(store)
+
+
+def test_an_orphan_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
+    _killed_user(tmp_path)
+    orphan = EmbeddedStore(tmp_path)
+    process = _process(orphan)
+    with _client(orphan) as client:
+        client.set("key", "value")
+    os.kill(process, signal.SIGSTOP)
+    with EmbeddedStore(tmp_path, patience=0.5) as store, _client(store) as client:
+        assert _process(store) != process
+        assert client.get("key") == b"value"
+
+
+def test_a_server_that_others_use_is_not_killed_for_being_slow(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path) as store:
+        process = _process(store)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            with pytest.raises(EmbeddedStoreFailed, match="does not answer, and others are using it"):
+                EmbeddedStore(tmp_path, patience=0.2).open()
+        finally:
+            os.kill(process, signal.SIGCONT)
+        assert _process(store) == process
+
+
+def test_a_server_that_was_killed_is_started_anew(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path) as store:
+        with _client(store) as client:
+            client.set("key", "value")
+        os.kill(_process(store), signal.SIGKILL)
+    with EmbeddedStore(tmp_path) as store, _client(store) as client:
+        assert client.get("key") == b"value"
+
+
+def test_no_second_server_can_be_started_on_the_same_files(tmp_path: Path) -> None:
+    """Even for someone who lost the socket and every lock file's content."""
+    with EmbeddedStore(tmp_path) as store:
+        (tmp_path / "socket").unlink()
+        (tmp_path / "valkey.sock").rename(tmp_path / "moved")
+        with pytest.raises(EmbeddedStoreFailed):
+            EmbeddedStore(tmp_path, patience=0.2).open()
+        (tmp_path / "moved").rename(tmp_path / "valkey.sock")
+        assert _answers(store)
+
+
+def test_a_path_too_long_for_a_socket_gets_a_short_one(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    with EmbeddedStore(folder) as store:
+        path = Path(store.url.removeprefix("unix://").removesuffix("?db=0"))
+        assert path.parent.parent == Path(tempfile.gettempdir())
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        with EmbeddedStore(folder) as other:
+            assert _process(other) == _process(store)
+    assert not path.parent.exists()
+
+
+def test_a_short_folder_that_others_can_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = tmp_path / "s"
+    short.mkdir()
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(short))
+    folder = tmp_path / ("long" * 30)
+    with EmbeddedStore(folder) as store:
+        made = Path(store.url.removeprefix("unix://")).parent.name
+    (short / made).mkdir(mode=0o755)
+    with pytest.raises(EmbeddedStoreFailed, match="is not a folder of ours alone"):
+        EmbeddedStore(folder).open()
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(EmbeddedStoreFailed) as caught:
+        EmbeddedStore(tmp_path / "file").open()
+    assert str(caught.value) == f"the ledger's folder {tmp_path / 'file'} cannot be used: File exists"
+    with pytest.raises(EmbeddedStoreFailed, match="cannot be used: Not a directory"):
+        EmbeddedStore(tmp_path / "file" / "in").open()
+
+
+def test_a_broken_file_is_said_with_the_servers_own_words(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path) as store, _client(store) as client:
+        client.set("key", "value")
+    (base,) = (tmp_path / "appendonlydir").glob("*.base.rdb")
+    base.write_bytes(b"not a file of the server's")
+    with pytest.raises(EmbeddedStoreFailed, match=r"did not start: .* \(all of it is in .*valkey\.log\)") as caught:
+        EmbeddedStore(tmp_path).open()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_platform_without_a_server_is_told_of_the_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "distribution", lambda name: type("Wheel", (), {"files": None}))
+    with pytest.raises(EmbeddedStoreFailed, match="--ledger redis://"):
+        EmbeddedStore(tmp_path).open()
+
+
+@pytest.mark.anyio
+async def test_a_ledger_opens_in_a_folder_and_leaves_it(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path) as ledger, Ledger.open(str(tmp_path)) as other:
+        await open_accounts(ledger, "lineage", releases(1), ann=releases(1))
+        await other.charge(asking("lineage", "ann", "1"))
+    assert not _answers(EmbeddedStore(tmp_path))
+    async with Ledger.open(tmp_path) as ledger:
+        assert (await ledger.lineage("lineage")).releases == 1
+        async with Ledger.open(EmbeddedStore(tmp_path).url) as by_address:
+            assert await by_address.lineage("lineage") == await ledger.lineage("lineage")

@@ -1,0 +1,219 @@
+"""What the ledger asks of its store, and what it says when the store fails it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from accounting.ledger import Ledger, LedgerUnavailable, UnsafeStore, WrongFunctionVersion
+from accounting.ledger.embedded import server_binary
+from accounting.ledger.store import Store, our_library
+
+from .conftest import DURABLE, asking, free_port, new_lineage, open_accounts, releases, running_server
+
+pytestmark = pytest.mark.anyio
+
+BINARY = str(server_binary())
+
+
+@pytest.fixture(scope="module")
+def changeable_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a store whose settings the tests may change."""
+    with running_server(tmp_path_factory.mktemp("changeable"), BINARY, **DURABLE) as url:
+        yield url
+
+
+@pytest.fixture
+def store(changeable_url: str) -> Iterator["redis.Redis[bytes]"]:
+    with redis.Redis.from_url(changeable_url, protocol=2) as client:
+        yield client
+        client.config_set("appendonly", "yes")
+        client.config_set("appendfsync", "always")
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("requirepass", "")
+        client.replicaof("NO", "ONE")
+        client.execute_command("FUNCTION", "FLUSH")
+
+
+async def _lines(url: str) -> tuple[str, ...]:
+    with pytest.raises(UnsafeStore) as caught:
+        await Ledger.connect(url)
+    assert str(caught.value) == "\n".join(caught.value.failures)
+    return caught.value.failures
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("appendonly", "no", "the ledger's store has `appendonly no`; set `appendonly yes`"),
+        ("appendfsync", "everysec", "the ledger's store has `appendfsync everysec`; set `appendfsync always`"),
+        ("appendfsync", "no", "the ledger's store has `appendfsync no`; set `appendfsync always`"),
+        (
+            "maxmemory-policy",
+            "allkeys-lru",
+            "the ledger's store has `maxmemory-policy allkeys-lru`; set `maxmemory-policy noeviction`",
+        ),
+    ],
+)
+async def test_a_setting_that_could_lose_a_charge_is_refused_by_name(
+    changeable_url: str, store: "redis.Redis[bytes]", name: str, value: str, line: str
+) -> None:
+    await (await Ledger.connect(changeable_url)).close()
+    store.config_set(name, value)
+    assert await _lines(changeable_url) == (line,)
+    await (await Ledger.connect(changeable_url, rehearsal=True)).close()
+
+
+async def test_every_setting_to_change_has_its_line(changeable_url: str, store: "redis.Redis[bytes]") -> None:
+    store.config_set("appendfsync", "everysec")
+    store.config_set("maxmemory-policy", "volatile-ttl")
+    assert len(await _lines(changeable_url)) == 2
+
+
+async def test_a_replica_is_refused_even_for_a_rehearsal(
+    changeable_url: str, store: "redis.Redis[bytes]", tmp_path: Path
+) -> None:
+    store.replicaof("127.0.0.1", free_port())
+    assert await _lines(changeable_url) == ("the ledger's store is a replica; give the address of its primary",)
+    with pytest.raises(UnsafeStore):
+        await Ledger.connect(changeable_url, rehearsal=True)
+
+
+async def test_a_store_that_becomes_a_replica_charges_nothing(changeable_url: str, store: "redis.Redis[bytes]") -> None:
+    lineage = new_lineage()
+    async with await Ledger.connect(changeable_url) as ledger:
+        await open_accounts(ledger, lineage, releases(1), ann=releases(1))
+        store.replicaof("127.0.0.1", free_port())
+        with pytest.raises(LedgerUnavailable, match=r"^the ledger's store is a read-only replica$"):
+            await ledger.charge(asking(lineage, "ann", "1"))
+
+
+async def test_settings_that_may_not_be_read_are_a_failure(changeable_url: str, store: "redis.Redis[bytes]") -> None:
+    store.acl_setuser("shy", enabled=True, nopass=True, keys="*", categories=["+@all"], commands=["-config"])
+    failures = await _lines(changeable_url.replace("redis://", "redis://shy:any@"))
+    assert failures == ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
+    store.acl_deluser("shy")
+
+
+async def test_the_library_is_loaded_replaced_when_older_and_refused_otherwise(
+    changeable_url: str, store: "redis.Redis[bytes]"
+) -> None:
+    def load(code: str) -> None:
+        store.execute_command("FUNCTION", "LOAD", "REPLACE", code)
+
+    ours = our_library()
+    assert ours.version >= 1
+    await (await Ledger.connect(changeable_url)).close()
+    assert store.execute_command("FUNCTION", "LIST", "WITHCODE")[0][-1].decode() == ours.code
+
+    stated = f"local VERSION = '{ours.version}'"
+    assert ours.code.count(stated) == 1
+    load(ours.code.replace(stated, "local VERSION = '0'"))
+    await (await Ledger.connect(changeable_url)).close()
+    assert store.execute_command("FUNCTION", "LIST", "WITHCODE")[0][-1].decode() == ours.code
+
+    load(ours.code.replace(stated, f"local VERSION = '{ours.version + 1}'"))
+    with pytest.raises(WrongFunctionVersion, match=f"version {ours.version + 1} .* needs version {ours.version};"):
+        await Ledger.connect(changeable_url)
+
+    load(ours.code + "\n-- altered")
+    with pytest.raises(WrongFunctionVersion, match="altered"):
+        await Ledger.connect(changeable_url)
+
+
+async def test_a_library_replaced_while_we_run_charges_nothing(
+    changeable_url: str, store: "redis.Redis[bytes]"
+) -> None:
+    lineage = new_lineage()
+    ours = our_library()
+    async with await Ledger.connect(changeable_url) as ledger:
+        await open_accounts(ledger, lineage, releases(1), ann=releases(1))
+        newer = ours.code.replace(f"VERSION = '{ours.version}'", "VERSION = '99'")
+        store.execute_command("FUNCTION", "LOAD", "REPLACE", newer)
+        with pytest.raises(WrongFunctionVersion, match="holds version 99 "):
+            await ledger.charge(asking(lineage, "ann", "1"))
+        store.execute_command("FUNCTION", "FLUSH")
+        with pytest.raises(LedgerUnavailable, match=r"^the ledger's store reports: Function not found$"):
+            await ledger.charge(asking(lineage, "ann", "1"))
+
+
+async def test_nobody_listening_is_one_line_without_the_password() -> None:
+    port = free_port()
+    with pytest.raises(LedgerUnavailable) as caught:
+        await Ledger.connect(f"redis://owner:secret@127.0.0.1:{port}/0")
+    assert str(caught.value).startswith(f"the ledger's store at 127.0.0.1:{port} cannot be reached: ")
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_missing_or_wrong_password_is_one_line(changeable_url: str, store: "redis.Redis[bytes]") -> None:
+    store.config_set("requirepass", "right")
+    for url in (changeable_url, changeable_url.replace("redis://", "redis://:wrong@")):
+        with pytest.raises(LedgerUnavailable, match=r"^the ledger's store denies access: .*") as caught:
+            await Ledger.connect(url)
+        assert "wrong" not in str(caught.value)
+    await (await Ledger.connect(changeable_url.replace("redis://", "redis://:right@"))).close()
+
+
+async def test_a_frozen_store_is_given_up_on_at_the_deadline(tmp_path: Path) -> None:
+    lineage = new_lineage()
+    with running_server(tmp_path, BINARY, **DURABLE) as url:
+        with redis.Redis.from_url(url, protocol=2) as client:
+            process = client.info()["process_id"]
+        ledger = await Ledger.connect(url, deadline=0.5)
+        await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+        os.kill(process, signal.SIGSTOP)
+        try:
+            with pytest.raises(LedgerUnavailable, match=r"^the ledger's store did not answer within 0\.5 s$"):
+                await ledger.charge(asking(lineage, "ann", "1"))
+        finally:
+            os.kill(process, signal.SIGCONT)
+        # What was sent may have been charged; asking again costs at most the one release.
+        charge = await ledger.charge(asking(lineage, "ann", "1"))
+        assert len(charge.rows) == 1
+        assert (await ledger.lineage(lineage)).releases == 1
+        await ledger.close()
+
+
+async def test_a_reply_to_another_call_is_not_taken(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = await Ledger.connect(embedded_url)
+    lineage = new_lineage()
+    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+    kept: list[object] = []
+    real = Store.command
+
+    async def one_behind(self: Store, *words: str | bytes | int) -> object:
+        kept.append(await real(self, *words))
+        return kept[-2] if len(kept) > 1 else kept[-1]
+
+    monkeypatch.setattr(Store, "command", one_behind)
+    await ledger.client(lineage, "ann")
+    with pytest.raises(LedgerUnavailable, match="replied to another call"):
+        await ledger.lineage(lineage)
+    await ledger.close()
+
+
+async def test_more_calls_than_connections_wait_their_turn(embedded_url: str) -> None:
+    store = Store(embedded_url, connections=2)
+    await store.verify(rehearsal=False)
+    replies = await asyncio.gather(*(store.call("find_client", ["dpserve:{none}:keys"], [str(n)]) for n in range(50)))
+    assert replies == [[None]] * 50
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://localhost", "must start with redis://, rediss:// or unix://"),
+        ("localhost:6379", "must start with redis://, rediss:// or unix://"),
+        ("redis://localhost?retry_on_timeout=yes&socket_timeout=9", "not retry_on_timeout, socket_timeout"),
+        ("redis://localhost:none", "is not one that can be read"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Store(url)
