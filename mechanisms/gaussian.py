@@ -1,0 +1,81 @@
+"""softmax(z + N(0, sigma^2 I)): the Gaussian mechanism on a row's logits."""
+
+import functools
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal
+
+from accounting import sampling_error
+from accounting.losses import Cost, GaussianLoss
+from mechanisms import grid
+from mechanisms.grid import Floats
+from mechanisms.noise import rounded_gaussian
+from mechanisms.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Gaussian noise of `noise_multiplier` times the row's L2 sensitivity on every logit: mu = 1/noise_multiplier.
+
+    The proof. Neighbours' rows on the grid (`mechanisms.grid`) are at most D/g + ROUNDING sqrt(C) steps apart
+    in L2. The step g is chosen so that this is at most S mu. Adding N(0, S^2) to such integers is mu-GDP (Dong,
+    Roth and Su 2022, Theorem 2.7), and rounding the sum, scaling it by the public g and taking the softmax are
+    post-processing. S is a power of two at which rounding takes at most 1 % of mu; for a noise multiplier above
+    about 580 / sqrt(C) the largest table is too small for that and the noise is larger than its name, by up
+    to a factor of 2, beyond which the mechanism refuses.
+
+    Raises ValueError unless the price of a row, mu^2/2, is one that `accounting.sampling_error` allows.
+    """
+
+    name: ClassVar[str] = "gaussian"
+    status: ClassVar[Literal["proven", "unproven"]] = "proven"
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no row may cost."""
+        if not self.noise_multiplier > 0:
+            raise ValueError(f"the noise multiplier must be positive, not {self.noise_multiplier}")
+        sampling_error.check_row_rho(float(self.cost.rho))
+
+    @property
+    def mu(self) -> float:
+        """1 / noise_multiplier, rounded up."""
+        return grid.rounded_up(1 / Fraction(self.noise_multiplier))
+
+    @property
+    def cost(self) -> Cost:
+        """mu-GDP."""
+        return Cost((GaussianLoss(self.mu),))
+
+    def describe(self) -> str:
+        """Say in one sentence what is released."""
+        return (
+            f"The softmax of the logits with Gaussian noise of {self.noise_multiplier:.6g} times the row's L2 "
+            f"sensitivity on each: {self.mu:.6g}-GDP."
+        )
+
+    def prepare(self, classes: int) -> None:
+        """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
+        rounded_gaussian(_calibration(self.mu, classes)[0])
+
+    def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
+        """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
+
+        Each row takes 2 C words, in order. Raises ValueError for shapes or values out of range
+        (`grid.validated`) and for a noise multiplier too large for the number of classes.
+        """
+        logits, sensitivity = grid.validated(logits, sensitivity)
+        scale, per_sensitivity = _calibration(self.mu, logits.shape[1])
+        law = rounded_gaussian(scale)
+        steps = grid.steps_of(sensitivity, per_sensitivity)
+        words = randomness.words(logits.size * law.words_per_draw).reshape(*logits.shape, law.words_per_draw)
+        return grid.softmax(grid.on_grid(logits, steps) + law.draw(words), steps)
+
+
+@functools.lru_cache
+def _calibration(mu: float, classes: int) -> tuple[int, Fraction]:
+    """Return the noise scale in steps and the step per unit of sensitivity."""
+    rounding = grid.ROUNDING * grid.square_root(classes)
+    scale = grid.gaussian_scale(mu, rounding)
+    return scale, grid.step_per_sensitivity(scale, mu, Fraction(1), rounding)

@@ -1,0 +1,70 @@
+"""softmax(z + Lap(b)^C): the Laplace mechanism on a row's logits."""
+
+import functools
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal
+
+from accounting import sampling_error
+from accounting.losses import Cost, LaplaceLoss
+from mechanisms import grid
+from mechanisms.grid import Floats
+from mechanisms.noise import LAPLACE_SCALE, rounded_laplace
+from mechanisms.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Laplace noise of scale sqrt(C) D / epsilon on every logit, D being the row's L2 sensitivity.
+
+    The proof. Neighbours' rows on the grid (`mechanisms.grid`) are at most sqrt(C) D/g + ROUNDING C steps apart
+    in L1, by Cauchy and Schwarz. The step g is chosen so that this is at most S epsilon, S = 2^24. Adding
+    independent Laplace noise of scale S to such integers is epsilon-DP (Dwork, McSherry, Nissim and Smith
+    2006), dominated by one coordinate that moves by all of it (`accounting.losses.LaplaceLoss`); rounding the
+    sum, scaling it by the public g and taking the softmax are post-processing.
+
+    Raises ValueError unless the price of a row, epsilon^2/2, is one that `accounting.sampling_error` allows.
+    """
+
+    name: ClassVar[str] = "laplace"
+    status: ClassVar[Literal["proven", "unproven"]] = "proven"
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no row may cost."""
+        sampling_error.check_row_rho(float(self.cost.rho))
+
+    @property
+    def cost(self) -> Cost:
+        """Epsilon of pure differential privacy, of one Laplace variable."""
+        return Cost((LaplaceLoss(self.epsilon),))
+
+    def describe(self) -> str:
+        """Say in one sentence what is released."""
+        return (
+            f"The softmax of the logits with Laplace noise of {1 / self.epsilon:.6g} times the row's L1 sensitivity "
+            f"on each: {self.epsilon:.6g}-DP."
+        )
+
+    def prepare(self, classes: int) -> None:
+        """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
+        _step_per_sensitivity(self.epsilon, classes)
+        rounded_laplace(LAPLACE_SCALE)
+
+    def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
+        """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
+
+        Each row takes 6 C words, in order. Raises ValueError for shapes or values out of range
+        (`grid.validated`) and for an epsilon too small for the number of classes.
+        """
+        logits, sensitivity = grid.validated(logits, sensitivity)
+        steps = grid.steps_of(sensitivity, _step_per_sensitivity(self.epsilon, logits.shape[1]))
+        law = rounded_laplace(LAPLACE_SCALE)
+        words = randomness.words(logits.size * law.words_per_draw).reshape(*logits.shape, law.words_per_draw)
+        return grid.softmax(grid.on_grid(logits, steps) + law.draw(words), steps)
+
+
+@functools.lru_cache
+def _step_per_sensitivity(epsilon: float, classes: int) -> Fraction:
+    return grid.step_per_sensitivity(LAPLACE_SCALE, epsilon, grid.square_root(classes), grid.ROUNDING * classes)

@@ -1,0 +1,189 @@
+"""What a mechanism is, the mechanisms by name, and how an owner's price of one row becomes one.
+
+A mechanism is a frozen value that states its cost once. The ledger's charge, the client's account and the
+audit's claim are derived from that value.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Literal, Protocol, Self, cast, get_args
+
+from accounting.conversions import gaussian_mu
+from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from mechanisms.gaussian import Gaussian
+from mechanisms.grid import LARGEST_CLASSES, Floats, rounded_down, rounded_up
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+from mechanisms.published import Published
+from mechanisms.randomness import Randomness
+from mechanisms.selected_neuron import SelectedNeuron
+
+PriceKind = Literal["rho", "noise-multiplier", "epsilon"]
+
+_FORMS = "rho:R, noise-multiplier:M, epsilon:E or epsilon:E@DELTA"
+_LEAST_AMOUNT, _LARGEST_AMOUNT = Decimal("1e-20"), Decimal("1e20")
+_ROOT_BITS = 160
+
+
+class Mechanism(Protocol):
+    """How the logits of one row become a private answer. A value: it compares, hashes and holds no state."""
+
+    @property
+    def name(self) -> str:
+        """The name by which an owner asks for it."""
+        ...
+
+    @property
+    def status(self) -> Literal["proven", "unproven"]:
+        """Whether the cost is proved or only claimed."""
+        ...
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of one release of one row, the same for every row: the noise follows the sensitivity."""
+        ...
+
+    def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
+        """Return one private answer for each row: probabilities, float64 of shape (n, C).
+
+        logits: float64 (n, C). sensitivity: float64 (n,), how far in L2 row i's logits *as computed in floating
+        point* can move when one record is added or removed; the caller has included the error of evaluation.
+        Every row takes the same number of random words, in order, and no row depends on another. Raises
+        ValueError for shapes that do not fit and for values out of range.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Price:
+    """What one row may cost, in the owner's words and exactly as written."""
+
+    kind: PriceKind
+    amount: Decimal
+    delta: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "rho:0.001", "noise-multiplier:20", "epsilon:0.1" or "epsilon:0.1@1e-6". Raises ValueError."""
+        kind, _, rest = text.partition(":")
+        written, at, delta_written = rest.partition("@")
+        if kind not in get_args(PriceKind) or (at and kind != "epsilon"):
+            raise ValueError(f"a price is written {_FORMS}, not {text!r}")
+        try:
+            amount, delta = Decimal(written), float(delta_written) if at else None
+        except (InvalidOperation, ValueError) as error:
+            raise ValueError(f"a price is written {_FORMS} with numbers, not {text!r}") from error
+        if not (amount.is_finite() and _LEAST_AMOUNT <= amount <= _LARGEST_AMOUNT):
+            raise ValueError(
+                f"the number of a price must lie between {_LEAST_AMOUNT} and {_LARGEST_AMOUNT}, not {written}"
+            )
+        if delta is not None and not 0 < delta < 1:
+            raise ValueError(f"the delta of a price must lie between 0 and 1, not {delta_written}")
+        return cls(cast(PriceKind, kind), amount, delta)
+
+    def __str__(self) -> str:
+        """Return the price as text that `parse` reads back."""
+        return f"{self.kind}:{self.amount}" + ("" if self.delta is None else f"@{self.delta!r}")
+
+    @property
+    def exact(self) -> Fraction:
+        """The amount."""
+        return Fraction(self.amount)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `priced` knows."""
+    return tuple(_CONSTRUCTORS)
+
+
+def priced(name: str, price: str | Price, classes: int) -> Mechanism:
+    """Return the mechanism `name` whose release of one row of `classes` classes costs `price`, and never more.
+
+    The mechanism's parameter is rounded so that its cost, exactly, is at most the price as written. Only a noise
+    multiplier is taken as the nearest float (Laplace: of the scale over the L1 sensitivity) and its cost rounded
+    up. Builds the noise tables, so that no first release waits for them.
+
+    Raises ValueError for an unknown name, a price that the mechanism cannot be given, or a number out of its
+    range, naming the range.
+    """
+    if name not in _CONSTRUCTORS:
+        raise ValueError(f"there is no mechanism {name!r}; there are {', '.join(names())}")
+    if not 2 <= classes <= LARGEST_CLASSES:
+        raise ValueError(f"there must be between 2 and {LARGEST_CLASSES} classes, not {classes}")
+    if isinstance(price, str):
+        price = Price.parse(price)
+    try:
+        return _CONSTRUCTORS[name](price, classes)
+    except ValueError as error:
+        raise ValueError(f"{name} with {classes} classes cannot be had at {price}: {error}") from error
+
+
+def _gaussian(price: Price, classes: int) -> Gaussian:
+    multiplier = float(price.amount) if price.kind == "noise-multiplier" else rounded_up(1 / Fraction(_mu(price)))
+    mechanism = Gaussian(multiplier)
+    mechanism.prepare(classes)
+    return mechanism
+
+
+def _laplace(price: Price, classes: int) -> Laplace:
+    mechanism = Laplace(rounded_up(1 / price.exact) if price.kind == "noise-multiplier" else _pure_epsilon(price, 2))
+    mechanism.prepare(classes)
+    return mechanism
+
+
+def _selected_neuron(price: Price, classes: int) -> SelectedNeuron:  # noqa: ARG001
+    """Split rho evenly over selection and Gaussian noise, or a pure epsilon over selection and Laplace noise."""
+    half = Price(price.kind, price.amount / 2, price.delta)
+    selection_epsilon = _pure_epsilon(half, 8)
+    noise = GaussianLoss(_mu(half)) if price.kind == "rho" else LaplaceLoss(selection_epsilon)
+    mechanism = SelectedNeuron(selection_epsilon, noise)
+    mechanism.prepare()
+    return mechanism
+
+
+def _label(price: Price, classes: int) -> Label:  # noqa: ARG001
+    return Label(_pure_epsilon(price, 8))
+
+
+def _published(price: Price, classes: int) -> Published:
+    """Take a pure epsilon as what is claimed with Laplace noise, anything else as what is with Gaussian noise."""
+    if price.kind == "epsilon" and price.delta is None:
+        return Published(classes, rounded_down(price.exact), "laplace")
+    return Published(classes, _mu(price), "gaussian")
+
+
+def _mu(price: Price) -> float:
+    """Return the mu that costs `price`, rounded down."""
+    if price.kind == "rho":
+        return rounded_down(_root(2 * price.exact))
+    if price.kind == "noise-multiplier":
+        return rounded_down(1 / price.exact)
+    if price.delta is None:
+        raise ValueError("Gaussian noise has no pure epsilon; write the price epsilon:E@DELTA")
+    return gaussian_mu(rounded_down(price.exact), price.delta)
+
+
+def _pure_epsilon(price: Price, rho_share: int) -> float:
+    """Return the epsilon of a loss with rho = epsilon^2 / rho_share that costs `price`, rounded down."""
+    if price.kind == "noise-multiplier":
+        raise ValueError("a selection has no noise multiplier; write the price rho:R or epsilon:E")
+    if price.delta is not None:
+        raise ValueError("this mechanism is priced by a pure epsilon; write the price epsilon:E")
+    return rounded_down(price.exact if price.kind == "epsilon" else _root(rho_share * price.exact))
+
+
+def _root(number: Fraction) -> Fraction:
+    """Return the square root, rounded down by at most 2^-160."""
+    return Fraction(math.isqrt((number.numerator << 2 * _ROOT_BITS) // number.denominator), 1 << _ROOT_BITS)
+
+
+_CONSTRUCTORS: dict[str, Callable[[Price, int], Mechanism]] = {
+    Gaussian.name: _gaussian,
+    Laplace.name: _laplace,
+    SelectedNeuron.name: _selected_neuron,
+    Label.name: _label,
+    Published.name: _published,
+}

@@ -1,0 +1,131 @@
+"""One class from the exponential mechanism and the noisy log-odds of that class, and nothing else.
+
+The published method's shape (`mechanisms.published`), releasing only what was paid for.
+"""
+
+import functools
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from accounting import sampling_error
+from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
+from mechanisms import grid
+from mechanisms.grid import Floats
+from mechanisms.noise import Integers, NoiseLaw, rounded_gaussian, rounded_laplace
+from mechanisms.randomness import Randomness
+from mechanisms.selection import SMALLEST_EPSILON, select
+
+_LAPLACE_SCALE = 2**16
+_SMALLEST_STEP = 2.0**-34
+_LARGEST_LOGIT_IN_STEPS = 2.0**44
+
+
+@dataclass(frozen=True)
+class SelectedNeuron:
+    """A class v as `Label` draws it, then its log-odds with noise that costs `noise`.
+
+    The proof. Given v, its log-odds f(z) = z_v - ln sum_{j != v} e^(z_j) has the gradient e_v - q, q being a
+    probability vector on the other classes: its L2 norm is at most sqrt(2), so f moves by at most sqrt(2) D
+    where z moves by D in L2. In steps of the grid, `log_odds_on_grid` moves by at most sqrt(2) D/g + ROUNDING, and g
+    is chosen so that this is at most S times mu (or epsilon). The noise is added to that integer. The two
+    releases compose adaptively. Scaling, the sigmoid, and sharing what is left evenly are post-processing.
+
+    Raises ValueError unless the price of a row is one that `accounting.sampling_error` allows.
+    """
+
+    name: ClassVar[str] = "selected-neuron"
+    status: ClassVar[Literal["proven", "unproven"]] = "proven"
+
+    selection_epsilon: float
+    noise: GaussianLoss | LaplaceLoss
+
+    def __post_init__(self) -> None:
+        """Refuse what no row may cost, and noise that no table is large enough for."""
+        sampling_error.check_row_rho(float(self.cost.rho))
+        if self.selection_epsilon < SMALLEST_EPSILON:
+            raise ValueError(f"the epsilon of the selection must be at least {SMALLEST_EPSILON:.4g}")
+        _calibration(self.noise)
+
+    @property
+    def cost(self) -> Cost:
+        """A loss of range selection_epsilon, and that of the noise."""
+        return Cost((BoundedRangeLoss(self.selection_epsilon), self.noise))
+
+    def describe(self) -> str:
+        """Say in one sentence what is released."""
+        return (
+            "One class, drawn by the exponential mechanism on the logits with a loss of range "
+            f"{self.selection_epsilon:.6g}, and its log-odds with {self.noise.kind} noise ({self.noise}); the other "
+            "classes share the rest evenly."
+        )
+
+    def prepare(self) -> None:
+        """Build the noise table ahead of the first release."""
+        _law(self.noise)
+
+    def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
+        """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
+
+        Each row takes one word and those of one draw. Raises ValueError for shapes or values out of range
+        (`grid.validated`).
+        """
+        logits, sensitivity = grid.validated(logits, sensitivity)
+        rows, classes = logits.shape
+        law = _law(self.noise)
+        words = randomness.words(rows * (1 + law.words_per_draw)).reshape(rows, 1 + law.words_per_draw)
+        selected = select(logits, sensitivity, self.selection_epsilon, words[:, 0])
+        steps = grid.steps_of(sensitivity, _calibration(self.noise)[1], _SMALLEST_STEP)
+        noisy = log_odds_on_grid(logits, selected, steps) + law.draw(words[:, 1:])
+        return _spread(noisy * steps, selected, classes)
+
+
+def log_odds_on_grid(logits: Floats, selected: Integers, steps: Floats) -> Integers:
+    """Return the log-odds of the selected class of each row in steps, shape (n,), as integers.
+
+    For rows z, z' at most D apart in L2, C <= 1024 and g >= 2^-34, the results differ by at most
+    sqrt(2) D/g + ROUNDING. Clipping the logits at B = 2^44 g moves no two of them apart. It remains that the
+    result is within 1/2 + 2^-4 of f(clip(z))/g. With u = 2^-53, m the largest of the other logits and s >= 1 the
+    sum of e^(z_j - m) over them:
+    - s: z_j - m is within u of itself, which x e^-x <= 1/e turns into at most C u / e in all; exp is taken to
+      err by less than 2^-45 of its value; adding up by less than C u s. Together less than 2^-42 s;
+    - ln s, at most 7: less than 2^-41, the logarithm's own error of less than 2^-45 of its value included;
+    - m + ln s and then z_v less it: u (B + 7) and u (2 B + 7), rounded generously: 2^-51.4 B + 2^-49;
+    - in steps: 2^-7 + 2^-7.4 + 2^-15; the quotient, below 2^46, is within 2^-8; rint moves by at most 1/2.
+    Together below 1/2 + 2^-5.
+    """
+    rows = np.arange(len(logits))
+    bound = (_LARGEST_LOGIT_IN_STEPS * steps)[:, None]
+    clipped = np.clip(logits, -bound, bound)
+    own = clipped[rows, selected]
+    clipped[rows, selected] = -np.inf
+    largest = clipped.max(axis=1)
+    others = largest + np.log(np.exp(clipped - largest[:, None]).sum(axis=1))
+    return grid.on_grid(own - others, steps)
+
+
+def _spread(log_odds: Floats, selected: Integers, classes: int) -> Floats:
+    """Give the selected class of each row the probability that its log-odds say, and the others the rest evenly."""
+    small = np.exp(-np.abs(log_odds))
+    smaller, larger = small / (1 + small), 1 / (1 + small)
+    own, rest = np.where(log_odds >= 0, larger, smaller), np.where(log_odds >= 0, smaller, larger)
+    answers: Floats = np.repeat((rest / (classes - 1))[:, None], classes, axis=1)
+    answers[np.arange(len(selected)), selected] = own
+    return answers
+
+
+def _law(noise: GaussianLoss | LaplaceLoss) -> NoiseLaw:
+    scale, _ = _calibration(noise)
+    return rounded_gaussian(scale) if isinstance(noise, GaussianLoss) else rounded_laplace(scale)
+
+
+@functools.lru_cache
+def _calibration(noise: GaussianLoss | LaplaceLoss) -> tuple[int, Fraction]:
+    """Return the noise scale in steps and the step per unit of sensitivity."""
+    if isinstance(noise, GaussianLoss):
+        scale, strength = grid.gaussian_scale(noise.mu, grid.ROUNDING), noise.mu
+    else:
+        scale, strength = _LAPLACE_SCALE, noise.epsilon
+    return scale, grid.step_per_sensitivity(scale, strength, grid.square_root(2), grid.ROUNDING)
