@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 MOST_RELEASES = 10**12
 _LEAST_FFT_DELTA = 1e-13
 _MOST_LOSS_VALUES = 2**15
+SAMPLED_ORDERS = np.concatenate(
+    [np.linspace(1.1, 10.9, 99), np.arange(11, 64), np.unique(np.geomspace(64, 1024, 13) // 1)]
+)
+"""Orders at which the sampled Gaussian is looked at: finely up to 11, then whole numbers."""
 _ROUND_UP = 1 + 2.0**-40
 
 
@@ -345,8 +349,7 @@ def amplified_epsilon(epsilon: float, sampling_rate: float) -> float:
 def _orders(losses: Composition, delta: float) -> NDArray[np.float64]:
     """Return orders around the best one for the total rho, and for sampled Gaussians the usual ones."""
     if any(isinstance(loss, SubsampledGaussianLoss) for loss in losses):
-        whole = np.concatenate([np.arange(2, 64), np.unique(np.geomspace(64, 2048, 40).astype(int))])
-        return np.concatenate([np.linspace(1.1, 1.9, 9), np.linspace(2.5, 10.5, 9), whole]).astype(np.float64)
+        return SAMPLED_ORDERS
     rho = float(sum(loss.rho * count for loss, count in losses.items()))
     best = math.sqrt(-math.log(delta) / max(rho, conversions.LEAST_RHO))
     return 1 + np.clip(best * np.geomspace(2.0**-8, 2.0**8, 513), 1e-12, 1e150)
@@ -361,9 +364,10 @@ def _spread(loss: PrivacyLoss) -> float:
 
 
 def _discretisation(losses: Composition, delta: float) -> tuple[float | None, float]:
-    """Return the interval of the PLD and how wide its losses spread: a fiftieth of the narrowest loss, or as much more as the size allows.
+    """Return the interval of the PLD, and about how far its losses spread.
 
-    None where that would be more than an eighth: Renyi DP is as close then, and takes no time.
+    A fiftieth of the narrowest loss, or as much more as the size allows; None where that would be more than an
+    eighth: Renyi DP is as close then, and takes no time.
     """
     width = 3 * (rdp(losses, min(delta, 1e-15)).epsilon or 0.0)
     repeated = [_spread(loss) for loss in losses if not isinstance(loss, GaussianLoss)]
