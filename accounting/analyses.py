@@ -180,6 +180,21 @@ def rdp(losses: Composition, delta: float) -> Analysis:
     return Analysis("rdp", epsilon, f"best order {order:.4g}", adaptive=False)
 
 
+def log_odds(losses: Composition, delta: float) -> float:
+    """Return t such that the posterior log-odds exceed t with probability at most delta, rounded up.
+
+    `identifiability.zcdp_log_odds`'s argument at every order: P(dP/dQ > e^t) <= e^((alpha-1)(D_alpha - t)), so t =
+    D_alpha + ln(1/delta)/(alpha - 1); and never more than the pure epsilons together.
+    """
+    domains.require_delta(delta)
+    if not losses:
+        return 0.0
+    orders = _orders(losses, delta)
+    divergences = sum((count * renyi_divergence(loss, orders) for loss, count in losses.items()), 0 * orders)
+    pure = math.fsum(count * loss.pure_epsilon for loss, count in losses.items())
+    return min(float(np.min(divergences - math.log(delta) / (orders - 1))), pure) * _ROUND_UP
+
+
 def renyi_divergence(loss: PrivacyLoss, orders: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the RDP of one release at `orders` (k,), all above 1, as an array (k,), rounded up.
 
