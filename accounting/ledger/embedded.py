@@ -47,6 +47,7 @@ class EmbeddedStore:
     """
 
     def __init__(self, folder: Path, *, patience: float = PATIENCE) -> None:
+        """Start nothing yet; wait `patience` seconds for a lock, an answer or an end."""
         self.folder = folder.resolve()
         self._patience = patience
         self._users: int | None = None

@@ -26,6 +26,7 @@ class BudgetExhausted(LedgerRefusal):
     """
 
     def __init__(self, scope: Scope, cost: int, spent: int, limit: int) -> None:
+        """Take the amounts as the store gave them."""
         self.scope = scope
         self.cost = cost
         self.spent = spent
@@ -40,6 +41,7 @@ class MechanismNotAccepted(LedgerRefusal):
     """An account whose budget was converted by the Gaussian curve is asked to pay for another privacy loss."""
 
     def __init__(self, scope: Scope, cost: str) -> None:
+        """`cost` is the refused cost, as text."""
         self.scope = scope
         self.cost = cost
         super().__init__(f"the {scope}'s account accepts only Gaussian charges, and {cost!r} is not Gaussian")
@@ -49,6 +51,7 @@ class IdempotencyConflict(LedgerRefusal):
     """The client used this idempotency key before, for a request with another body."""
 
     def __init__(self) -> None:
+        """Name neither the key nor a body: both are the client's."""
         super().__init__("this idempotency key was used before, for a request with another body")
 
 
@@ -56,6 +59,7 @@ class ClientRevoked(LedgerRefusal):
     """The client's access was revoked, its replays included."""
 
     def __init__(self, client: str) -> None:
+        """Name the client."""
         self.client = client
         super().__init__(f"client {client!r} is revoked")
 
@@ -64,6 +68,7 @@ class UnknownClient(LedgerRefusal):
     """The lineage has no client of this name."""
 
     def __init__(self, client: str) -> None:
+        """Name the client."""
         self.client = client
         super().__init__(f"the lineage has no client {client!r}")
 
@@ -72,6 +77,7 @@ class UnknownLineage(LedgerRefusal):
     """The ledger holds no account of this lineage."""
 
     def __init__(self, lineage: str) -> None:
+        """Name the lineage."""
         self.lineage = lineage
         super().__init__(f"the ledger has no lineage {lineage!r}")
 
@@ -80,6 +86,7 @@ class UnknownKey(LedgerRefusal):
     """No client of the lineage has this API key."""
 
     def __init__(self) -> None:
+        """Name nothing: a wrong key must not find its way into a log."""
         super().__init__("no client has this key")
 
 
@@ -87,6 +94,7 @@ class ClientExists(LedgerRefusal):
     """The lineage already has a client of this name; a name, once revoked, is not given again."""
 
     def __init__(self, client: str) -> None:
+        """Name the client."""
         self.client = client
         super().__init__(f"the lineage already has a client {client!r}")
 
@@ -95,6 +103,7 @@ class KeyInUse(LedgerRefusal):
     """The API key is another client's."""
 
     def __init__(self) -> None:
+        """Name nothing."""
         super().__init__("this API key is another client's")
 
 
@@ -102,6 +111,7 @@ class AcceptsTooLate(LedgerRefusal):
     """An account that accepts any charge was to accept only Gaussian ones, after its first release."""
 
     def __init__(self) -> None:
+        """Say why."""
         super().__init__(
             "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
             "which conversion holds is chosen before the first release"
@@ -112,6 +122,7 @@ class RowNotCharged(LedgerError):
     """An answer was to be stored for a row that nobody paid for. Nothing was stored."""
 
     def __init__(self, position: int) -> None:
+        """`position` counts from 0."""
         self.position = position
         super().__init__(f"row {position} was never charged, so no answer to it may be stored")
 
@@ -132,6 +143,7 @@ class UnsafeStore(LedgerUnavailable):
     """The store's settings would let it lose or forget a charge. `failures` has one line for each."""
 
     def __init__(self, failures: tuple[str, ...]) -> None:
+        """Join the lines."""
         self.failures = failures
         super().__init__("\n".join(failures))
 
@@ -140,6 +152,7 @@ class WrongFunctionVersion(LedgerUnavailable):
     """The store holds another version of the ledger's function library than this program was written for."""
 
     def __init__(self, ours: str, theirs: str) -> None:
+        """Name both versions."""
         self.ours = ours
         self.theirs = theirs
         super().__init__(

@@ -33,8 +33,11 @@ from accounting.ledger.errors import (
 )
 from accounting.ledger.micro_batches import MicroBatches
 from accounting.ledger.store import DEADLINE, Store
-from accounting.ledger.values import LARGEST_REQUEST, Charge, ChargeRequest, ClientAccount, LineageAccount, Receipt
+from accounting.ledger.values import Charge, ChargeRequest, ClientAccount, LineageAccount, Receipt
 from accounting.ledger.wire import LineageKeys
+
+ROWS_IN_A_BATCH = 1000
+"""How many rows of several requests share a call: enough to share its cost, not enough to keep others waiting."""
 
 Settlement = Sequence[tuple[bytes, bytes]]
 """Row ids, each with the answer that was computed for it."""
@@ -44,6 +47,7 @@ class Ledger:
     """A ledger in a store that speaks the Redis protocol. Make one with `connect` or `open`."""
 
     def __init__(self, store: Store) -> None:
+        """Use `store`, which was verified."""
         self._store = store
         self._charges: dict[str, MicroBatches[ChargeRequest, Charge]] = {}
         self._settlements: dict[str, MicroBatches[Settlement, list[bytes]]] = {}
@@ -112,7 +116,7 @@ class Ledger:
         batches = self._charges.get(request.lineage)
         if batches is None:
             batches = self._charges[request.lineage] = MicroBatches(
-                self.charge_batch, weight=lambda asked: len(asked.rows), capacity=LARGEST_REQUEST
+                self.charge_batch, weight=lambda asked: len(asked.rows), capacity=ROWS_IN_A_BATCH
             )
         return await batches.submit(request)
 
@@ -148,7 +152,7 @@ class Ledger:
             async def send(settlements: Sequence[Settlement]) -> list[list[bytes] | RowNotCharged]:
                 return await self._settle_lineage(lineage, settlements)
 
-            batches = self._settlements[lineage] = MicroBatches(send, weight=len, capacity=LARGEST_REQUEST)
+            batches = self._settlements[lineage] = MicroBatches(send, weight=len, capacity=ROWS_IN_A_BATCH)
         return await batches.submit(answers)
 
     async def _settle_lineage(

@@ -28,6 +28,7 @@ class MicroBatches(Generic[Asked, Got]):
         weight: Callable[[Asked], int],
         capacity: int,
     ) -> None:
+        """Send nothing yet."""
         self._send = send
         self._weight = weight
         self._capacity = capacity
@@ -58,6 +59,11 @@ class MicroBatches(Generic[Asked, Got]):
                     results = await self._send([request for request, _ in batch])
                 except Exception as error:  # noqa: BLE001 - it is passed on to everyone who asked
                     results = [error] * len(batch)
+                except BaseException:  # the loop is being shut down
+                    for _, result in (*batch, *self._waiting):
+                        result.cancel()
+                    self._waiting.clear()
+                    raise
                 for (_, result), got in zip(batch, results, strict=True):
                     if result.done():
                         continue

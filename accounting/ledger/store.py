@@ -57,6 +57,7 @@ class Store:
     """
 
     def __init__(self, url: str, *, deadline: float = DEADLINE, connections: int = 32) -> None:
+        """Give each call `deadline` seconds, and share at most `connections` connections among the calls."""
         self.deadline = deadline
         self.address = _address(url)
         pool = BlockingConnectionPool.from_url(

@@ -48,9 +48,26 @@ def key_digest(api_key: str) -> bytes:
     return hashlib.sha256(api_key.encode()).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A cost as the ledger writes it: its text, the price of one release in picorho, and its kind."""
+
+    text: str
+    price: int
+    is_gaussian: bool
+
+
 @lru_cache(maxsize=256)
-def _price(cost: Cost) -> int:
-    return cost.picorho
+def terms_of(cost: Cost) -> Terms:
+    """Return a cost's terms. Raises ValueError for one whose text does not read back as the same cost.
+
+    Such a text would stand in a tally that nobody can read any more (a parameter that is a NumPy number
+    prints so).
+    """
+    text = str(cost)
+    if Cost.parse(text) != cost:
+        raise ValueError(f"the cost {text!r} does not read back as itself")
+    return Terms(text, cost.picorho, cost.is_gaussian)
 
 
 def row_id(client: str, model: str, mechanism: str, cost: Cost, row: bytes) -> bytes:
@@ -65,7 +82,7 @@ def row_id(client: str, model: str, mechanism: str, cost: Cost, row: bytes) -> b
 
 def _row_ids(client: str, model: str, mechanism: str, cost: Cost, rows: tuple[bytes, ...]) -> tuple[bytes, ...]:
     asked = hashlib.sha256(b"dpserve row")
-    for part in (client, model, mechanism, str(cost)):
+    for part in (client, model, mechanism, terms_of(cost).text):
         encoded = part.encode()
         asked.update(len(encoded).to_bytes(8, "big"))
         asked.update(encoded)
@@ -115,6 +132,7 @@ class ChargeRequest:
         checked_name(self.client, "client's name")
         _checked_text(self.model, "a model's id")
         _checked_text(self.mechanism, "a mechanism's name")
+        terms_of(self.cost)
         if not math.isfinite(self.time):
             raise ValueError(f"a request's time must be finite, not {self.time}")
         if not 0 < len(self.rows) <= LARGEST_REQUEST:
@@ -123,8 +141,12 @@ class ChargeRequest:
     @property
     def price(self) -> int:
         """What one row costs, in picorho."""
-        price: int = _price(self.cost)
-        return price
+        return self.terms.price
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The cost of one row, as the ledger writes it."""
+        return terms_of(self.cost)
 
     @cached_property
     def row_ids(self) -> tuple[bytes, ...]:

@@ -122,9 +122,9 @@ def charge_call(lineage: str, requests: Sequence[ChargeRequest]) -> tuple[list[s
             request.client,
             request.model,
             request.mechanism,
-            str(request.cost),
-            "gaussian" if request.cost.is_gaussian else "other",
-            request.price,
+            request.terms.text,
+            "gaussian" if request.terms.is_gaussian else "other",
+            request.terms.price,
             repr(request.time),
             idempotency.key if idempotency else "",
             idempotency.body_digest if idempotency else "",
@@ -141,7 +141,7 @@ def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | Ledg
         case ["exhausted", scope, cost, spent, limit]:
             return BudgetExhausted(_scope(scope), int(cost), int(spent), int(limit))
         case ["not-accepted", scope]:
-            return MechanismNotAccepted(_scope(scope), str(request.cost))
+            return MechanismNotAccepted(_scope(scope), request.terms.text)
         case ["conflict"]:
             return IdempotencyConflict()
         case ["revoked"]:

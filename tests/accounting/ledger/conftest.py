@@ -56,8 +56,16 @@ def running_server(folder: Path, binary: str, **settings: str) -> Iterator[str]:
         process.communicate()
 
 
+def _own_every_slot(url: str) -> None:
+    """Make a cluster of one node, which refuses a function that reaches across slots."""
+    with redis.Redis.from_url(url, decode_responses=True, protocol=2) as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        while client.cluster("INFO")["cluster_state"] != "ok":
+            continue
+
+
 def _kinds() -> list[str]:
-    return ["embedded", "external", *(["redis"] if shutil.which("redis-server") else [])]
+    return ["embedded", "external", "cluster", *(["redis"] if shutil.which("redis-server") else [])]
 
 
 @pytest.fixture(scope="session", params=_kinds())
@@ -68,8 +76,11 @@ def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         with EmbeddedStore(folder) as store:
             yield store.url
     else:
-        binary = str(server_binary()) if request.param == "external" else "redis-server"
-        with running_server(folder, binary, **DURABLE) as url:
+        binary = "redis-server" if request.param == "redis" else str(server_binary())
+        clustered = {"cluster_enabled": "yes"} if request.param == "cluster" else {}
+        with running_server(folder, binary, **DURABLE, **clustered) as url:
+            if clustered:
+                _own_every_slot(url)
             yield url
 
 

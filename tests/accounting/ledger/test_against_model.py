@@ -222,7 +222,7 @@ def test_every_interleaving_means_what_the_model_says(store_url: str) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=30,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

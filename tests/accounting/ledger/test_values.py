@@ -55,6 +55,16 @@ def test_what_the_store_could_not_hold_is_refused(changes: dict[str, object], me
         _request(**changes)
 
 
+@pytest.mark.parametrize("text", ["gaussian:np.float64(0.25)", "gaussian:0.5", ""])
+def test_a_cost_whose_text_does_not_read_back_never_reaches_a_tally(text: str) -> None:
+    class Odd(GaussianLoss):
+        def __str__(self) -> str:
+            return text
+
+    with pytest.raises(ValueError, match=r"gaussian:np|does not read back"):
+        _request(cost=Cost((Odd(0.25),)))
+
+
 def test_idempotency_needs_a_key_and_a_digest() -> None:
     with pytest.raises(ValueError, match="key must have 1 to 255 bytes"):
         Idempotency("", bytes(32))
