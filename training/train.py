@@ -1,34 +1,13 @@
 """From private records to a certified head."""
 
 import secrets
-from dataclasses import dataclass
 
 from training.bundle import CertifiedHead
 from training.certificate import Certificate, derive, now
 from training.data.records import Records
-from training.errors import TrainingError
-from training.feature_maps import FeatureMap
 from training.objective import RegularisedCrossEntropy
+from training.recipe import Recipe
 from training.solver import Progress, minimise
-
-DEFAULT_TOLERANCE = 1e-5
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau."""
-
-    name: str
-    feature_map: FeatureMap
-    strong_convexity: float
-    tolerance: float = DEFAULT_TOLERANCE
-
-    def __post_init__(self) -> None:
-        """Refuse what no certificate could be made for."""
-        try:
-            derive(self.strong_convexity, self.tolerance, self.feature_map.dimension)
-        except ValueError as error:
-            raise TrainingError(str(error)) from error
 
 
 def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = lambda _: None) -> CertifiedHead:

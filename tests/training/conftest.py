@@ -4,7 +4,8 @@ import pytest
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
-from training.train import Recipe, train
+from training.recipe import Recipe
+from training.train import train
 
 
 def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3) -> Records:

@@ -1,0 +1,40 @@
+# `make demo`, `make serve` and `make test` need Python 3.11 or newer, git, make and a C compiler, and nothing else.
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(VENV)/.runtime-installed
+TESTS := $(VENV)/.tests-installed
+
+.PHONY: demo serve test lint clean
+
+demo: $(RUN)
+	@$(BIN)/dpserve demo
+
+serve: $(RUN)
+	@$(BIN)/dpserve demo --stay --port $(PORT)
+
+test: lint
+	@$(BIN)/pytest -q -n auto
+
+lint: $(TESTS)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUN): pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(TESTS): pyproject.toml | $(VENV)/bin/python
+	@echo "installing what the tests need into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@ $(RUN)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,18 @@
+"""dpserve: private predictions, charged to a budget. The face: a command line and a Python client."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpserve.client import BudgetExhausted, Client, ServiceError
+
+__all__ = ["BudgetExhausted", "Client", "ServiceError"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the client when it is asked for: the command line starts without it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'dpserve' has no attribute {name!r}")
+    # A module-level __getattr__ exists to import late.
+    from dpserve import client
+
+    return getattr(client, name)

@@ -1,0 +1,5 @@
+"""`python -m dpserve`."""
+
+from dpserve.cli import main
+
+main()

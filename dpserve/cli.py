@@ -1,0 +1,40 @@
+"""The command line: `dpserve --help`.
+
+Every foreseen error is one clear line on stderr and exit status 1; wrong usage is exit status 2.
+"""
+
+import sys
+
+import typer
+
+from dpserve.commands import bundles, clients, demonstration, lineages, serving
+
+app = typer.Typer(
+    name="dpserve",
+    help="Serve a model trained on private records: every answer is differentially private, and charged to a budget "
+    "that cannot be overspent.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("train")(bundles.train)
+app.command("inspect")(bundles.inspect)
+app.command("serve")(serving.serve)
+app.command("demo")(demonstration.demo)
+app.add_typer(clients.app, name="clients")
+app.add_typer(lineages.app, name="lineage")
+
+
+def main() -> None:
+    """Run the command line."""
+    from accounting.ledger import LedgerError
+    from service.run import CannotServe
+    from training.errors import TrainingError
+
+    try:
+        app()
+    except (TrainingError, LedgerError, CannotServe, ValueError) as error:
+        sys.stderr.write(f"dpserve: {error}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

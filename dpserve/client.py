@@ -1,0 +1,155 @@
+"""The Python client of a running service, in scikit-learn's words.
+
+from dpserve import Client
+
+client = Client("http://127.0.0.1:8000", key)
+probabilities = client.predict_proba(X)
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import httpx
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+_PROBLEM = "urn:dpserve:problem:"
+
+
+class ServiceError(Exception):
+    """The service refused or failed. `kind` is the problem's type, `status` the HTTP status, 0 if none came."""
+
+    def __init__(
+        self, detail: str, *, kind: str = "", status: int = 0, problem: Mapping[str, Any] | None = None
+    ) -> None:
+        """problem: the whole problem document."""
+        super().__init__(detail)
+        self.kind = kind
+        self.status = status
+        self.problem = dict(problem or {})
+
+
+class BudgetExhausted(ServiceError):
+    """The request costs more than is left; nothing was charged. `cost` and `remaining` are rho.
+
+    `scope` says whose budget it is: the client's own, or the lineage's, which all clients share.
+    """
+
+    scope: Literal["client", "lineage"]
+    cost: float
+    remaining: float
+
+    def __init__(self, detail: str, **known: Any) -> None:
+        """Take the numbers from the problem document."""
+        super().__init__(detail, **known)
+        self.scope = self.problem["scope"]
+        self.cost = self.problem["cost"]
+        self.remaining = self.problem["remaining"]
+
+
+class _Unavailable(Exception):
+    """Worth asking again: the same key makes sure that it is charged once."""
+
+    def __init__(self, error: ServiceError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Client:
+    """A client of one service. Every request carries an idempotency key, so a retry is never charged twice."""
+
+    def __init__(self, url: str, key: str, *, timeout: float = 30.0, attempts: int = 4) -> None:
+        """url: of the service. key: the API key. timeout: seconds for one try. attempts: tries before giving up."""
+        self._http = httpx.Client(
+            base_url=url, timeout=timeout, headers={"Authorization": f"Bearer {key}", "User-Agent": "dpserve-client"}
+        )
+        self._attempts = attempts
+        self._model: dict[str, Any] | None = None
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return private class probabilities, (n, C), for rows X, (n, d).
+
+        Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
+        Raises BudgetExhausted when a batch costs more than is left: rows of earlier batches are paid for, and
+        asking for them again returns the same answers at no cost.
+        """
+        rows = np.asarray(X, dtype=np.float64)
+        if rows.ndim != 2:
+            raise ValueError(f"X must have two dimensions, rows and features, not shape {rows.shape}")
+        largest = int(self.model()["largest_batch"])
+        batches = [self._predict(rows[start : start + largest]) for start in range(0, max(1, len(rows)), largest)]
+        return np.concatenate(batches)
+
+    def predict(self, X: ArrayLike) -> NDArray[np.str_]:
+        """Return the name of the likeliest class of each private answer, (n,)."""
+        classes = np.asarray(self.model()["classes"])
+        names: NDArray[np.str_] = classes[np.argmax(self.predict_proba(X), axis=1)]
+        return names
+
+    def budget(self) -> dict[str, Any]:
+        """Return what is spent and what is left, as `GET /budget` does."""
+        return self._ask("GET", "/budget")
+
+    def model(self) -> dict[str, Any]:
+        """Return the public part of the model's certificate, asked for once."""
+        if self._model is None:
+            name = self._ask("GET", "/models")["models"][0]
+            self._model = self._ask("GET", f"/models/{name}")
+        return self._model
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        """Return the client, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections."""
+        self.close()
+
+    def _predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not np.isfinite(rows).all():
+            row, column = np.argwhere(~np.isfinite(rows))[0]
+            raise ValueError(f"row {row}, column {column} is {rows[row, column]}; every value must be finite")
+        answer = self._ask("POST", "/predict", {"instances": rows.tolist()})
+        return np.asarray(answer["predictions"], dtype=np.float64)
+
+    def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        headers = {"Idempotency-Key": secrets.token_urlsafe(16)} if method == "POST" else {}
+        retrying = Retrying(
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_random_exponential(multiplier=0.1, max=5),
+            retry=retry_if_exception_type(_Unavailable),
+        )
+        try:
+            return retrying(self._ask_once, method, path, body, headers)
+        except RetryError as error:
+            last = error.last_attempt.exception()
+            raise (last.error if isinstance(last, _Unavailable) else error) from None
+
+    def _ask_once(self, method: str, path: str, body: object, headers: dict[str, str]) -> dict[str, Any]:
+        try:
+            response = self._http.request(method, path, json=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise _Unavailable(ServiceError(f"{self._http.base_url} does not answer: {error}")) from error
+        if response.is_success:
+            answer: dict[str, Any] = response.json()
+            return answer
+        failed = _error(response)
+        if response.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE):
+            raise _Unavailable(failed)
+        raise failed
+
+
+def _error(response: httpx.Response) -> ServiceError:
+    try:
+        problem = response.json()
+        kind, detail = str(problem["type"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        return ServiceError(f"the service answered {response.status_code}", status=response.status_code)
+    make = BudgetExhausted if kind == _PROBLEM + "budget-exhausted" else ServiceError
+    return make(detail, kind=kind, status=response.status_code, problem=problem)

@@ -1,0 +1,180 @@
+"""`dpserve train` and `dpserve inspect`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dpserve.commands.options import state_folder
+from training.bundle import CertifiedHead, load_bundle, save_bundle
+from training.certificate import Certificate
+from training.data.csv_file import read_csv
+from training.data.digits import load_digits
+from training.data.npz_file import read_npz
+from training.data.records import Records
+from training.errors import TrainingError
+from training.feature_maps import FeatureMap, Fourier, Identity, Relu, default_clip_norm
+from training.lineage import check_lineage_name, lineage_of, owner_key
+from training.recipe import DEFAULT_TOLERANCE, Recipe
+
+
+def train(
+    data: Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")],
+    out: Annotated[Path, typer.Option(help="The bundle: a new folder.")],
+    lam: Annotated[float, typer.Option("--lam", help="Lambda: a larger one means less noise and a simpler model.")],
+    features: Annotated[str, typer.Option(help="The public feature map: identity, fourier or relu.")] = "identity",
+    classes: Annotated[
+        str | None, typer.Option(help="The class names, separated by commas; for your own data.")
+    ] = None,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one; public, not read off the records."),
+    ] = None,
+    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
+    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
+    where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
+    random_features: Annotated[int, typer.Option(help="fourier, relu: how many.")] = 1000,
+    bandwidth: Annotated[float, typer.Option(help="fourier: the kernel's width, in units of the unit ball.")] = 0.5,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option(
+            help="Scaled rows longer than this are drawn back to it. [default: half the square root of the "
+            "number of features]",
+            show_default=False,
+        ),
+    ] = None,
+    bias: Annotated[float, typer.Option(help="The constant coordinate of phi, from 0 to below 1.")] = 0.0,
+    tolerance: Annotated[
+        float, typer.Option(help="tau: the gradient norm that is reached, or training fails.")
+    ] = DEFAULT_TOLERANCE,
+    seed: Annotated[int, typer.Option(min=0, help="Of the public random features and the split of digits.")] = 0,
+    lineage: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own name for the lineage; needed when records overlap with another model's. "
+            "[default: a keyed digest of the records]",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The model's public name. [default: the bundle's folder name]", show_default=False),
+    ] = None,
+) -> None:
+    """Train a certified head on private records and write a bundle: the weights and what is proved about them."""
+    records = _read(data, label, classes, bounds or [], ignore or [], where, seed)
+    declaration = records.declaration
+    shared = {
+        "lower": declaration.lower,
+        "upper": declaration.upper,
+        "clip_norm": default_clip_norm(declaration.features) if clip_norm is None else clip_norm,
+        "bias": bias,
+    }
+    recipe = Recipe(name or out.name, _feature_map(features, shared, random_features, bandwidth, seed), lam, tolerance)
+    lineage_name = (
+        check_lineage_name(lineage)
+        if lineage is not None
+        else lineage_of(records, owner_key(state_folder() / "lineage.key"))
+    )
+    if out.exists():
+        raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
+    head = train_with_progress(records, recipe, lineage_name)
+    certificate = save_bundle(out, head)
+    print_certificate(Console(), certificate)
+    Console().print(f"Wrote the bundle {out}. Next: dpserve serve {out} --epsilon 3 --delta 1e-6", highlight=False)
+
+
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
+) -> None:
+    """Derive every number of a bundle's certificate again: prints it and "verified", or says what differs."""
+    certificate = load_bundle(bundle).certificate
+    if as_json:
+        typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
+        return
+    print_certificate(Console(), certificate)
+    Console().print("verified: every number was derived again, and the weights are those that were certified")
+
+
+def train_with_progress(records: Records, recipe: Recipe, lineage: str) -> CertifiedHead:
+    """Train with a line on the terminal that says how far the gradient norm is from the tolerance."""
+    # The optimiser takes as long to import as a service to start, and serving does not need it.
+    from training.train import train as train_head
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task, goal = progress.add_task("training", total=None), recipe.tolerance
+
+        def report(gradient_norm: float) -> None:
+            progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
+
+        return train_head(records, recipe, lineage, report)
+
+
+def print_certificate(console: Console, certificate: Certificate) -> None:
+    """Print the certificate for its owner."""
+    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
+    feature_map = certificate.feature_map
+    for what, value in (
+        ("status", certificate.status),
+        ("neighbouring data sets", certificate.neighbouring),
+        ("objective", certificate.objective),
+        ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"),
+        ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
+        ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
+        ("Lambda", f"{certificate.strong_convexity:g}"),
+        ("tolerance tau", f"{certificate.tolerance:g}"),
+        ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
+        ("lineage", certificate.lineage),
+        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
+    ):
+        table.add_row(what, value)
+    console.print(table, highlight=False)
+    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
+
+
+def _read(
+    data: str, label: str, classes: str | None, bounds: list[str], ignore: list[str], where: str | None, seed: int
+) -> Records:
+    if data == "digits":
+        return load_digits(seed).train
+    path = Path(data)
+    names = [name.strip() for name in classes.split(",")] if classes else []
+    if not names:
+        raise TrainingError(
+            "declare the class names with --classes a,b,...: a list read off the private records would say which "
+            "classes occur in them"
+        )
+    match path.suffix.lower():
+        case ".csv":
+            return read_csv(path, label=label, classes=names, bounds=bounds, ignore=ignore)
+        case ".npz":
+            return read_npz(path, classes=names, bounds=bounds, where=where)
+    raise TrainingError(f"--data takes 'digits', a .csv or an .npz file, not {data!r}")
+
+
+def _feature_map(kind: str, shared: dict[str, object], random_features: int, bandwidth: float, seed: int) -> FeatureMap:
+    choices = {
+        "identity": (Identity, {}),
+        "fourier": (Fourier, {"random_features": random_features, "bandwidth": bandwidth, "seed": seed}),
+        "relu": (Relu, {"random_features": random_features, "seed": seed}),
+    }
+    if kind not in choices:
+        raise TrainingError(f"--features takes identity, fourier or relu, not {kind!r}")
+    chosen, parameters = choices[kind]
+    try:
+        return chosen.model_validate(shared | parameters)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = str(first["loc"][0]).replace("_", "-")
+        raise TrainingError(f"--{option}: {first['msg'].lower()}, not {first['input']!r}") from error
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,185 @@
+"""`dpserve demo`: the whole way once, on real records, in a temporary folder."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from accounting.budgets import Budget
+from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
+from dpserve.commands.bundles import print_certificate, train_with_progress
+from service.run import CannotServe
+from training.bundle import save_bundle
+from training.data.digits import Digits, load_digits
+from training.feature_maps import Fourier, default_clip_norm
+from training.lineage import lineage_of, owner_key
+from training.recipe import Recipe
+
+STRONG_CONVEXITY = 100.0
+RANDOM_FEATURES = 1000
+BANDWIDTH = 0.4
+NOISE_MULTIPLIER = 4
+DELTA = 1e-6
+LINEAGE_EPSILON = 8.0
+CLIENT_EPSILON = 5.0
+CLIENT = "visitor"
+
+
+def demo(
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the service up and print how to call it.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 0,
+) -> None:
+    """Train on scikit-learn's digits, serve, ask until the budget is gone, and show what was learnt and spent."""
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
+        folder = Path(temporary)
+        digits = load_digits()
+        bundle = _train(console, digits, folder)
+        with _service(bundle, folder, port, quiet=not stay) as service:
+            key = new_api_key()
+            asyncio.run(_add_client(service, key))
+            if stay:
+                _say_how_to_call(console, service, key, digits)
+                with suppress(KeyboardInterrupt):
+                    service.process.wait()
+            else:
+                _ask_until_refused(console, service, key, digits)
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service that was started for the demonstration."""
+
+    address: str
+    lineage: str
+    ledger: Path
+    process: subprocess.Popen[str]
+
+
+def _train(console: Console, digits: Digits, folder: Path) -> Path:
+    declaration = digits.train.declaration
+    feature_map = Fourier(
+        lower=declaration.lower,
+        upper=declaration.upper,
+        clip_norm=default_clip_norm(declaration.features),
+        bias=0.0,
+        random_features=RANDOM_FEATURES,
+        bandwidth=BANDWIDTH,
+        seed=0,
+    )
+    lineage = lineage_of(digits.train, owner_key(folder / "lineage.key"))
+    head = train_with_progress(digits.train, Recipe("digits", feature_map, STRONG_CONVEXITY), lineage)
+    print_certificate(console, save_bundle(folder / "digits", head))
+    return folder / "digits"
+
+
+@contextmanager
+def _service(bundle: Path, folder: Path, port: int, *, quiet: bool) -> Iterator[Service]:
+    from training.bundle import load_bundle
+
+    ledger = folder / "ledger"
+    command = [sys.executable, "-m", "dpserve", "serve", str(bundle)]
+    command += ["--port", str(port), "--ledger", str(ledger), "--price", f"noise-multiplier:{NOISE_MULTIPLIER}"]
+    command += ["--epsilon", str(LINEAGE_EPSILON), "--delta", str(DELTA)]
+    log = (folder / "service.log").open("w+") if quiet else None
+    process = subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    )
+    try:
+        address = ""
+        for line in process.stdout or ():
+            if line.startswith("dpserve: serving"):
+                address = line.split()[-1]
+                break
+        if not address:
+            if log is not None:
+                log.seek(0)
+                raise CannotServe(log.read().strip().removeprefix("dpserve: "))
+            raise CannotServe("the service did not start")
+        yield Service(address, load_bundle(bundle).certificate.lineage, ledger, process)
+    finally:
+        process.terminate()
+        process.wait()
+        if log is not None:
+            log.close()
+
+
+async def _add_client(service: Service, key: str) -> None:
+    budget = Budget.from_epsilon_delta(CLIENT_EPSILON, DELTA, "gaussian")
+    async with Ledger.open(service.ledger) as ledger:
+        await ledger.add_client(service.lineage, CLIENT, budget, key_digest(key), time=time.time())
+
+
+def _ask_until_refused(console: Console, service: Service, key: str, digits: Digits) -> None:
+    from dpserve.client import BudgetExhausted, Client
+
+    with Client(service.address, key) as client:
+        affordable = client.budget()["queries_left"]
+        console.print(
+            f"\nThe client may spend epsilon = {CLIENT_EPSILON:g} at delta = {DELTA:g}: {affordable} answers. "
+            "It asks about held-out digits, one at a time, until it is refused.",
+            highlight=False,
+        )
+        right = asked = 0
+        columns = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[accuracy]}"))
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("asking", total=affordable, accuracy="")
+            for row, label in zip(digits.held_out_rows, digits.held_out_labels, strict=True):
+                try:
+                    (answer,) = client.predict(row[None])
+                except BudgetExhausted as refusal:
+                    refused = refusal
+                    break
+                asked += 1
+                right += int(answer == str(label))
+                progress.update(task, advance=1, accuracy=f"{right} of {asked} right")
+        console.print(f"\nAccuracy on the {asked} held-out digits that were answered: {right / asked:.2f}")
+        account = asyncio.run(_account(service))
+        _print_analyses(console, account)
+        console.print("\nThe next question was refused:", style="bold")
+        console.print(
+            f"  {type(refused).__name__}: {refused}\n  scope: {refused.scope}, cost: rho = {refused.cost:g}, "
+            f"remaining: rho = {refused.remaining:g}\n  {refused.problem}",
+            highlight=False,
+        )
+
+
+async def _account(service: Service) -> ClientAccount:
+    async with Ledger.open(service.ledger) as ledger:
+        return await ledger.client(service.lineage, CLIENT)
+
+
+def _print_analyses(console: Console, account: ClientAccount) -> None:
+    from accounting.analyses import side_by_side
+
+    spent = side_by_side(account.tally, DELTA)
+    table = Table("analysis", f"epsilon at delta = {DELTA:g}", "how", title="what was spent, by five analyses")
+    for analysis in spent.analyses:
+        epsilon = "does not apply" if analysis.epsilon is None else f"{analysis.epsilon:.4g}"
+        table.add_row(analysis.name, epsilon, analysis.method)
+    console.print("", table, f"The tightest is {spent.tightest!r}; the loss does not change with the analysis.")
+
+
+def _say_how_to_call(console: Console, service: Service, key: str, digits: Digits) -> None:
+    row = ",".join(f"{pixel:g}" for pixel in digits.held_out_rows[0])
+    bearer = f"-H 'Authorization: Bearer {key}'"
+    body = f"'{{\"instances\": [[{row}]]}}'"
+    for line in (
+        f"\nThe service is up at {service.address} (its API: {service.address}/docs). Stop it with Ctrl-C.",
+        f"API key of the client {CLIENT!r}, epsilon = {CLIENT_EPSILON:g} at delta = {DELTA:g}: {key}\n",
+        f"curl -s {bearer} {service.address}/budget\n",
+        f"curl -s {bearer} -H 'Content-Type: application/json' -d {body} {service.address}/predict\n",
+    ):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)

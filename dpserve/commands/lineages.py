@@ -1,0 +1,87 @@
+"""`dpserve lineage`: what all clients of one set of records may learn together."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from accounting.ledger import Ledger, LineageAccount, UnknownLineage
+from accounting.picorho import to_rho
+from dpserve.commands import options
+from training.bundle import CERTIFICATE_FILE, load_bundle
+
+app = typer.Typer(help="What all clients of one set of records may learn together.", no_args_is_help=True)
+
+LineageArgument = Annotated[str, typer.Argument(help="The lineage's name, or a bundle of it.")]
+
+
+def lineage_named(given: str) -> str:
+    """Return the lineage that a bundle belongs to, or the name itself."""
+    return load_bundle(Path(given)).certificate.lineage if (Path(given) / CERTIFICATE_FILE).exists() else given
+
+
+@app.command("show")
+def show(ledger: options.Ledger_ = None) -> None:
+    """List the lineages with their budgets."""
+
+    async def read() -> list[LineageAccount]:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            return await opened.lineages()
+
+    table = Table("lineage", "epsilon spent", "of", "at delta", "rho spent", "of", "releases", "accepts")
+    for account in asyncio.run(read()):
+        budget = account.budget
+        table.add_row(
+            account.lineage,
+            f"{budget.epsilon_at(account.spent):.4g}",
+            f"{budget.epsilon_at(budget.picorho):.4g}",
+            f"{budget.delta:g}",
+            f"{to_rho(account.spent):.6g}",
+            f"{to_rho(budget.picorho):.6g}",
+            str(account.releases),
+            budget.accepts,
+        )
+    Console().print(table, highlight=False)
+
+
+@app.command("set-budget")
+def set_budget(
+    lineage: LineageArgument,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    rho: options.Rho = None,
+    accepts: options.AcceptsOption = "gaussian",
+    ledger: options.Ledger_ = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before raising a budget.")] = False,
+) -> None:
+    """Open a lineage's account, or change its budget. What is spent stays spent."""
+    budget = options.budget_of(epsilon, delta, rho, accepts, required=True)
+    if budget is None:
+        return
+    name = lineage_named(lineage)
+
+    async def apply() -> str:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            try:
+                account = await opened.lineage(name)
+            except UnknownLineage:
+                await opened.open_lineage(name, budget, time=time.time())
+                return f"opened the lineage {name}"
+            raised = budget.picorho > account.budget.picorho
+            if (
+                raised
+                and not yes
+                and not typer.confirm(
+                    f"Raise the budget of {name} from rho = {to_rho(account.budget.picorho):.6g} to "
+                    f"{to_rho(budget.picorho):.6g}? Everyone whose record it holds is told more"
+                )
+            ):
+                return "nothing was changed"
+            await opened.set_lineage_budget(name, budget)
+            return f"the lineage {name} may now spend rho = {to_rho(budget.picorho):.6g}"
+
+    typer.echo(asyncio.run(apply()))

@@ -1,0 +1,65 @@
+"""`dpserve serve`."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from mechanisms.mechanism import priced
+
+from accounting.ledger import Ledger
+from dpserve.commands import options
+from service.run import ServiceSettings, bind, open_lineage
+from service.run import serve as run_service
+from training.bundle import load_bundle
+
+
+def serve(
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
+    price: Annotated[
+        str,
+        typer.Option(
+            help="The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise."
+        ),
+    ] = "noise-multiplier:20",
+    mechanism: Annotated[
+        str, typer.Option(help="How answers are made private: gaussian, laplace, selected-neuron or label.")
+    ] = "gaussian",
+    ledger: options.Ledger_ = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    rho: options.Rho = None,
+    accepts: options.AcceptsOption = "gaussian",
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8000,
+    largest_batch: Annotated[int, typer.Option(min=1, max=10_000, help="The most rows of one request.")] = 1000,
+    rehearsal: Annotated[
+        bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
+    ] = False,
+) -> None:
+    """Answer requests over HTTP, each answer private and charged.
+
+    --epsilon and --delta (or --rho) open the lineage's account: what all clients together may ever learn. They are
+    needed the first time, and refused if they differ from what the account has.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    head = load_bundle(bundle)
+    chosen = priced(mechanism, price, len(head.certificate.classes))
+    budget = options.budget_of(epsilon, delta, rho, accepts, required=False)
+    settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
+
+    async def run() -> None:
+        with bind(settings) as listening:
+            async with Ledger.open(options.ledger_location(ledger), rehearsal=rehearsal) as opened:
+                await open_lineage(opened, head.certificate.lineage, budget)
+                await run_service(
+                    head,
+                    chosen,
+                    opened,
+                    listening,
+                    settings,
+                    on_ready=lambda address: typer.echo(f"dpserve: serving {head.certificate.name} on {address}"),
+                )
+
+    asyncio.run(run())

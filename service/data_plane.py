@@ -1,0 +1,160 @@
+"""The way of a request, without a transport: validate, charge durably, compute, make private, store, answer.
+
+Promises: nothing is computed before it is charged; nothing is answered before it is stored, and what is answered
+is what was stored first; a refusal spends nothing; replies are put together by row identity, so one row's answer
+cannot be another's; nothing but the mechanism's release ever leaves.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mechanisms.mechanism import Mechanism
+from numpy.typing import NDArray
+
+from accounting.ledger import Answered, Charge, ChargeRequest, Idempotency, Ledger, Receipt
+from accounting.report import AccountReport, account_report
+from mechanisms.randomness import Randomness
+from service.errors import InvalidRows, UnknownModel
+from training.bundle import CertifiedHead
+
+Floats = NDArray[np.float64]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One request's answers. probabilities: (n, C), row by row as asked; receipt: None if all were replays."""
+
+    probabilities: Floats
+    receipt: Receipt | None
+    replayed: int
+    """How many of the rows were answered before and cost nothing now."""
+
+
+class DataPlane:
+    """Serves one certified head of one lineage through one mechanism at one price."""
+
+    def __init__(
+        self,
+        head: CertifiedHead,
+        mechanism: Mechanism,
+        ledger: Ledger,
+        randomness: Randomness,
+        *,
+        largest_batch: int,
+        clock: Clock = time.time,
+    ) -> None:
+        """Serve `head`. largest_batch: the most rows of one request."""
+        self.head = head
+        self.mechanism = mechanism
+        self.largest_batch = largest_batch
+        self._ledger = ledger
+        self._randomness = randomness
+        self._clock = clock
+        self._lower = np.asarray(head.certificate.feature_map.lower)
+        self._upper = np.asarray(head.certificate.feature_map.upper)
+
+    @property
+    def lineage(self) -> str:
+        """The lineage whose account pays for every answer."""
+        return self.head.certificate.lineage
+
+    def check_model(self, name: str) -> None:
+        """Raise UnknownModel unless `name` is the served model's."""
+        if name != self.head.certificate.name:
+            raise UnknownModel(f"there is no model {name!r} here; this service has {self.head.certificate.name!r}")
+
+    def check_rows(self, instances: list[list[float]]) -> Floats:
+        """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about."""
+        if not instances:
+            raise InvalidRows("the batch is empty; send at least one row")
+        if len(instances) > self.largest_batch:
+            raise InvalidRows(f"the batch has {len(instances)} rows; this service takes at most {self.largest_batch}")
+        features = len(self._lower)
+        for index, row in enumerate(instances):
+            if len(row) != features:
+                raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}", index)
+        X = np.array(instances, dtype=np.float64)
+        outside = ~((self._lower <= X) & (self._upper >= X))
+        if outside.any():
+            index, column = (int(place) for place in np.argwhere(outside)[0])
+            name = self.head.certificate.feature_names[column]
+            raise InvalidRows(
+                f"row {index}, column {column} ({name!r}) must be a number from {self._lower[column]:g} to "
+                f"{self._upper[column]:g}, the declared bounds",
+                index,
+                column,
+            )
+        # 0.0 and -0.0 are the same row: they must share one answer.
+        return X + 0.0
+
+    async def predict(self, client: str, X: Floats, idempotency: Idempotency | None = None) -> Prediction:
+        """Answer rows that `check_rows` returned, charging the client and the lineage for those that are new.
+
+        Raises what `Ledger.charge` raises; then nothing was charged.
+        """
+        request = ChargeRequest(
+            lineage=self.lineage,
+            client=client,
+            model=self.head.certificate.model_id,
+            mechanism=self.mechanism.name,
+            cost=self.mechanism.cost,
+            rows=tuple(row.tobytes() for row in X),
+            time=self._clock(),
+            idempotency=idempotency,
+        )
+        charge = await self._ledger.charge(request)
+        answers = await self._answers(charge, X)
+        probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
+        replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
+        return Prediction(probabilities, charge.receipt, replayed)
+
+    async def _answers(self, charge: Charge, X: Floats) -> dict[bytes, bytes]:
+        """Return every row's stored answer by the row's id, computing and storing those that have none."""
+        answers: dict[bytes, bytes] = {}
+        unanswered: dict[bytes, int] = {}
+        for position, row in enumerate(charge.rows):
+            if isinstance(row, Answered):
+                answers[row.row_id] = row.answer
+            else:
+                unanswered.setdefault(row.row_id, position)
+        if unanswered:
+            released = self._release(X[list(unanswered.values())])
+            drawn = [(row_id, row.astype("<f8").tobytes()) for row_id, row in zip(unanswered, released, strict=True)]
+            stored = await self._ledger.settle(self.lineage, drawn)
+            answers.update(zip(unanswered, stored, strict=True))
+        return answers
+
+    def _release(self, X: Floats) -> Floats:
+        phi = self.head.features(X)
+        return self.mechanism.release(self.head.logits(phi), self.head.logit_sensitivity(phi), self._randomness)
+
+    async def budget(self, client: str) -> AccountReport:
+        """Return what the client has spent, what is left, and what that means. Raises UnknownClient.
+
+        `queries_left` is what both accounts can pay for: a release needs the client's and the lineage's.
+        """
+        account, lineage = await asyncio.gather(
+            self._ledger.client(self.lineage, client), self._ledger.lineage(self.lineage)
+        )
+        report = account_report(account.tally, account.budget, price=self.mechanism.cost)
+        price = self.mechanism.cost.picorho
+        if report.queries_left is None or price == 0:
+            return report
+        return report.model_copy(update={"queries_left": min(report.queries_left, lineage.remaining // price)})
+
+    async def check_ready(self) -> None:
+        """Raise LedgerError unless the ledger answers and holds the lineage's account."""
+        await self._ledger.lineage(self.lineage)
+
+    def model(self) -> dict[str, object]:
+        """Return the public part of the certificate, and how the model is served."""
+        return self.head.certificate.public() | {
+            "mechanism": self.mechanism.name,
+            "mechanism_status": self.mechanism.status,
+            "price_per_row": {"rho": float(self.mechanism.cost.rho), "losses": str(self.mechanism.cost)},
+            "largest_batch": self.largest_batch,
+        }

@@ -1,0 +1,24 @@
+"""What a request can be refused for. None of it depends on logits or on private records."""
+
+from dataclasses import dataclass
+
+
+class RequestRefused(Exception):
+    """Base of every refusal that has not cost anything."""
+
+
+class UnknownModel(RequestRefused):
+    """The service does not serve a model of this name."""
+
+
+@dataclass
+class InvalidRows(RequestRefused):
+    """Rows that cannot be asked about; `row` is the first such row's index, or None if it is the batch itself."""
+
+    message: str
+    row: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        """Return the sentence for the client."""
+        return self.message

@@ -1,0 +1,1 @@
+"""HTTP over the data plane: routes, problems, authentication. Nothing here decides anything about privacy."""

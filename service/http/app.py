@@ -1,0 +1,222 @@
+"""The HTTP service: thin routes over the data plane."""
+
+import asyncio
+import hashlib
+import logging
+from http import HTTPStatus
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from accounting.ledger import (
+    BudgetExhausted,
+    ClientRevoked,
+    Idempotency,
+    IdempotencyConflict,
+    Ledger,
+    LedgerError,
+    LedgerUnavailable,
+    MechanismNotAccepted,
+    UnknownClient,
+)
+from accounting.picorho import to_rho
+from accounting.report import AccountReport
+from service.data_plane import DataPlane, Prediction
+from service.errors import InvalidRows, UnknownModel
+from service.http.authentication import authenticated_client
+from service.http.bodies import parse_predict_request, read_body
+from service.http.last_resort import LastResort
+from service.http.problems import MEDIA_TYPE, Problem, ProblemType
+from service.http.schemas import PredictRequest, PredictResponse, ProblemOut, ReceiptOut
+
+_LONGEST_IDEMPOTENCY_KEY = 255
+
+_log = logging.getLogger("dpserve")
+
+_DESCRIPTION = """Predictions of a model that was trained on private records. Every answer is differentially private
+and is charged to your budget; `GET /budget` says what is left. Asking the same row again returns the same answer at
+no cost."""
+
+
+def create_app(data_plane: DataPlane, ledger: Ledger, *, largest_body: int) -> FastAPI:
+    """Return the ASGI application. largest_body: bytes; a longer body is refused unread."""
+    app = FastAPI(
+        title="dpserve",
+        version=version("dpserve"),
+        description=_DESCRIPTION,
+        responses={
+            "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
+        },
+    )
+    _add_prediction_routes(app, data_plane, ledger, largest_body)
+    _add_public_routes(app, data_plane)
+    _add_problem_handlers(app)
+    app.add_middleware(LastResort)
+    return app
+
+
+def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, largest_body: int) -> None:
+    body_schema = {
+        "required": True,
+        "content": {"application/json": {"schema": PredictRequest.model_json_schema()}},
+    }
+    security: list[dict[str, list[str]]] = [{"bearer": []}]
+
+    @app.post(
+        "/predict",
+        response_model=PredictResponse,
+        summary="Ask for private predictions",
+        openapi_extra={
+            "requestBody": body_schema,
+            "security": security,
+            "parameters": [
+                {
+                    "name": "Idempotency-Key",
+                    "in": "header",
+                    "required": False,
+                    "schema": {"type": "string", "maxLength": _LONGEST_IDEMPOTENCY_KEY},
+                    "description": "Your name for this request: sent again, it is answered again and charged once.",
+                }
+            ],
+        },
+    )
+    async def predict(request: Request) -> Response:
+        client = await authenticated_client(request, ledger, data_plane.lineage)
+        body = await read_body(request, largest_body)
+        parsed = parse_predict_request(body)
+        if parsed.model is not None:
+            data_plane.check_model(parsed.model)
+        X = data_plane.check_rows(parsed.instances)
+        # A client that hangs up must not stop a charged request between its charge and its stored answer.
+        prediction = await asyncio.shield(data_plane.predict(client, X, _idempotency(request, body)))
+        budget = await data_plane.budget(client)
+        return JSONResponse(
+            {
+                "predictions": prediction.probabilities.tolist(),
+                "receipt": _receipt(data_plane, prediction).model_dump(),
+                "budget": budget.model_dump(mode="json"),
+            }
+        )
+
+    @app.get("/budget", summary="See what is spent and what is left", openapi_extra={"security": security})
+    async def budget(request: Request) -> AccountReport:
+        client = await authenticated_client(request, ledger, data_plane.lineage)
+        return await data_plane.budget(client)
+
+
+def _add_public_routes(app: FastAPI, data_plane: DataPlane) -> None:
+    @app.get("/models", summary="List the models")
+    async def models() -> dict[str, list[str]]:
+        return {"models": [data_plane.head.certificate.name]}
+
+    @app.get("/models/{name}", summary="Read the public part of a model's certificate")
+    async def model(name: str) -> dict[str, object]:
+        data_plane.check_model(name)
+        return data_plane.model()
+
+    @app.get("/livez", summary="Whether the process answers")
+    async def livez() -> dict[str, str]:
+        return {"status": "live"}
+
+    @app.get("/readyz", summary="Whether the service can charge and answer")
+    async def readyz() -> dict[str, str]:
+        await data_plane.check_ready()
+        return {"status": "ready"}
+
+
+def _add_problem_handlers(app: FastAPI) -> None:
+    @app.exception_handler(Problem)
+    async def on_problem(request: Request, problem: Problem) -> Response:
+        del request
+        return problem.response()
+
+    @app.exception_handler(InvalidRows)
+    @app.exception_handler(UnknownModel)
+    @app.exception_handler(LedgerError)
+    async def on_refusal(request: Request, error: Exception) -> Response:
+        del request
+        return _as_problem(error).response()
+
+    @app.exception_handler(HTTPException)
+    async def on_http_exception(request: Request, error: HTTPException) -> Response:
+        status = HTTPStatus(error.status_code)
+        kind = {
+            HTTPStatus.NOT_FOUND: ProblemType.NOT_FOUND,
+            HTTPStatus.METHOD_NOT_ALLOWED: ProblemType.METHOD_NOT_ALLOWED,
+        }.get(status, ProblemType.INVALID_REQUEST)
+        return Problem(
+            status, kind, f"{request.method} {request.url.path}: {status.description or status.phrase}"
+        ).response()
+
+
+def _as_problem(error: Exception) -> Problem:
+    match error:
+        case InvalidRows():
+            return Problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                ProblemType.INVALID_ROWS,
+                str(error),
+                row=error.row,
+                column=error.column,
+            )
+        case UnknownModel():
+            return Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, str(error))
+        case BudgetExhausted():
+            amounts = {name: to_rho(getattr(error, name)) for name in ("cost", "spent", "remaining", "limit")}
+            return Problem(
+                HTTPStatus.FORBIDDEN,
+                ProblemType.BUDGET_EXHAUSTED,
+                f"this request costs rho = {amounts['cost']:.6g}, and {amounts['remaining']:.6g} of "
+                f"{amounts['limit']:.6g} is left in the {error.scope}'s budget; nothing was charged",
+                scope=error.scope,
+                unit="rho",
+                **amounts,
+            )
+        case MechanismNotAccepted():
+            return Problem(HTTPStatus.FORBIDDEN, ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
+        case IdempotencyConflict():
+            return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT, str(error))
+        case ClientRevoked() | UnknownClient():
+            return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_REVOKED, "this API key was revoked")
+        case LedgerUnavailable():
+            # The store's own words may name hosts and paths: they are for the owner's log.
+            _log.error("ledger unavailable: %s", error)
+            return Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                ProblemType.LEDGER_UNAVAILABLE,
+                "the ledger cannot be reached, so nothing is answered; asking again is safe and is charged once",
+            )
+    _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
+    return Problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, "the service failed; the owner's log says where"
+    )
+
+
+def _idempotency(request: Request, body: bytes) -> Idempotency | None:
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if not 0 < len(key) <= _LONGEST_IDEMPOTENCY_KEY:
+        raise Problem(
+            HTTPStatus.BAD_REQUEST,
+            ProblemType.INVALID_REQUEST,
+            f"an Idempotency-Key has 1 to {_LONGEST_IDEMPOTENCY_KEY} characters",
+        )
+    return Idempotency(key, hashlib.sha256(body).digest())
+
+
+def _receipt(data_plane: DataPlane, prediction: Prediction) -> ReceiptOut:
+    receipt, rows = prediction.receipt, len(prediction.probabilities)
+    return ReceiptOut(
+        id=receipt.sequence if receipt else None,
+        model=data_plane.head.certificate.name,
+        mechanism=data_plane.mechanism.name,
+        status=data_plane.mechanism.status,
+        rows=rows,
+        charged_rows=receipt.rows if receipt else 0,
+        replayed_rows=prediction.replayed,
+        price_per_row_rho=to_rho(data_plane.mechanism.cost.picorho),
+        charged_rho=to_rho(receipt.total) if receipt else 0.0,
+    )

@@ -1,0 +1,65 @@
+"""Reading a request's body once, within a limit, into validated rows."""
+
+from http import HTTPStatus
+
+from fastapi import Request
+from pydantic import ValidationError
+
+from service.http.problems import Problem, ProblemType
+from service.http.schemas import PredictRequest
+
+
+async def read_body(request: Request, largest: int) -> bytes:
+    """Return the body, or raise a 413 problem as soon as it is longer than `largest` bytes."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > largest:
+            raise Problem(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                ProblemType.BODY_TOO_LARGE,
+                f"the body is longer than {largest} bytes; send fewer rows at a time",
+                limit_bytes=largest,
+            )
+    return bytes(body)
+
+
+def parse_predict_request(body: bytes) -> PredictRequest:
+    """Return the parsed body, or raise a 400 or 422 problem that says where it goes wrong."""
+    try:
+        return PredictRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        raise Problem(
+            HTTPStatus.BAD_REQUEST, ProblemType.MALFORMED_JSON, f"the body is not JSON: {first['msg'].lower()}"
+        )
+    where = first["loc"]
+    if where and where[0] == "instances":
+        row, column = (*where[1:3], None, None)[:2]
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            ProblemType.INVALID_ROWS,
+            _rows_sentence(where, first["msg"]),
+            row=row,
+            column=column,
+        )
+    name = ".".join(str(part) for part in where) or "the body"
+    raise Problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        ProblemType.INVALID_REQUEST,
+        f'{name}: {first["msg"].lower()}; expected {{"instances": [[number, ...], ...]}}',
+    )
+
+
+def _rows_sentence(where: tuple[int | str, ...], message: str) -> str:
+    match where:
+        case ("instances",) if message.startswith("Field required"):
+            return "'instances' is missing; send {\"instances\": [[number, ...], ...]}"
+        case ("instances",):
+            return "'instances' must be a list of rows, each a list of numbers"
+        case ("instances", row):
+            return f"row {row} must be a list of numbers"
+        case ("instances", row, column, *_):
+            return f"row {row}, column {column} must be a finite number"
+    return message

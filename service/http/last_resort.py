@@ -1,0 +1,39 @@
+"""What happens to an error that nobody foresaw: a problem for the client, its place (and no more) for the log."""
+
+import logging
+import traceback
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.http.problems import Problem, ProblemType
+
+_log = logging.getLogger("dpserve")
+
+FAILED = "the service failed; the owner's log says where"
+
+
+class LastResort:
+    """Wraps the whole application. The text of an unexpected error could hold a number that nobody paid for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wrap `app`."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; answer 500 if that raises before anything was sent."""
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:  # noqa: BLE001
+            place = "".join(traceback.format_tb(error.__traceback__)[-4:])
+            _log.error("%s while answering %s\n%s", type(error).__name__, scope.get("path"), place)
+            if scope["type"] == "http" and not started:
+                problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
+                await problem.response()(scope, receive, send)

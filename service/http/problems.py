@@ -1,0 +1,49 @@
+"""Errors as RFC 9457 problems, each with a type that programs can rely on."""
+
+from enum import StrEnum
+from http import HTTPStatus
+
+from fastapi.responses import JSONResponse
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemType(StrEnum):
+    """The types of problem this service answers with. Stable: a client may compare them as text."""
+
+    BUDGET_EXHAUSTED = "urn:dpserve:problem:budget-exhausted"
+    BODY_TOO_LARGE = "urn:dpserve:problem:body-too-large"
+    IDEMPOTENCY_CONFLICT = "urn:dpserve:problem:idempotency-conflict"
+    INVALID_ROWS = "urn:dpserve:problem:invalid-rows"
+    INVALID_REQUEST = "urn:dpserve:problem:invalid-request"
+    MALFORMED_JSON = "urn:dpserve:problem:malformed-json"
+    MECHANISM_NOT_ACCEPTED = "urn:dpserve:problem:mechanism-not-accepted"
+    LEDGER_UNAVAILABLE = "urn:dpserve:problem:ledger-unavailable"
+    NOT_FOUND = "urn:dpserve:problem:not-found"
+    METHOD_NOT_ALLOWED = "urn:dpserve:problem:method-not-allowed"
+    UNAUTHENTICATED = "urn:dpserve:problem:unauthenticated"
+    KEY_REVOKED = "urn:dpserve:problem:key-revoked"
+    UNKNOWN_MODEL = "urn:dpserve:problem:unknown-model"
+    INTERNAL = "urn:dpserve:problem:internal"
+
+
+class Problem(Exception):
+    """Raised by routes to answer with a problem."""
+
+    def __init__(self, status: HTTPStatus, kind: ProblemType, detail: str, **members: object) -> None:
+        """detail: one sentence for a person. members: extension members for programs."""
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.members = members
+
+    def response(self) -> JSONResponse:
+        """Return the HTTP response."""
+        headers = {}
+        if self.status is HTTPStatus.UNAUTHORIZED:
+            headers["WWW-Authenticate"] = 'Bearer realm="dpserve"'
+        if self.status is HTTPStatus.SERVICE_UNAVAILABLE:
+            headers["Retry-After"] = "1"
+        content = {"type": self.kind, "title": self.status.phrase, "status": int(self.status), "detail": self.detail}
+        return JSONResponse(content | self.members, status_code=self.status, media_type=MEDIA_TYPE, headers=headers)

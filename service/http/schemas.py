@@ -1,0 +1,60 @@
+"""The bodies of requests and answers, as the OpenAPI document shows them."""
+
+from typing import Annotated
+
+from accounting.report import AccountReport
+from pydantic import BaseModel, ConfigDict, FailFast, Field
+
+Row = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], FailFast()]
+
+
+class PredictRequest(BaseModel):
+    """Rows to be answered: all of them or none."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        json_schema_extra={"examples": [{"instances": [[0.0, 1.0, 2.0]]}]},
+    )
+
+    instances: Annotated[list[Row], FailFast()]
+    """One list of numbers for each row, in the order of the model's feature names."""
+    model: str | None = None
+    """The model's name; may be left out."""
+
+
+class ReceiptOut(BaseModel):
+    """What this request was charged."""
+
+    id: int | None
+    """The number of the lineage's receipt; null if every row was a replay and nothing was charged."""
+    model: str
+    mechanism: str
+    status: str
+    """Whether the mechanism's guarantee is proven."""
+    rows: int
+    charged_rows: int
+    replayed_rows: int
+    """Rows of this request that had been paid for before: the stored answers, at no cost."""
+    price_per_row_rho: float
+    charged_rho: float
+
+
+class PredictResponse(BaseModel):
+    """Private answers, and what they cost."""
+
+    predictions: list[list[float]]
+    """One probability for each class and row, in the order of the model's classes."""
+    receipt: ReceiptOut
+    budget: AccountReport
+
+
+class ProblemOut(BaseModel):
+    """An error (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str

@@ -1,0 +1,84 @@
+"""The command line as a user runs it: a process of its own, with a home of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CSV = "age,income,id,ok\n" + "".join(
+    f"{20 + index % 60},{1000 * (index % 60) + index % 7},{index},{'yes' if index % 60 > 30 else 'no'}\n"
+    for index in range(200)
+)
+TRAIN = ["train", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--lam", "1"]
+TRAIN += ["--bounds", "age=0:120", "--bounds", "income=0:1e6"]
+
+
+class CommandLine:
+    """Runs `dpserve` in a folder; everything it keeps stays there."""
+
+    csv = CSV
+    train = TRAIN
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = os.environ | {"DPSERVE_HOME": str(folder / "home"), "COLUMNS": "200", "NO_COLOR": "1"}
+
+    def __call__(self, *arguments, status=0, stdin=""):
+        done = subprocess.run(
+            [sys.executable, "-m", "dpserve", *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    def fails(self, *arguments):
+        """Return the one line that the command fails with."""
+        done = self(*arguments, status=1)
+        (line,) = done.stderr.strip().splitlines()
+        assert line.startswith("dpserve: ")
+        return line.removeprefix("dpserve: ")
+
+    def start(self, *arguments):
+        """Start a service and return its process and its address."""
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "dpserve", "serve", *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for line in process.stdout:
+            if line.startswith("dpserve: serving"):
+                return process, line.split()[-1]
+        raise AssertionError(process.stderr.read())
+
+
+@pytest.fixture
+def run(tmp_path) -> CommandLine:
+    (tmp_path / "own.csv").write_text(CSV)
+    return CommandLine(tmp_path)
+
+
+@pytest.fixture
+def bundle(run):
+    run(*run.train, "--data", "own.csv", "--out", "model")
+    return run.folder / "model"
+
+
+@pytest.fixture
+def service(run, bundle):
+    """A served model: its address."""
+    process, address = run.start(bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6, "--price", "rho:0.001")
+    yield address
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors

@@ -1,0 +1,162 @@
+"""The commands as a newcomer would use them: wrong first, then right."""
+
+import json
+import socket
+
+import httpx
+import numpy as np
+import pytest
+
+
+def test_help_is_there_for_everything(run):
+    for command in ((), ("train",), ("inspect",), ("serve",), ("clients", "add"), ("lineage", "set-budget"), ("demo",)):
+        assert "Usage" in run(*command, "--help").stdout
+
+
+def test_training_on_own_records(run, bundle):
+    inspected = run("inspect", bundle).stdout
+    assert "verified" in inspected
+    assert "add or remove one record" in inspected
+    certificate = json.loads(run("inspect", bundle, "--json").stdout)
+    assert certificate["verified"]
+    assert certificate["classes"] == ["no", "yes"]
+    assert certificate["weight_sensitivity"] == pytest.approx(2**0.5, rel=1e-4)
+
+
+def test_training_again_on_the_same_records_stays_in_the_lineage(run, bundle):
+    lines = run.csv.splitlines()
+    (run.folder / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
+    run(*run.train, "--data", "shuffled.csv", "--out", "again")
+    first, second = (json.loads(run("inspect", name, "--json").stdout) for name in ("model", "again"))
+    assert first["lineage"] == second["lineage"]
+    assert first["model_id"] != second["model_id"]
+
+
+def test_npz_and_every_feature_map(run):
+    generator = np.random.default_rng(0)
+    np.savez(run.folder / "own.npz", X=generator.uniform(size=(50, 3)), y=generator.integers(2, size=50))
+    for features in ("identity", "fourier", "relu"):
+        run(
+            "train",
+            "--data",
+            "own.npz",
+            "--classes",
+            "0,1",
+            "--bounds",
+            "0:1",
+            "--lam",
+            1,
+            "--features",
+            features,
+            "--random-features",
+            20,
+            "--out",
+            features,
+            "--lineage",
+            "mine",
+        )
+        certificate = json.loads(run("inspect", features, "--json").stdout)
+        assert certificate["feature_map"]["kind"] == features
+        assert certificate["lineage"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--data", "nowhere.csv"], "cannot read nowhere.csv: No such file or directory"),
+        (["--data", "own.txt"], "--data takes 'digits', a .csv or an .npz file"),
+        (["--data", "own.csv", "--features", "magic"], "--features takes identity, fourier or relu, not 'magic'"),
+        (["--data", "own.csv", "--lam", "0"], "Lambda must be positive"),
+        (["--data", "own.csv", "--label", "nope"], "has no column 'nope'"),
+        (["--data", "own.csv", "--bounds", "age=0:30"], "line 13, column 'age': 31 is above the declared bound 30"),
+        (["--data", "own.csv", "--tolerance", "1e-18"], "raise --tolerance"),
+        (["--data", "own.csv", "--lineage", "a b"], "a lineage is named with"),
+        (["--data", "own.csv", "--bias", "2"], "bias"),
+        (["--data", "own.csv", "--out", "."], "exists already"),
+    ],
+)
+def test_wrong_training_is_explained(run, arguments, said):
+    assert said in run.fails(*run.train, "--out", "model", *arguments)
+    assert not (run.folder / "model").exists()
+
+
+def test_undeclared_classes_and_bounds_are_refused(run):
+    arguments = ["train", "--data", "own.csv", "--label", "ok", "--lam", "1", "--out", "model"]
+    assert "declare the class names" in run.fails(*arguments)
+    assert "declare public bounds" in run.fails(*arguments, "--classes", "no,yes")
+
+
+def test_a_tampered_bundle_is_neither_inspected_nor_served(run, bundle):
+    path = bundle / "certificate.json"
+    path.write_text(path.read_text().replace('"strong_convexity": 1.0', '"strong_convexity": 9.0'))
+    assert "the certificate does not hold" in run.fails("inspect", bundle)
+    assert "the certificate does not hold" in run.fails("serve", bundle, "--epsilon", 3, "--delta", 1e-6)
+    assert "is not a bundle" in run.fails("serve", run.folder)
+
+
+def test_a_service_that_cannot_start_says_why(run, bundle):
+    budget = ("--epsilon", 3, "--delta", 1e-6)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port}" in run.fails("serve", bundle, *budget, "--port", port)
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        port = closing.getsockname()[1]
+    said = run.fails("serve", bundle, *budget, "--port", 0, "--ledger", f"redis://127.0.0.1:{port}")
+    assert str(port) in said
+    assert "has no budget yet" in run.fails("serve", bundle, "--port", 0)
+    assert "price" in run.fails("serve", bundle, *budget, "--port", 0, "--price", "cheap")
+    assert "rot13" in run.fails("serve", bundle, *budget, "--port", 0, "--mechanism", "rot13")
+
+
+def test_budgets_must_make_sense(run):
+    for options in (["--epsilon", 1], ["--delta", 1e-6], ["--epsilon", 1, "--rho", 1, "--delta", 1e-6]):
+        assert "give a budget" in run("clients", "add", "alice", *options, status=2).stderr
+    for options in (["--epsilon", -1, "--delta", 1e-6], ["--epsilon", 1, "--delta", 1], ["--rho", 0, "--delta", 1e-6]):
+        run.fails("clients", "add", "alice", *options)
+
+
+def test_clients_come_and_go(run, service):
+    key = run("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-6).stdout.strip()
+    assert "already has a client" in run.fails("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-6)
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.post(f"{service}/predict", json={"instances": [[30, 5000]]}, headers=headers)
+    assert answer.status_code == 200
+    listed = run("clients", "list").stdout
+    assert "alice" in listed
+    assert "active" in listed
+    assert key not in listed
+    run("clients", "revoke", "alice")
+    assert "revoked" in run("clients", "list").stdout
+    assert httpx.get(f"{service}/budget", headers=headers).status_code == 401
+    assert "no client 'bob'" in run.fails("clients", "revoke", "bob")
+
+
+def test_the_ledger_outlives_the_service(run, bundle):
+    run("lineage", "set-budget", bundle, "--epsilon", 3, "--delta", 1e-6)
+    key = run("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-6).stdout.strip()
+    reports = []
+    for row in ([30, 5000], [40, 5000]):
+        process, address = run.start(bundle, "--port", 0, "--price", "rho:0.001")
+        headers = {"Authorization": f"Bearer {key}"}
+        reports.append(httpx.post(f"{address}/predict", json={"instances": [row]}, headers=headers).json()["budget"])
+        process.terminate()
+        assert process.wait(60) == 0
+        process.communicate()
+    assert reports[1]["queries_left"] == reports[0]["queries_left"] - 1
+    assert "another budget already" in run.fails("serve", bundle, "--port", 0, "--epsilon", 2, "--delta", 1e-6)
+
+
+def test_raising_a_lineages_budget_asks_first(run, bundle):
+    run("lineage", "set-budget", bundle, "--rho", 0.1, "--delta", 1e-6)
+    asked = run("lineage", "set-budget", bundle, "--rho", 0.2, "--delta", 1e-6, stdin="n\n")
+    assert "nothing was changed" in asked.stdout
+    run("lineage", "set-budget", bundle, "--rho", 0.2, "--delta", 1e-6, "--yes")
+    assert "0.2" in run("lineage", "show").stdout
+
+
+def test_the_demonstration(run):
+    said = run("demo").stdout
+    assert "certificate of digits" in said
+    assert "Accuracy on the" in said
+    assert "BudgetExhausted" in said
+    assert "exact" in said.lower()

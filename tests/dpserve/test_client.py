@@ -1,0 +1,71 @@
+"""The public client against a running service."""
+
+import numpy as np
+import pytest
+
+from dpserve import BudgetExhausted, Client, ServiceError
+
+ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0], [50.0, 20000.0]])
+
+
+@pytest.fixture
+def key(run, service):
+    return run("clients", "add", "alice", "--rho", 0.0105, "--delta", 1e-6).stdout.strip()
+
+
+def test_it_predicts_and_knows_its_budget(service, key):
+    with Client(service, key) as client:
+        probabilities = client.predict_proba(ROWS)
+        assert probabilities.shape == (3, 2)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+        assert set(client.predict(ROWS)) <= {"no", "yes"}
+        np.testing.assert_array_equal(client.predict_proba(ROWS[::-1]), probabilities[::-1])
+        assert client.budget()["queries_left"] == 7
+        assert client.model()["classes"] == ["no", "yes"]
+
+
+def test_exhaustion_says_whose_budget_and_by_how_much(service, key):
+    with Client(service, key) as client:
+        with pytest.raises(BudgetExhausted) as refusal:
+            client.predict_proba(np.column_stack([np.arange(11.0), np.arange(11.0)]))
+        assert refusal.value.scope == "client"
+        assert refusal.value.cost == pytest.approx(0.011)
+        assert refusal.value.remaining == pytest.approx(0.0105)
+        assert refusal.value.status == 403
+        assert client.budget()["queries_left"] == 10
+
+
+def test_larger_arrays_go_in_batches(run, bundle):
+    process, address = run.start(
+        bundle, "--port", 0, "--rho", 1, "--delta", 1e-6, "--price", "rho:0.001", "--largest-batch", 2
+    )
+    key = run("clients", "add", "bob", "--rho", 0.5, "--delta", 1e-6).stdout.strip()
+    with Client(address, key) as client:
+        X = np.column_stack([np.arange(7.0), np.arange(7.0)])
+        assert client.predict_proba(X).shape == (7, 2)
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+def test_wrong_input_is_refused_before_it_is_sent_or_by_the_service(service, key):
+    with Client(service, key) as client:
+        with pytest.raises(ValueError, match="two dimensions"):
+            client.predict_proba(ROWS[0])
+        with pytest.raises(ValueError, match="row 1, column 0 is nan"):
+            client.predict_proba([[1, 2], [np.nan, 1]])
+        with pytest.raises(ServiceError, match="row 0 has 3 values; the model takes 2"):
+            client.predict_proba([[1, 2, 3]])
+        with pytest.raises(ServiceError, match="the batch is empty"):
+            client.predict_proba(np.empty((0, 2)))
+        assert client.budget()["queries_left"] == 10
+
+
+def test_a_wrong_key_and_a_dead_service(service):
+    with Client(service, "wrong") as client, pytest.raises(ServiceError, match="not known") as refusal:
+        client.budget()
+    assert refusal.value.kind.endswith("unauthenticated")
+    with (
+        Client("http://127.0.0.1:9", "key", attempts=2) as client,
+        pytest.raises(ServiceError, match="does not answer"),
+    ):
+        client.budget()

@@ -1,0 +1,138 @@
+"""A real service over real HTTP with a real embedded ledger, in a thread of the test."""
+
+import asyncio
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+
+from accounting.budgets import Budget
+from accounting.ledger import Ledger, key_digest, new_api_key
+from mechanisms.gaussian import Gaussian
+from mechanisms.randomness import SystemRandomness
+from service.data_plane import DataPlane
+from service.http.app import create_app
+from training.bundle import CertifiedHead
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity
+from training.recipe import Recipe
+from training.train import train
+
+LARGEST_BATCH = 50
+LARGEST_BODY = 20_000
+DELTA = 1e-6
+
+
+@pytest.fixture(scope="session")
+def head() -> CertifiedHead:
+    generator = np.random.default_rng(0)
+    y = generator.integers(3, size=120)
+    X = np.clip(0.15 + 0.7 * np.eye(3, 4)[y] + 0.1 * generator.standard_normal((120, 4)), 0, 1)
+    declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
+    feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
+    return train(Records(X, y, declaration), Recipe("colours", feature_map, 1.0), "colours-lineage")
+
+
+@dataclass
+class RunningService:
+    """A service in a thread; `call` runs the ledger's coroutines where the service runs them."""
+
+    url: str
+    ledger: Ledger
+    data_plane: DataPlane
+    loop: asyncio.AbstractEventLoop
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    def call(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
+
+    def add_client(self, name="alice", rho=1.0, accepts="gaussian"):
+        key = new_api_key()
+        budget = Budget.from_rho(rho, DELTA, accepts)
+        lineage = self.data_plane.lineage
+        self.call(self.ledger.add_client(lineage, name, budget, key_digest(key), time=time.time()))
+        return key
+
+    def spent(self, name="alice"):
+        return self.call(self.ledger.client(self.data_plane.lineage, name)).spent
+
+    def http(self, key=None):
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.clients.append(httpx.Client(base_url=self.url, headers=headers, timeout=60))
+        return self.clients[-1]
+
+
+class Starter:
+    """Starts services and stops them at the end of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: list[tuple[uvicorn.Server, threading.Thread]] = []
+        self._services: list[RunningService] = []
+
+    def __call__(self, head, mechanism=None, lineage_rho=100.0, accepts="gaussian", randomness=None):
+        started: list[RunningService] = []
+        ready = threading.Event()
+        failure: list[BaseException] = []
+        listening = socket.create_server(("127.0.0.1", 0))
+
+        async def run():
+            async with Ledger.open(str(self._folder / "ledger")) as ledger:
+                budget = Budget.from_rho(lineage_rho, DELTA, accepts)
+                await ledger.open_lineage(head.certificate.lineage, budget, time=time.time())
+                data_plane = DataPlane(
+                    head,
+                    mechanism or Gaussian(10.0),
+                    ledger,
+                    randomness or SystemRandomness(),
+                    largest_batch=LARGEST_BATCH,
+                )
+                app = create_app(data_plane, ledger, largest_body=LARGEST_BODY)
+                server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+                self._running.append((server, threading.current_thread()))
+                url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+                started.append(RunningService(url, ledger, data_plane, asyncio.get_running_loop()))
+                ready.set()
+                await server.serve(sockets=[listening])
+
+        def main():
+            try:
+                asyncio.run(run())
+            except BaseException as error:
+                failure.append(error)
+                ready.set()
+                raise
+
+        threading.Thread(target=main, daemon=True).start()
+        assert ready.wait(60)
+        if failure:
+            raise failure[0]
+        self._services += started
+        return started[0]
+
+    def stop(self):
+        for service in self._services:
+            for client in service.clients:
+                client.close()
+        for server, thread in self._running:
+            server.should_exit = True
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def start(tmp_path):
+    starter = Starter(tmp_path)
+    yield starter
+    starter.stop()
+
+
+@pytest.fixture
+def service(start, head) -> RunningService:
+    return start(head)

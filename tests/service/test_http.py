@@ -1,0 +1,287 @@
+"""The way of a request over real HTTP, from its key to its refusal."""
+
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.laplace import Laplace
+from service.http.problems import MEDIA_TYPE
+from training.bundle import CertifiedHead
+from training.objective import softmax
+
+ROW = [0.1, 0.2, 0.3, 0.4]
+PRICE = Cost((GaussianLoss(0.1),)).picorho
+
+
+def problem(response, status, kind):
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == MEDIA_TYPE
+    body = response.json()
+    assert body["type"] == f"urn:dpserve:problem:{kind}"
+    assert body["status"] == status
+    assert body["detail"]
+    return body
+
+
+def test_answers_are_probabilities_and_are_charged(service):
+    http = service.http(service.add_client())
+    answer = http.post("/predict", json={"instances": [ROW, [1, 1, 0, 0]]}).json()
+    predictions = np.array(answer["predictions"])
+    assert predictions.shape == (2, 3)
+    assert (predictions >= 0).all()
+    np.testing.assert_allclose(predictions.sum(axis=1), 1)
+    assert service.spent() == 2 * PRICE
+    assert answer["receipt"] == {
+        "id": 1,
+        "model": "colours",
+        "mechanism": "gaussian",
+        "status": "proven",
+        "rows": 2,
+        "charged_rows": 2,
+        "replayed_rows": 0,
+        "price_per_row_rho": pytest.approx(0.005),
+        "charged_rho": pytest.approx(0.01),
+    }
+    assert answer["budget"] == http.get("/budget").json()
+
+
+def test_the_same_row_again_is_the_same_answer_for_nothing(service):
+    http = service.http(service.add_client())
+    first = http.post("/predict", json={"instances": [ROW]}).json()
+    again = http.post("/predict", json={"instances": [[0.5] * 4, ROW, ROW]}).json()
+    assert again["predictions"][1] == again["predictions"][2] == first["predictions"][0]
+    assert again["receipt"]["charged_rows"] == 1
+    assert again["receipt"]["replayed_rows"] == 2
+    assert service.spent() == 2 * PRICE
+    only_replays = http.post("/predict", json={"instances": [ROW]}).json()
+    assert only_replays["receipt"]["id"] is None
+    assert only_replays["receipt"]["charged_rho"] == 0
+    assert service.spent() == 2 * PRICE
+
+
+def test_negative_zero_is_the_same_row(service):
+    http = service.http(service.add_client())
+    first, second = (
+        http.post("/predict", content=f'{{"instances": [[{zero}, 1, 1, 1]]}}').json()["predictions"]
+        for zero in ("0.0", "-0.0")
+    )
+    assert first == second
+    assert service.spent() == PRICE
+
+
+def test_two_clients_get_answers_of_their_own(service):
+    first, second = (service.http(service.add_client(name)) for name in ("alice", "bob"))
+    body = {"instances": [ROW]}
+    assert first.post("/predict", json=body).json() != second.post("/predict", json=body).json()
+    assert service.spent("alice") == service.spent("bob") == PRICE
+
+
+def test_it_answers_until_the_budget_is_gone_and_not_once_more(service):
+    http = service.http(service.add_client(rho=7.5 * PRICE / 1e12))
+    for index in range(7):
+        answer = http.post("/predict", json={"instances": [[0.1 * index, 0, 0, 0]]}).json()
+        assert answer["budget"]["queries_left"] == 6 - index
+    refused = problem(http.post("/predict", json={"instances": [[0.9, 0, 0, 0]]}), 403, "budget-exhausted")
+    assert refused["scope"] == "client"
+    assert refused["cost"] == pytest.approx(PRICE / 1e12)
+    assert refused["remaining"] == pytest.approx(0.5 * PRICE / 1e12)
+    assert service.spent() == 7 * PRICE
+    replay = http.post("/predict", json={"instances": [[0, 0, 0, 0]]})
+    assert replay.status_code == 200
+    assert service.spent() == 7 * PRICE
+
+
+def test_all_rows_of_a_request_or_none(service):
+    http = service.http(service.add_client(rho=2.5 * PRICE / 1e12))
+    rows = [[0.1, 0, 0, 0], [0.2, 0, 0, 0], [0.3, 0, 0, 0]]
+    problem(http.post("/predict", json={"instances": rows}), 403, "budget-exhausted")
+    assert service.spent() == 0
+    assert http.post("/predict", json={"instances": rows[:2]}).status_code == 200
+
+
+def test_clients_together_are_capped_by_the_lineage(start, head):
+    service = start(head, lineage_rho=3.5 * PRICE / 1e12)
+    first, second = (service.http(service.add_client(name)) for name in ("alice", "bob"))
+    assert first.get("/budget").json()["queries_left"] == 3
+    assert first.post("/predict", json={"instances": [[0.1] * 4, [0.2] * 4]}).status_code == 200
+    assert second.post("/predict", json={"instances": [[0.1] * 4]}).status_code == 200
+    refused = problem(second.post("/predict", json={"instances": [[0.2] * 4]}), 403, "budget-exhausted")
+    assert refused["scope"] == "lineage"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "row", "said"),
+    [
+        (b"{", 400, "malformed-json", None, "not JSON"),
+        (b"", 400, "malformed-json", None, "not JSON"),
+        (b"\xff", 400, "malformed-json", None, "not JSON"),
+        (b"[]", 422, "invalid-request", None, "instances"),
+        (b"{}", 422, "invalid-rows", None, "'instances' is missing"),
+        (b'{"instances": 3}', 422, "invalid-rows", None, "must be a list of rows"),
+        (b'{"instances": []}', 422, "invalid-rows", None, "batch is empty"),
+        (b'{"instances": [[0,0,0,0]], "epsilon": 9}', 422, "invalid-request", None, "epsilon"),
+        (b'{"instances": [[0,0,0,0], 1]}', 422, "invalid-rows", 1, "row 1 must be a list"),
+        (b'{"instances": [[0,0,0,0], []]}', 422, "invalid-rows", 1, "row 1 has 0 values; the model takes 4"),
+        (b'{"instances": [[0,0,0,0], [0,0,0]]}', 422, "invalid-rows", 1, "row 1 has 3 values; the model takes 4"),
+        (b'{"instances": [[0,0,0,0], [0,0,0,"1"]]}', 422, "invalid-rows", 1, "row 1, column 3"),
+        (b'{"instances": [[0,0,0,0], [0,0,true,1]]}', 422, "invalid-rows", 1, "row 1, column 2"),
+        (b'{"instances": [[0,0,0,0], [0,null,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
+        (b'{"instances": [[0,0,0,0], [0,[0],1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
+        (b'{"instances": [[0,0,0,0], [0,NaN,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
+        (b'{"instances": [[0,0,0,0], [0,Infinity,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
+        (b'{"instances": [[0,0,0,0], [0,1e999,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
+        (b'{"instances": [[0,0,0,0], [0,0,1.01,1]]}', 422, "invalid-rows", 1, "row 1, column 2 ('c') must be"),
+        (b'{"instances": [[0,0,0,0], [0,-0.01,0,1]]}', 422, "invalid-rows", 1, "from 0 to 1"),
+        (
+            json.dumps({"instances": [ROW] * 51}).encode(),
+            422,
+            "invalid-rows",
+            None,
+            "51 rows; this service",
+        ),
+        (b'{"instances": [[0,0,0,0]], "model": "other"}', 404, "unknown-model", None, "'other'"),
+        (b" " * 20_001, 413, "body-too-large", None, "20000 bytes"),
+    ],
+)
+def test_bad_bodies_are_explained_and_cost_nothing(service, body, status, kind, row, said):
+    http = service.http(service.add_client())
+    found = problem(http.post("/predict", content=body), status, kind)
+    assert said in found["detail"]
+    assert found.get("row") == row
+    assert service.spent() == 0
+
+
+def test_keys(service):
+    key = service.add_client()
+    for headers in (
+        {},
+        {"Authorization": "Basic YQ=="},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer nope"},
+    ):
+        for method, path in (("POST", "/predict"), ("GET", "/budget")):
+            response = service.http().request(method, path, headers=headers)
+            problem(response, 401, "unauthenticated")
+            assert response.headers["www-authenticate"].startswith("Bearer")
+    http = service.http(key)
+    assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
+    service.call(service.ledger.revoke(service.data_plane.lineage, "alice"))
+    problem(http.post("/predict", json={"instances": [ROW]}), 401, "key-revoked")
+    problem(http.get("/budget"), 401, "key-revoked")
+    assert service.spent() == PRICE
+
+
+def test_unknown_paths_and_methods_are_problems(service):
+    problem(service.http().get("/nowhere"), 404, "not-found")
+    problem(service.http().get("/predict"), 405, "method-not-allowed")
+    problem(service.http().get("/models/other"), 404, "unknown-model")
+
+
+def test_an_idempotency_key_names_one_body(service):
+    http = service.http(service.add_client())
+    headers = {"Idempotency-Key": "monday"}
+    first = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
+    again = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
+    assert again["predictions"] == first["predictions"]
+    other = http.post("/predict", json={"instances": [[0.5] * 4]}, headers=headers)
+    problem(other, 422, "idempotency-conflict")
+    assert service.spent() == PRICE
+    too_long = http.post("/predict", json={"instances": [ROW]}, headers={"Idempotency-Key": "k" * 256})
+    problem(too_long, 400, "invalid-request")
+
+
+class Plain:
+    """No privacy at all, so that every answer betrays its row."""
+
+    name = "plain"
+    status = "unproven"
+    cost = Cost((GaussianLoss(1e-3),))
+
+    def release(self, logits, sensitivity, randomness):
+        return softmax(logits)
+
+
+def test_concurrent_replies_are_not_mixed(start, head):
+    service = start(head, Plain())
+    rows = np.random.default_rng(0).uniform(size=(40, 6, 4))
+    expected = softmax(head.logits(head.features(rows.reshape(-1, 4)))).reshape(40, 6, 3)
+    keys = [service.add_client(f"client-{index}") for index in range(4)]
+
+    def ask(index):
+        with service.http(keys[index % 4]) as http:
+            answer = http.post("/predict", json={"instances": rows[index].tolist()})
+            return np.array(answer.json()["predictions"])
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(40)))
+    np.testing.assert_allclose(answers, expected, rtol=1e-12)
+
+
+def test_a_mechanism_that_an_account_does_not_take_is_refused(start, head):
+    service = start(head, Laplace(0.1), accepts="any")
+    http = service.http(service.add_client(accepts="gaussian"))
+    problem(http.post("/predict", json={"instances": [ROW]}), 403, "mechanism-not-accepted")
+    assert service.spent() == 0
+
+
+class Unreadable(CertifiedHead):
+    """A head that must not be asked."""
+
+    def logits(self, phi):
+        raise ZeroDivisionError(f"secret weight {self.weights[0, 0]}")
+
+
+def unreadable(head):
+    return Unreadable(head.certificate, head.weights, head.tensors)
+
+
+def test_a_refusal_never_looks_at_logits(start, head):
+    service = start(unreadable(head), lineage_rho=0.5 * PRICE / 1e12)
+    http = service.http(service.add_client())
+    problem(http.post("/predict", json={"instances": [ROW]}), 403, "budget-exhausted")
+    problem(http.post("/predict", json={"instances": [[9, 9, 9, 9]]}), 422, "invalid-rows")
+
+
+def test_an_unforeseen_error_tells_nothing_and_is_never_refunded(start, head, caplog):
+    service = start(unreadable(head))
+    http = service.http(service.add_client())
+    with caplog.at_level(logging.DEBUG):
+        response = http.post("/predict", json={"instances": [ROW]})
+    problem(response, 500, "internal")
+    assert str(head.weights[0, 0]) not in response.text + caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert service.spent() == PRICE
+
+
+def test_a_row_that_was_charged_and_not_answered_is_answered_for_nothing(start, head):
+    service = start(unreadable(head))
+    http = service.http(service.add_client())
+    problem(http.post("/predict", json={"instances": [ROW]}), 500, "internal")
+    service.data_plane.head = head
+    answer = http.post("/predict", json={"instances": [ROW]}).json()
+    assert answer["receipt"]["charged_rows"] == 0
+    assert http.post("/predict", json={"instances": [ROW]}).json()["predictions"] == answer["predictions"]
+    assert service.spent() == PRICE
+
+
+def test_the_public_page_of_a_model(service):
+    page = service.http().get("/models/colours").json()
+    assert service.http().get("/models").json() == {"models": ["colours"]}
+    assert page["mechanism"] == "gaussian"
+    assert page["mechanism_status"] == page["status"] == "proven"
+    assert page["weight_sensitivity"] > 0
+    assert not {"weights_sha256", "lineage", "created"} & set(page)
+
+
+def test_health_and_documentation(service):
+    http = service.http()
+    assert http.get("/livez").json() == {"status": "live"}
+    assert http.get("/readyz").json() == {"status": "ready"}
+    assert http.get("/docs").status_code == 200
+    paths = http.get("/openapi.json").json()["paths"]
+    assert {"/predict", "/budget", "/models/{name}", "/livez", "/readyz"} <= set(paths)
+    assert "requestBody" in paths["/predict"]["post"]

@@ -1,0 +1,46 @@
+"""Imports point one way: dpserve -> service, audit -> training -> mechanisms -> accounting."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ALLOWED = {
+    "accounting": set(),
+    "mechanisms": {"accounting"},
+    "training": {"accounting", "mechanisms"},
+    "service": {"accounting", "mechanisms", "training"},
+    "audit": {"accounting", "mechanisms", "training"},
+    "dpserve": {"accounting", "audit", "mechanisms", "service", "training"},
+}
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_imports_point_one_way(package):
+    files = list((ROOT / package).rglob("*.py"))
+    assert files
+    for path in files:
+        wrong = set(imported(path)) & (ALLOWED.keys() - ALLOWED[package] - {package})
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def test_serving_imports_nothing_heavy():
+    """The service of a certified head starts without torch, scikit-learn, optimisers or dp-accounting."""
+    program = (
+        "import sys, dpserve.cli, dpserve.commands.serving, service.run;"
+        "print([name for name in ('torch', 'sklearn', 'scipy.optimize', 'scipy.stats', 'dp_accounting', 'opendp')"
+        " if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,26 @@
+"""The public choices of a training run."""
+
+from dataclasses import dataclass
+
+from training.certificate import derive
+from training.errors import TrainingError
+from training.feature_maps import FeatureMap
+
+DEFAULT_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau."""
+
+    name: str
+    feature_map: FeatureMap
+    strong_convexity: float
+    tolerance: float = DEFAULT_TOLERANCE
+
+    def __post_init__(self) -> None:
+        """Refuse what no certificate could be made for."""
+        try:
+            derive(self.strong_convexity, self.tolerance, self.feature_map.dimension)
+        except ValueError as error:
+            raise TrainingError(str(error)) from error
