@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from training.published.bounds import Topology
-from training.published.losses import Objective, batch_loss, record_losses
-from training.published.network import Activation, Layer, Parameters, initial_parameters, logits
+from training.published.losses import batch_loss, record_losses
+from training.published.network import Layer, Parameters, initial_parameters, logits
+from training.published.setting import Activation, Objective
 
 _ADAM_EPSILON = 1e-7
 """Keras' default, where the paper's figures come from; PyTorch's is 1e-8."""

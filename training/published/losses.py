@@ -14,14 +14,12 @@ As alpha tends to 0 the first tends to the mean cross-entropy and the second to 
 """
 
 import math
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-Objective = Literal["cross-entropy", "per-record", "per-record-and-class"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+from training.published.setting import Objective
 
 
 def record_losses(logits: Tensor, y: Tensor) -> Tensor:

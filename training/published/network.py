@@ -6,14 +6,13 @@ weights depend on its own seed alone, not on how many others are in the stack or
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from training.published.bounds import Topology
-
-Activation = Literal["tanh", "sigmoid"]
+from training.published.setting import Activation
 
 
 class Layer(NamedTuple):

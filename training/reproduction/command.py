@@ -1,0 +1,165 @@
+"""`reproduce`: rerun a published paper. Registered by the command line; it holds no logic of its own."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from training.reproduction import printed
+
+if TYPE_CHECKING:
+    from training.reproduction.presentation import Comparison
+    from training.reproduction.results import Accuracies, Plan
+
+app = typer.Typer(name="reproduce", help="Rerun a published paper: its figures beside ours.", no_args_is_help=True)
+
+_UNPROVEN = (
+    "Algorithm 1 is unproven: with three or more classes no finite epsilon holds for it, and its sensitivities are no "
+    "worst-case bounds. The epsilons are the claimed ones."
+)
+
+
+@app.callback()
+def _papers() -> None:
+    """Rerun a published paper: its figures beside ours."""
+
+
+@app.command("lu2022")
+def lu2022(
+    dataset: Annotated[str, typer.Option(help=f"One of {', '.join(printed.ROWS)}.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
+    ] = None,
+    bounds: Annotated[
+        bool, typer.Option("--bounds", help="Only the closed forms: Table VI's row. Needs no data.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Independent repeats; the paper has 10.")] = printed.REPEATS,
+    epsilons: Annotated[str, typer.Option(help="Separated by commas; claimed, of one release.")] = ",".join(
+        f"{epsilon:g}" for epsilon in printed.EPSILONS
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Everything follows from it.")] = 0,
+    n: Annotated[int | None, typer.Option(min=1, help="Records of a training set, if not the paper's.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="The risk factor, if not the paper's.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training; the paper has 100.")] = printed.EPOCHS,
+    search_alpha: Annotated[
+        bool, typer.Option("--search-alpha", help="Also search alpha as Section 5.3 does.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where CSV, PNG and finished pieces go.")] = Path("reproduction"),
+    machine: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Lu et al. 2022: Table V's and VI's row of a data set, and the points of its Acc_Loss figure."""
+    row = printed.row(dataset)
+    if bounds:
+        from training.reproduction import presentation
+
+        _show_bounds(row.dataset, presentation.closed_form(row), machine)
+        return
+    if data_dir is None:
+        raise ValueError("name the directory of the data set's files with --data-dir or DPSERVE_DATA_DIR")
+    from training.reproduction.results import Plan
+
+    plan = Plan(dataset, repeats, _numbers(epsilons), seed, n=n, alpha=alpha, epochs=epochs)
+    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha)
+
+
+def _rerun(plan: "Plan", data_dir: Path, out: Path, machine: bool, *, search_alpha: bool) -> None:
+    from training.reproduction import experiment, presentation
+    from training.reproduction.store import ResultStore
+
+    store = ResultStore(out / "pieces")
+    with _progress() as progress:
+        progress(f"reading {plan.dataset}", 0.0)
+        samples = experiment.draw_samples(plan, data_dir)
+        results = experiment.run(plan, samples, store, progress)
+        search = experiment.search_alpha(plan, samples, store, progress) if search_alpha else None
+    tables, figure = presentation.write_csv(results, out)
+    plot = out / f"{plan.dataset}-accuracy-loss.png"
+    presentation.write_plot(results, plot)
+    if machine:
+        content = presentation.as_dict(results)
+        if search is not None:
+            content["alpha_search"] = presentation.search_as_dict(*search)
+        typer.echo(json.dumps(content, indent=1))
+        return
+    console = Console()
+    console.print(f"{plan.dataset}: {results.source}; {plan.repeats} repeats of n = {plan.records}, seed {plan.seed}")
+    console.print(_comparison_table("Table V", presentation.measured(results)))
+    console.print(_comparison_table("Table VI", presentation.closed_form(plan.printed_row)))
+    console.print(_points_table(presentation.points(results.curves)))
+    if search is not None:
+        console.print(_search_table(*search))
+    console.print(_UNPROVEN, style="yellow")
+    console.print(f"Written: {tables}, {figure}, {plot}")
+
+
+def _show_bounds(dataset: str, rows: "Sequence[Comparison]", machine: bool) -> None:
+    if machine:
+        typer.echo(
+            json.dumps({"dataset": dataset, "status": "unproven", "table_vi": [r.as_dict() for r in rows]}, indent=1)
+        )
+        return
+    console = Console()
+    console.print(_comparison_table(f"{dataset}: the published bounds (unproven)", rows))
+
+
+def _comparison_table(title: str, rows: "Sequence[Comparison]") -> Table:
+    from training.reproduction.presentation import number
+
+    table = Table(
+        "", "ours", "spread", "printed", "off by", "same digits", "in spreads", title=title, title_justify="left"
+    )
+    for row in rows:
+        error, spreads = row.relative_error, row.spreads_off
+        table.add_row(
+            row.quantity,
+            number(row.ours),
+            number(row.spread),
+            number(row.printed),
+            "" if error is None else f"{error:+.2%}",
+            {True: "yes", False: "no", None: ""}[row.same_digits],
+            "" if spreads is None else f"{spreads:+.1f}",
+        )
+    return table
+
+
+def _points_table(rows: "Sequence[dict[str, Any]]") -> Table:
+    mechanisms = list(dict.fromkeys(f"{row['mechanism']} ({row['status']})" for row in rows))
+    table = Table("epsilon", *mechanisms, title="Acc_Loss, mean and spread", title_justify="left")
+    for epsilon in sorted({row["epsilon"] for row in rows}):
+        cells = {f"{row['mechanism']} ({row['status']})": row for row in rows if row["epsilon"] == epsilon}
+        shown = (cells.get(mechanism) for mechanism in mechanisms)
+        table.add_row(
+            f"{epsilon:g}", *("" if c is None else f"{c['accuracy_loss']:.4f} {c['spread'] or 0:.4f}" for c in shown)
+        )
+    return table
+
+
+def _search_table(best: float, found: "Sequence[Accuracies]") -> Table:
+    from training.reproduction.presentation import search_as_dict
+
+    table = Table("alpha", "train", "test", title=f"alpha closest to cross-entropy: {best:g}", title_justify="left")
+    for row in search_as_dict(best, found)["searched"]:
+        table.add_row(f"{row['alpha']:g}", f"{row['train']:.4f}", f"{row['test']:.4f}")
+    return table
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"numbers separated by commas are expected, not {text!r}") from None
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[str, float], None]]":
+    """A bar on stderr, which leaves stdout to the results."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)

@@ -1,0 +1,185 @@
+"""Results beside the paper's figures: as values for machines, as CSV, as a plot and as text."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from training.published import bounds
+from training.reproduction import printed
+from training.reproduction.results import Accuracies, Curve, Results
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One figure of ours beside the paper's. spread: the standard deviation over repeats; None for closed forms."""
+
+    quantity: str
+    ours: float
+    spread: float | None
+    printed: float | None
+
+    @property
+    def relative_error(self) -> float | None:
+        """ours / printed - 1, where something is printed."""
+        return None if self.printed is None or self.printed == 0 else self.ours / self.printed - 1
+
+    @property
+    def same_digits(self) -> bool | None:
+        """Whether ours rounds to the printed figure: the paper gives four decimals, of Delta omega two digits."""
+        return None if self.printed is None else round(self.ours, 4) == self.printed
+
+    @property
+    def spreads_off(self) -> float | None:
+        """How many spreads ours is away from the printed figure; None where nothing is printed or spread."""
+        if self.printed is None or not self.spread:
+            return None
+        return (self.ours - self.printed) / self.spread
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "quantity": self.quantity,
+            "ours": self.ours,
+            "spread": self.spread,
+            "printed": self.printed,
+            "relative_error": self.relative_error,
+            "same_digits": self.same_digits,
+            "spreads_off": self.spreads_off,
+        }
+
+
+def closed_form(row: printed.Row) -> tuple[Comparison, ...]:
+    """Table VI's row and Table V's stability column, which need no data."""
+    ours = bounds.claimed_sensitivities(row.topology, row.n, l2_regulariser=printed.L2_REGULARISER)
+    return (
+        Comparison("rho", ours.lipschitz, None, row.rho),
+        Comparison("Delta omega", ours.weight, None, row.weight),
+        Comparison("Delta z", ours.neuron, None, row.neuron),
+        Comparison("Delta p", ours.probability, None, row.probability),
+        Comparison("exp(2 Delta z) - 1", bounds.untruncated_probability(ours.neuron), None, None),
+        Comparison("OARO stability", ours.oaro, None, row.oaro),
+    )
+
+
+def measured(results: Results) -> tuple[Comparison, ...]:
+    """Table V's row: training and test accuracy and their gap for each training loss."""
+    row = results.plan.printed_row
+    return tuple(
+        comparison
+        for accuracies in results.accuracies
+        for comparison in _table_v(
+            accuracies, row.cross_entropy if accuracies.objective == "cross-entropy" else row.convexified
+        )
+    )
+
+
+def _table_v(accuracies: Accuracies, theirs: tuple[float, float]) -> Iterator[Comparison]:
+    gaps = [train - test for train, test in zip(accuracies.train, accuracies.test, strict=True)]
+    figures = {"train": (accuracies.train, theirs[0]), "test": (accuracies.test, theirs[1])}
+    figures["gap"] = (tuple(gaps), theirs[0] - theirs[1])
+    for what, (ours, paper) in figures.items():
+        yield Comparison(f"{accuracies.objective}: {what}", fmean(ours), spread(ours), paper)
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The standard deviation over repeats, or None for a single one."""
+    return stdev(values) if len(values) > 1 else None
+
+
+def points(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """The points of the Acc_Loss figure. Figures 3 to 13 print no numbers to stand beside them."""
+    return [
+        {
+            "mechanism": curve.name,
+            "status": curve.status,
+            "epsilon": epsilon,
+            "accuracy_loss": fmean(losses),
+            "spread": spread(losses),
+        }
+        for curve in curves
+        for epsilon, losses in sorted(curve.losses.items())
+    ]
+
+
+def as_dict(results: Results) -> dict[str, Any]:
+    """Everything, for JSON."""
+    plan = results.plan
+    return {
+        "dataset": plan.dataset,
+        "source": results.source,
+        "seed": plan.seed,
+        "repeats": plan.repeats,
+        "n": plan.records,
+        "epochs": plan.epochs,
+        "alpha": plan.risk_factor,
+        "reading": plan.reading,
+        "table_v": [comparison.as_dict() for comparison in measured(results)],
+        "table_vi": [comparison.as_dict() for comparison in closed_form(plan.printed_row)],
+        "accuracy_loss": points(results.curves),
+    }
+
+
+def search_as_dict(best: float, found: Sequence[Accuracies]) -> dict[str, Any]:
+    """The alpha search, for JSON."""
+    searched = [
+        {"alpha": a.alpha, "train": fmean(a.train), "test": fmean(a.test), "spread": [spread(a.train), spread(a.test)]}
+        for a in found
+    ]
+    return {"closest_to_cross_entropy": best, "searched": searched}
+
+
+def write_csv(results: Results, directory: Path) -> tuple[Path, Path]:
+    """Write `DATASET-tables.csv` and `DATASET-accuracy-loss.csv`."""
+    plan = results.plan
+    directory.mkdir(parents=True, exist_ok=True)
+    tables = directory / f"{plan.dataset}-tables.csv"
+    figure = directory / f"{plan.dataset}-accuracy-loss.csv"
+    comparisons = (*measured(results), *closed_form(plan.printed_row))
+    _write_rows(tables, [comparison.as_dict() for comparison in comparisons])
+    _write_rows(figure, points(results.curves))
+    return tables, figure
+
+
+def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_plot(results: Results, path: Path) -> None:
+    """The Acc_Loss figure as PNG, mean and one spread. Raises ImportError with what to install without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plotting needs matplotlib: pip install 'dpserve[plot]'") from error
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for curve in results.curves:
+        epsilons = sorted(curve.losses)
+        means = [fmean(curve.losses[epsilon]) for epsilon in epsilons]
+        errors = [spread(curve.losses[epsilon]) or 0.0 for epsilon in epsilons]
+        style = "--" if curve.status == "unproven" else "-"
+        axes.errorbar(
+            epsilons, means, yerr=errors, linestyle=style, marker="o", capsize=2, label=f"{curve.name} ({curve.status})"
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("epsilon of one release (as claimed where unproven; mu for Gaussian noise)")
+    axes.set_ylabel("Acc_Loss (Eq. 31)")
+    axes.set_title(f"{results.plan.dataset}: {results.plan.repeats} repeats, mean and one standard deviation")
+    axes.legend(fontsize="small")
+    axes.grid(visible=True, alpha=0.3)
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A figure as the paper prints it."""
+    if value is None:
+        return ""
+    return f"{value:.{digits}f}" if math.isfinite(value) else str(value)

@@ -1,0 +1,48 @@
+"""Finished pieces of a reproduction on disk, so that an interrupted run goes on where it stopped.
+
+A piece is named by a digest of everything that its result depends on. A file appears whole or not at all, and a file
+that does not describe the piece asked for is not used.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Piece = Mapping[str, Any]
+"""What a result depends on, in JSON's types."""
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """A directory of results, one JSON file for each piece."""
+
+    directory: Path
+
+    def result(self, piece: Piece, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The stored result of the piece, or the computed one, which is stored first."""
+        text = json.dumps(piece, sort_keys=True)
+        path = self.directory / f"{piece['name']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        found = _stored(path, text)
+        if found is not None:
+            return found
+        result = compute()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(json.dumps({"piece": json.loads(text), "result": result}, indent=1), "utf-8")
+        draft.rename(path)
+        return result
+
+
+def _stored(path: Path, text: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    if not isinstance(content, dict) or content.get("piece") != json.loads(text):
+        return None
+    result = content.get("result")
+    return result if isinstance(result, dict) else None
