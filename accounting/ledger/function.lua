@@ -40,7 +40,7 @@ local function text(value)
 end
 
 local function read_account(key)
-  local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'revoked', 'rows')
+  local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'revoked')
   if not fields[1] then
     return nil
   end
@@ -49,7 +49,6 @@ local function read_account(key)
     spent = amount(fields[2]),
     accepts = fields[3],
     revoked = fields[4] == '1',
-    rows = amount(fields[5]),
   }
 end
 
@@ -158,7 +157,6 @@ end
 
 local function add_to_account(key, tally, request, releases)
   redis.call('HINCRBY', key, 'spent', text(request.price * releases))
-  redis.call('HINCRBY', key, 'rows', text(releases))
   redis.call('HINCRBY', tally, request.cost, text(releases))
 end
 
@@ -278,7 +276,7 @@ local function open_lineage(keys, args)
     return {'exists'}
   end
   redis.call('HSET', keys[1], 'limit', text(amount(args[3])), 'spent', '0', 'accepts', args[4],
-    'delta', args[5], 'created', args[6], 'rows', '0', 'seq', '0')
+    'delta', args[5], 'created', args[6], 'seq', '0')
   return {'opened'}
 end
 
@@ -295,19 +293,19 @@ local function add_client(keys, args)
     return {'key-in-use'}
   end
   redis.call('HSET', keys[4], 'limit', text(amount(args[3])), 'spent', '0', 'accepts', args[4],
-    'delta', args[5], 'created', args[6], 'rows', '0', 'revoked', '0', 'digest', args[8])
+    'delta', args[5], 'created', args[6], 'revoked', '0', 'digest', args[8])
   redis.call('SADD', keys[2], args[7])
   redis.call('HSET', keys[3], args[8], args[7])
   return {'added'}
 end
 
--- KEYS  an account.  ARGV  limit, accepts, delta
+-- KEYS  an account, its tally.  ARGV  limit, accepts, delta
 local function set_budget(keys, args)
   local account = read_account(keys[1])
   if not account then
     return {'unknown'}
   end
-  if args[4] == 'gaussian' and account.accepts ~= 'gaussian' and account.rows > 0 then
+  if args[4] == 'gaussian' and account.accepts ~= 'gaussian' and redis.call('EXISTS', keys[2]) == 1 then
     return {'too-late'}
   end
   redis.call('HSET', keys[1], 'limit', text(amount(args[3])), 'accepts', args[4], 'delta', args[5])

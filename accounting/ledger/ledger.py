@@ -198,7 +198,8 @@ class Ledger:
         AcceptsTooLate if an account that accepted any charge would, after its first release, accept only
         Gaussian ones: that would choose the conversion by looking at what was charged.
         """
-        await self._set_budget(LineageKeys(lineage).account, budget, UnknownLineage(lineage))
+        keys = LineageKeys(lineage)
+        await self._set_budget(keys.account, keys.tally, budget, UnknownLineage(lineage))
         return await self.lineage(lineage)
 
     async def add_client(
@@ -238,7 +239,8 @@ class Ledger:
 
     async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
         """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
-        await self._set_budget(LineageKeys(lineage).client(client).account, budget, UnknownClient(client))
+        keys = LineageKeys(lineage).client(client)
+        await self._set_budget(keys.account, keys.tally, budget, UnknownClient(client))
         return await self.client(lineage, client)
 
     async def revoke(self, lineage: str, client: str) -> None:
@@ -272,8 +274,8 @@ class Ledger:
             entries = [entry for found in await asyncio.gather(*calls) for entry in found]
         return [wire.read_receipt(entry) for entry in entries]
 
-    async def _set_budget(self, account: str, budget: Budget, unknown: LedgerRefusal) -> None:
-        (status,) = await self._store.call("set_budget", [account], wire.budget_arguments(budget))
+    async def _set_budget(self, account: str, tally: str, budget: Budget, unknown: LedgerRefusal) -> None:
+        (status,) = await self._store.call("set_budget", [account, tally], wire.budget_arguments(budget))
         if status == b"unknown":
             raise unknown
         if status == b"too-late":
