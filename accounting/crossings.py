@@ -17,10 +17,8 @@ class Bracket(NamedTuple):
     unmet: float
 
 
-def crossing(
-    function: Callable[[float], float], met: float, unmet: float, tolerance: float = 2.0**-50
-) -> Bracket:
-    """Narrow a bracket to a relative width of `tolerance` by Chandrupatla's method.
+def crossing(function: Callable[[float], float], met: float, unmet: float, tolerance: float = 2.0**-50) -> Bracket:
+    """Narrow a bracket to a relative width of `tolerance`, or to an exact zero, by Chandrupatla's method.
 
     Inverse quadratic interpolation where the last three points promise that it works, bisection otherwise
     (Chandrupatla 1997, Advances in Engineering Software 28(3)). `met` and `unmet` may lie either way round.

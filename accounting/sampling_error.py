@@ -55,13 +55,18 @@ def transcript_error(rho: float) -> float:
         return 0.0
     largest = min(rho, LARGEST_ROW_RHO)
     per_release = DRAWS_PER_ROW * DISTANCE_PER_DRAW
-    shifted = max(_shifted(s) / s for s in (LEAST_ROW_RHO, largest))
+    shifted = max(missed(s, per_release) / s for s in (LEAST_ROW_RHO, largest))
     return (rho / LEAST_ROW_RHO * per_release + rho * shifted) * (1 + 2.0**-20)
 
 
-def _shifted(rho: float) -> float:
-    """Return g(rho): how likely the other data set makes what the sampler fails to cover under this one."""
-    surprise = -math.log(DRAWS_PER_ROW * DISTANCE_PER_DRAW)
+def missed(rho: float, level: float) -> float:
+    """Return g: how likely what has probability at most `level` under one law is under a rho-zCDP neighbour.
+
+    exp(-(sqrt(ln(1/level)) - sqrt(rho))^2), for rho below ln(1/level).
+    """
+    surprise = -math.log(level)
+    if rho >= surprise:
+        return 1.0
     return math.exp(-((math.sqrt(surprise) - math.sqrt(rho)) ** 2))
 
 

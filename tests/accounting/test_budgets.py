@@ -1,0 +1,107 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import conversions, picorho, sampling_error
+from accounting.budgets import Accepts, Budget
+
+accounts: st.SearchStrategy[Accepts] = st.sampled_from(["gaussian", "any"])
+epsilons = st.floats(math.log(1e-3), math.log(50)).map(math.exp)
+deltas = st.floats(math.log(1e-7), math.log(1e-2)).map(math.exp)
+
+
+@given(epsilon=epsilons, delta=deltas, accepts=accounts)
+def test_a_budget_in_epsilon_never_exceeds_it_and_wastes_next_to_nothing(
+    epsilon: float, delta: float, accepts: Accepts
+) -> None:
+    budget = Budget.from_epsilon_delta(epsilon, delta, accepts)
+    reported = budget.epsilon_at(budget.picorho)
+
+    assert reported <= epsilon
+    assert reported >= epsilon - 1e-4 * max(epsilon, 1e-3)
+
+
+@given(epsilon=epsilons, delta=deltas)
+def test_epsilon_holds_for_the_noise_as_drawn(epsilon: float, delta: float) -> None:
+    """The ideal curve at the reported epsilon, plus the sampler's error, stays within delta."""
+    budget = Budget.from_epsilon_delta(epsilon, delta, "gaussian")
+    rho = picorho.to_rho(budget.picorho)
+    ideal = conversions.gaussian_delta(conversions.mu_of_rho(rho), budget.epsilon_at(budget.picorho))
+
+    assert ideal + sampling_error.transcript_error(rho) <= delta * (1 + 1e-12)
+
+
+@given(belief=st.floats(0.51, 0.999), delta=deltas, accepts=accounts)
+def test_a_budget_in_posterior_belief_never_exceeds_it(belief: float, delta: float, accepts: Accepts) -> None:
+    budget = Budget.from_posterior_belief(belief, delta, accepts)
+    reached = budget.posterior_belief_at(budget.picorho)
+
+    assert belief - 1e-4 <= reached <= belief * (1 + 1e-12)
+    assert budget.epsilon_at(budget.picorho) < math.log(belief / (1 - belief))
+
+
+@given(advantage=st.floats(1e-3, 0.99), delta=deltas, accepts=accounts)
+def test_a_budget_in_membership_advantage_never_exceeds_it(advantage: float, delta: float, accepts: Accepts) -> None:
+    budget = Budget.from_advantage(advantage, delta, accepts)
+
+    assert budget.advantage_at(budget.picorho) <= advantage * (1 + 1e-12)
+    if accepts == "gaussian":
+        assert budget.advantage_at(budget.picorho) >= advantage * (1 - 1e-3)
+
+
+@given(rho=st.floats(1e-9, 100), delta=deltas, accepts=accounts)
+def test_rho_and_mu_round_down(rho: float, delta: float, accepts: Accepts) -> None:
+    assert Budget.from_rho(rho, 1e-4, accepts).picorho <= rho * 1e12
+    assert Budget.from_mu(math.sqrt(2 * rho), 1e-4).picorho <= rho * 1e12 * (1 + 1e-15)
+
+
+@given(amounts=st.lists(st.integers(0, 10**13), min_size=2, max_size=2), delta=deltas, accepts=accounts)
+def test_every_report_grows_with_what_was_spent(amounts: list[int], delta: float, accepts: Accepts) -> None:
+    less, more = sorted(amounts)
+    budget = Budget(10**13, accepts, delta)
+
+    assert budget.epsilon_at(less) <= budget.epsilon_at(more) * (1 + 1e-12)
+    assert budget.posterior_belief_at(less) <= budget.posterior_belief_at(more) * (1 + 1e-12)
+    assert budget.advantage_at(less) <= budget.advantage_at(more) * (1 + 1e-9)
+
+
+@given(delta=deltas, accepts=accounts)
+def test_a_gaussian_account_buys_more_than_one_for_any_charges(delta: float, accepts: Accepts) -> None:
+    assert Budget.from_epsilon_delta(1, delta, "gaussian").picorho > Budget.from_epsilon_delta(1, delta, "any").picorho
+
+
+@given(delta=deltas, accepts=accounts)
+def test_nothing_spent_says_nothing(delta: float, accepts: Accepts) -> None:
+    budget = Budget(10**10, accepts, delta)
+
+    assert budget.epsilon_at(0) == 0
+    assert budget.posterior_belief_at(0) == 0.5
+    assert budget.advantage_at(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Budget.from_epsilon_delta(-1, 1e-6, "any"), "epsilon must be a finite number above 0"),
+        (lambda: Budget.from_epsilon_delta(math.nan, 1e-6, "any"), "epsilon must be a finite number above 0"),
+        (lambda: Budget.from_epsilon_delta(1, 1.0, "any"), "delta must lie strictly between 0 and 1"),
+        (lambda: Budget.from_epsilon_delta(1, 0.0, "gaussian"), "delta must lie strictly between 0 and 1"),
+        (lambda: Budget.from_epsilon_delta(1e5, 1e-3, "any"), "rho must lie above 0 and within 9007.2"),
+        (lambda: Budget.from_rho(0, 1e-6, "any"), "rho must lie above 0"),
+        (lambda: Budget.from_rho(1e-13, 1e-6, "any"), "at least 1e-12 rho"),
+        (lambda: Budget.from_mu(0, 1e-6), "mu must be a finite number above 0"),
+        (lambda: Budget.from_posterior_belief(1, 1e-6, "any"), r"strictly between 0\.5 and 1"),
+        (lambda: Budget.from_posterior_belief(0.5, 1e-6, "any"), r"strictly between 0\.5 and 1"),
+        (lambda: Budget.from_posterior_belief(0.5001, 1e-6, "any"), r"must be above 0\.500244"),
+        (lambda: Budget.from_advantage(1, 1e-6, "any"), "the membership advantage must lie strictly between"),
+        (lambda: Budget.from_rho(1, 1e-18, "any"), "delta must be at least 1.65e-15 for a budget of 1 rho"),
+        (lambda: Budget(1, "both", 1e-6), "an account accepts 'gaussian' or 'any' charges"),  # type: ignore[arg-type]
+        (lambda: Budget(-1, "any", 1e-6), "a budget must lie between 0 and"),
+        (lambda: Budget(2**53, "any", 1e-6), "a budget must lie between 0 and"),
+    ],
+)
+def test_nonsense_is_refused_with_the_valid_range(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,210 @@
+import math
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting import gaussian_mechanism
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from accounting import conversions
+from accounting.conversions import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    mu_of_rho,
+    rdp_epsilon,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_rho,
+)
+
+REPRESENTABLE = mpmath.mpf(10) ** -300
+
+
+def log_uniform(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(math.log(low), math.log(high)).map(math.exp)
+
+
+rhos = log_uniform(1e-12, 1e6)
+epsilons = log_uniform(1e-6, 1e3)
+deltas = st.one_of(log_uniform(1e-300, 0.5), log_uniform(1e-6, 0.5).map(lambda gap: 1 - gap))
+
+
+def gaussian_delta_to_many_digits(mu: float, epsilon: float) -> mpmath.mpf:
+    with mpmath.workdps(420 if mu < 1e-3 else 140):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+
+        def cdf(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+        return cdf(-e / m + m / 2) - mpmath.exp(e) * cdf(-e / m - m / 2)
+
+
+def zcdp_delta_to_many_digits(rho: float, epsilon: float) -> mpmath.mpf:
+    """Canonne, Kamath and Steinke's bound at its best order, by bisection on a log scale."""
+    with mpmath.workdps(60):
+        r, e = mpmath.mpf(rho), mpmath.mpf(epsilon)
+        low, high = mpmath.mpf(10) ** -400, 2 * max(mpmath.mpf(1), (e + 1) / (2 * r))
+        while high / low > 1 + mpmath.mpf(10) ** -25:
+            x = mpmath.sqrt(low * high)
+            if r * (2 * x + 1) - e - mpmath.log1p(1 / x) > 0:
+                high = x
+            else:
+                low = x
+        return mpmath.exp(low * ((1 + low) * r - e) - low * mpmath.log1p(1 / low) - mpmath.log1p(low))
+
+
+class TestGaussianCurve:
+    @settings(max_examples=150, deadline=None)
+    @given(rho=rhos, deviations=st.floats(-6, 37))
+    def test_delta_is_never_below_the_exact_one_and_close(self, rho: float, deviations: float) -> None:
+        mu = math.sqrt(2 * rho)
+        epsilon = max(0.0, mu * mu / 2 + mu * deviations)
+        reference = gaussian_delta_to_many_digits(mu, epsilon)
+        assume(reference > REPRESENTABLE)
+
+        excess = float(gaussian_delta(mu, epsilon) / reference - 1)
+
+        assert 0 <= excess <= 1e-9
+
+    @given(rho=rhos, delta=deltas)
+    def test_epsilon_meets_delta_and_no_smaller_one_does(self, rho: float, delta: float) -> None:
+        mu = math.sqrt(2 * rho)
+        epsilon = gaussian_epsilon(mu, delta)
+
+        assert gaussian_delta(mu, epsilon) <= delta * (1 + 1e-12)
+        if epsilon > 0:
+            assert gaussian_delta(mu, epsilon * (1 - 1e-9)) > delta * (1 - 1e-9)
+
+    @given(epsilon=epsilons, delta=deltas)
+    def test_mu_meets_epsilon_and_delta_and_no_larger_one_does(self, epsilon: float, delta: float) -> None:
+        mu = gaussian_mu(epsilon, delta)
+
+        assert gaussian_delta(mu, epsilon) <= delta * (1 + 1e-12)
+        assert gaussian_delta(mu * (1 + 1e-9), epsilon) > delta * (1 - 1e-9)
+
+    @given(rho=rhos, factor=st.floats(1.0001, 10), epsilon=epsilons)
+    def test_delta_grows_with_mu_and_falls_with_epsilon(self, rho: float, factor: float, epsilon: float) -> None:
+        mu = math.sqrt(2 * rho)
+
+        assert gaussian_delta(mu * factor, epsilon) >= gaussian_delta(mu, epsilon) * (1 - 1e-9)
+        assert gaussian_delta(mu, epsilon * factor) <= gaussian_delta(mu, epsilon) * (1 + 1e-9)
+
+    @given(epsilon=epsilons, delta=deltas, factor=st.floats(1.0001, 10))
+    def test_mu_grows_with_epsilon_and_with_delta(self, epsilon: float, delta: float, factor: float) -> None:
+        mu = gaussian_mu(epsilon, delta)
+
+        assert gaussian_mu(epsilon * factor, delta) >= mu * (1 - 1e-12)
+        assert gaussian_mu(epsilon, 1 - (1 - delta) / factor) >= mu * (1 - 1e-12)
+
+    @settings(max_examples=50, deadline=None)
+    @given(sigma=log_uniform(0.05, 1e3), delta=log_uniform(1e-12, 0.1))
+    def test_agrees_with_dp_accounting(self, sigma: float, delta: float) -> None:
+        theirs = gaussian_mechanism.get_epsilon_gaussian(sigma, delta, tol=1e-13)
+        assume(theirs > 1e-5)
+
+        assert gaussian_epsilon(1 / sigma, delta) == pytest.approx(theirs, rel=1e-6)
+        assert gaussian_mu(theirs, delta) == pytest.approx(1 / sigma, rel=1e-6)
+
+    def test_nothing_spent_costs_nothing(self) -> None:
+        assert gaussian_delta(0.0, 1.0) == 0
+        assert gaussian_epsilon(0.0, 1e-6) == 0
+
+    @pytest.mark.parametrize(
+        ("mu", "epsilon"), [(5e-324, 1e3), (1e-300, 0.0), (1e-160, 1.0), (1e6, 0.0), (1e6, 1e11), (1e-100, 1e11)]
+    )
+    def test_extremes_neither_overflow_nor_leave_the_unit_interval(self, mu: float, epsilon: float) -> None:
+        assert 0 < gaussian_delta(mu, epsilon) <= 1
+
+
+class TestConcentratedCurve:
+    @settings(max_examples=100, deadline=None)
+    @given(rho=rhos, surprise=st.floats(0, 680))
+    def test_delta_is_never_below_the_best_order_and_close(self, rho: float, surprise: float) -> None:
+        epsilon = rho + 2 * math.sqrt(rho * surprise)
+        reference = zcdp_delta_to_many_digits(rho, epsilon)
+        assume(reference > REPRESENTABLE)
+
+        excess = float(zcdp_delta(rho, epsilon) / reference - 1)
+
+        assert -1e-20 <= excess <= 1e-9
+
+    @given(rho=rhos, delta=deltas)
+    @example(rho=1e-12, delta=1e-300)
+    @example(rho=1e6, delta=1 - 1e-6)
+    def test_lies_between_the_exact_gaussian_and_the_first_zcdp_conversion(self, rho: float, delta: float) -> None:
+        epsilon = zcdp_epsilon(rho, delta)
+
+        assert epsilon >= gaussian_epsilon(math.sqrt(2 * rho), delta) * (1 - 1e-9)
+        assert epsilon <= (rho + 2 * math.sqrt(rho * -math.log(delta))) * (1 + 1e-9)
+
+    @given(rho=rhos, delta=deltas)
+    def test_epsilon_and_delta_agree(self, rho: float, delta: float) -> None:
+        epsilon = zcdp_epsilon(rho, delta)
+
+        assert zcdp_delta(rho, epsilon) <= delta * (1 + 1e-9)
+        if epsilon > 0:
+            assert zcdp_delta(rho, epsilon) >= delta * (1 - 1e-9)
+
+    @given(epsilon=epsilons, delta=deltas)
+    def test_rho_meets_epsilon_and_no_larger_one_does(self, epsilon: float, delta: float) -> None:
+        rho = zcdp_rho(epsilon, delta)
+
+        assert zcdp_epsilon(rho, delta) <= epsilon
+        assert zcdp_epsilon(rho * (1 + 1e-9), delta) > epsilon * (1 - 1e-9)
+
+    @given(rho=rhos, delta=deltas, factor=st.floats(1.0001, 10))
+    def test_epsilon_grows_with_rho_and_falls_with_delta(self, rho: float, delta: float, factor: float) -> None:
+        epsilon = zcdp_epsilon(rho, delta)
+
+        assert zcdp_epsilon(rho * factor, delta) >= epsilon * (1 - 1e-12)
+        assert zcdp_epsilon(rho, delta / factor) >= epsilon * (1 - 1e-12)
+
+    @settings(max_examples=30, deadline=None)
+    @given(rho=log_uniform(1e-4, 10), delta=log_uniform(1e-12, 1e-2))
+    def test_agrees_with_dp_accounting_at_our_order(self, rho: float, delta: float) -> None:
+        """Its conversion is the same proposition, at the orders it is given."""
+        orders = 1 + np.geomspace(1e-3, 1e5, 4001)
+        accountant = dp_accounting.rdp.RdpAccountant(orders)
+        accountant.compose(dp_accounting.ZCDpEvent(rho))
+
+        assert zcdp_epsilon(rho, delta) == pytest.approx(accountant.get_epsilon(delta), rel=1e-5)
+
+    @given(rho=log_uniform(1e-6, 10), delta=log_uniform(1e-30, 0.1))
+    def test_renyi_divergences_of_a_zcdp_mechanism_give_no_less(self, rho: float, delta: float) -> None:
+        orders = 1 + np.geomspace(1e-4, 1e6, 2001)
+        epsilon, order = rdp_epsilon(orders, rho * orders, delta)
+
+        assert epsilon >= zcdp_epsilon(rho, delta) * (1 - 1e-12)
+        assert epsilon <= zcdp_epsilon(rho, delta) * 1.01 + 1e-9
+        assert order in orders
+
+
+@given(rho=rhos)
+def test_mu_of_rho_is_never_below(rho: float) -> None:
+    with mpmath.workdps(40):
+        assert mpmath.mpf(mu_of_rho(rho)) ** 2 >= 2 * mpmath.mpf(rho)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, 1.5, -1e-9, math.nan, math.inf])
+def test_an_impossible_delta_is_refused_with_the_valid_range(delta: float) -> None:
+    for convert in (gaussian_epsilon, gaussian_mu, zcdp_epsilon, zcdp_rho):
+        with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
+            convert(1.0, delta)
+
+
+@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, 1e13])
+def test_impossible_amounts_are_refused_with_the_valid_range(value: float) -> None:
+    for convert in (gaussian_epsilon, gaussian_mu, zcdp_epsilon, zcdp_rho):
+        with pytest.raises(ValueError, match="must lie between 0 and"):
+            convert(value, 0.5)
+    for curve in (gaussian_delta, zcdp_delta):
+        with pytest.raises(ValueError, match="epsilon must lie between 0 and"):
+            curve(1.0, value)
+
+
+def test_the_quadrature_rule_is_the_one_the_proof_speaks_of() -> None:
+    assert len(conversions._NODES) == 8
+    assert conversions._SMALL_MU <= 0.5

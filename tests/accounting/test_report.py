@@ -1,0 +1,71 @@
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting.budgets import Accepts, Budget
+from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from accounting.report import account_report, report_at
+
+GAUSSIAN = Cost((GaussianLoss(0.05),))
+LAPLACE = Cost((LaplaceLoss(0.01),))
+
+
+def numbers(value: object) -> list[float]:
+    if isinstance(value, dict):
+        return [number for part in value.values() for number in numbers(part)]
+    return [value] if isinstance(value, (int, float)) else []
+
+
+@given(
+    limit=st.integers(0, 10**13),
+    spent=st.integers(0, 10**13),
+    accepts=st.sampled_from(["gaussian", "any"]),
+    delta=st.floats(1e-6, 1e-2),
+)
+def test_every_number_is_finite_and_survives_json(limit: int, spent: int, accepts: Accepts, delta: float) -> None:
+    report = report_at(min(spent, limit), Budget(limit, accepts, delta), price=GAUSSIAN)
+    read_back = json.loads(report.model_dump_json())
+
+    assert all(math.isfinite(number) for number in numbers(read_back))
+    assert report.queries_left == (limit - min(spent, limit)) // GAUSSIAN.picorho
+    assert report.spent.epsilon + report.remaining.epsilon == pytest.approx(report.limit.epsilon)
+    assert report.posterior_belief_bound.now <= report.posterior_belief_bound.when_spent
+    assert report.posterior_belief_at_epsilon.when_spent <= report.posterior_belief_bound.when_spent
+
+
+def test_the_report_adds_up_what_was_released() -> None:
+    budget = Budget.from_epsilon_delta(1, 1e-6, "any")
+    report = account_report({GAUSSIAN: 3, LAPLACE: 10}, budget, price=LAPLACE)
+
+    spent = 3 * GAUSSIAN.picorho + 10 * LAPLACE.picorho
+    assert report.spent.rho == spent / 1e12
+    assert report.queries_left == (budget.picorho - spent) // LAPLACE.picorho
+    assert report.price is not None
+    assert Cost.parse(report.price.losses) == LAPLACE
+
+
+def test_without_a_price_no_queries_are_promised() -> None:
+    budget = Budget.from_mu(1, 1e-6)
+
+    assert account_report({}, budget, price=None).queries_left is None
+    assert account_report({}, budget, price=Cost()).queries_left is None
+
+
+def test_a_charge_that_the_account_does_not_accept_is_refused() -> None:
+    with pytest.raises(ValueError, match="accepts only Gaussian charges"):
+        account_report({LAPLACE: 1}, Budget.from_mu(1, 1e-6), price=None)
+    with pytest.raises(ValueError, match="must not be negative"):
+        account_report({GAUSSIAN: -1}, Budget.from_mu(1, 1e-6), price=None)
+
+
+def test_importing_the_report_loads_nothing_heavy() -> None:
+    """The service imports it at start; the accountants of others stay out until an explanation needs them."""
+    code = "import sys, accounting.report; print(*sorted(m for m in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert not {"dp_accounting", "scipy.stats", "scipy.optimize", "pandas", "torch"} & set(loaded)
