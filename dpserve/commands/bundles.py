@@ -160,7 +160,7 @@ def _read(
 
 
 def _feature_map(kind: str, shared: dict[str, object], random_features: int, bandwidth: float, seed: int) -> FeatureMap:
-    choices = {
+    choices: dict[str, tuple[type[FeatureMap], dict[str, object]]] = {
         "identity": (Identity, {}),
         "fourier": (Fourier, {"random_features": random_features, "bandwidth": bandwidth, "seed": seed}),
         "relu": (Relu, {"random_features": random_features, "seed": seed}),

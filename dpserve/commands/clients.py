@@ -43,7 +43,7 @@ def add(
                 await opened.add_client(chosen, name, budget, key_digest(key), time=time.time())
 
     asyncio.run(apply())
-    typer.echo(f"API key of {name}, shown this once: ", err=True, nl=False)
+    typer.echo(f"The API key of {name}, shown this once:", err=True)
     typer.echo(key)
 
 
