@@ -128,12 +128,12 @@ def rounded_gaussian(scale: int) -> RoundedGaussian:
         |R_k| <= max |f^(2M+2)| / (4^(M+1) (2M+3)!),   |f^(n)| <= sqrt(n!) / (2 S^(n+1)),
 
     the last because f^(n) = +-He_n(x) phi(x) / S^(n+1) at x = k/S and |He_n(x)| <= 1.09 sqrt(n!) e^(x^2/4)
-    (Cramer's inequality, Abramowitz and Stegun 22.14.17). M is the smallest with 2 (K+1) |R_k| <= 2^-128.
+    (Cramer's inequality, Abramowitz and Stegun 22.14.17). M is the smallest with 2 (K+1) |R_k| <= 2^-132.
     The factor f(k)/f(0) = exp(-k^2/2S^2) comes from two multiplications a step, in fixed point with 192 bits.
 
     Distance from the ideal law:
-    - cutting at K and scaling the rest to 1: P(|Y| > 12 S) <= 2 phi(12)/12 < 2^-107.8 (Mills' ratio);
-    - Taylor's remainder: 2^-128;
+    - cutting at K and scaling the rest to 1: P(|Y| > 12 S) <= 2 phi(12)/12 < 2^-107.7 (Mills' ratio);
+    - Taylor's remainder: 2^-132;
     - fixed point, u = 2^-192: exp(-1/2S^2) and exp(-1/S^2) are within 2^4 u, hence the ratio of step k within
       2^5 (k+1) u; hence exp(-k^2/2S^2) within u sum_{j<=k} (2^5 (j+1) e^(-j^2/2S^2) + 1) <= 2^7 S^2 u; Horner's
       rule at k^2/S^2 <= 144 is within 2 * 145^M u <= 2^-140 for M <= 7; the polynomial is below 2. The errors
@@ -199,12 +199,12 @@ def _gaussian_masses(scale: int) -> Iterator[int]:
 
 
 def _taylor_order(scale: int) -> int:
-    """Return the smallest M whose remainder, over the whole table of `rounded_gaussian`, is at most 2^-128."""
+    """Return the smallest M whose remainder, over the whole table of `rounded_gaussian`, is at most 2^-132."""
     entries = 2 * (_GAUSSIAN_REACH * scale + 1)
     for order in itertools.count(1):
         n = 2 * order + 2
         largest_derivative = Fraction(math.isqrt(math.factorial(n)) + 1, 2 * scale ** (n + 1))
-        if entries * largest_derivative / (2**n * math.factorial(n + 1)) <= Fraction(1, 2**128):
+        if entries * largest_derivative / (2**n * math.factorial(n + 1)) <= Fraction(1, 2**132):
             return order
     raise AssertionError("unreachable: the remainder tends to 0")
 

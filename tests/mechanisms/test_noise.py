@@ -1,0 +1,292 @@
+"""The tables against the laws they stand for, in exact and in 60-digit arithmetic, and draws from them.
+
+Statistical tests have fixed seeds (OpenDP's samplers cannot be seeded); each states its false-alarm rate.
+"""
+
+import bisect
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mp
+from scipy import stats
+
+from accounting import sampling_error
+from mechanisms import noise
+from mechanisms.grid import LARGEST_CLASSES
+from mechanisms.noise import DISTANCE, LAPLACE_SCALE, rounded_gaussian, rounded_laplace
+
+ULP = Fraction(1, 2**127)
+FALSE_ALARM = 1e-6
+
+
+@pytest.fixture(autouse=True)
+def _sixty_digits():
+    with mp.workdps(60):
+        yield
+
+
+def thresholds(table):
+    return [(int(high) << 63) | int(low) for high, low in zip(table.high, table.low, strict=True)]
+
+
+def masses(table):
+    """The exact law of a table, in units of 2^-127."""
+    return [after - before for before, after in itertools.pairwise([0, *thresholds(table), 2**127])]
+
+
+def words_of(value):
+    """The two words whose 127 bits are `value`, sign bit 0."""
+    return (value >> 63, (value & (2**63 - 1)) << 1)
+
+
+def to_words(pairs):
+    return np.array(pairs, dtype=np.uint64)
+
+
+def within(scale, k):
+    """P(|rint(Y)| <= k) for Y from N(0, scale^2)."""
+    return mpmath.erf((k + mpmath.mpf(0.5)) / (scale * mpmath.sqrt(2)))
+
+
+def test_the_distance_is_what_the_budget_reserves_for():
+    assert DISTANCE <= sampling_error.DISTANCE_PER_DRAW
+    assert LARGEST_CLASSES <= sampling_error.DRAWS_PER_ROW
+
+
+# --- the Gaussian table ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [2**8, 2**9])
+def test_the_whole_gaussian_table_is_within_the_distance(scale):
+    table = rounded_gaussian(scale).magnitudes
+    assert len(table.high) == 12 * scale
+    cumulative = [within(scale, k) for k in range(12 * scale)]
+    ideal = [after - before for before, after in itertools.pairwise([0, *cumulative])]
+    drawn = [mpmath.mpf(mass) / 2**127 for mass in masses(table)]
+    beyond = 1 - cumulative[-1]
+    last = within(scale, 12 * scale) - cumulative[-1]
+    differences = [abs(p - q) for p, q in zip(drawn, [*ideal, last], strict=True)]
+    assert (mpmath.fsum(differences) + beyond - last) / 2 <= DISTANCE
+
+
+@pytest.mark.parametrize("scale", [2**8, 2**11, 2**14, 2**16])
+def test_gaussian_thresholds_are_the_rounded_down_distribution_function(scale):
+    """The stated error of a threshold: less than 2^-127 below, 2^-130 either way from all other causes."""
+    law = rounded_gaussian(scale)
+    table, reach = thresholds(law.magnitudes), 12 * scale
+    assert table == sorted(table)
+    sampled = np.random.default_rng(scale).integers(0, reach, 150).tolist()
+    whole = within(scale, reach)
+    for k in [0, 1, 2, scale - 1, scale, reach - 1, *sampled]:
+        exact = within(scale, k) / whole * 2**127
+        assert -(2.0**-3) <= exact - table[k] <= 1 + 2.0**-3
+
+
+def test_the_gaussian_tail_that_is_cut_off_is_as_small_as_stated():
+    assert mpmath.erfc(12 / mpmath.sqrt(2)) < mpmath.mpf(2) ** -107.7
+    assert 12 * 2**16 * 2.0**-127 <= 2.0**-107.4
+    assert DISTANCE >= 2.0**-107.7 + 2.0**-107.4 + 2 * 2.0**-132 + 2.0**-137
+
+
+@pytest.mark.parametrize("scale", [2**s for s in range(8, 17)])
+def test_no_polynomial_is_longer_than_the_error_analysis_assumes(scale):
+    assert noise._taylor_order(scale) <= 7
+
+
+@pytest.mark.parametrize("scale", [0, 1, 2**7, 300, 2**17, -256])
+def test_other_gaussian_scales_are_refused(scale):
+    with pytest.raises(ValueError, match="power of two between 256 and 65536"):
+        rounded_gaussian(scale)
+
+
+@pytest.mark.parametrize("shift", [1, 16, 100, 256, 1000, 3000])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0, 3.0])
+def test_neighbouring_integers_are_no_easier_to_tell_apart_than_the_cost_says(shift, share):
+    """The exact hockey-stick divergence of the table's law from its shift, against that of mu-GDP at mu = shift/S."""
+    scale = 2**8
+    magnitudes = masses(rounded_gaussian(scale).magnitudes)
+    law = {0: 2 * magnitudes[0]}
+    for k, mass in enumerate(magnitudes[1:], start=1):
+        law[k] = law[-k] = mass
+    mu = mpmath.mpf(shift) / scale
+    epsilon = share * mu
+    growth = mpmath.exp(epsilon)
+    found = mpmath.fsum(max(mpmath.mpf(0), p - growth * law.get(k - shift, 0)) for k, p in law.items()) / 2**128
+    claimed = mpmath.ncdf(mu / 2 - epsilon / mu) - growth * mpmath.ncdf(-mu / 2 - epsilon / mu)
+    assert found <= claimed + (1 + growth) * DISTANCE
+
+
+# --- the Laplace tables ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1, 3, 2**8, 2**16, LAPLACE_SCALE])
+def test_the_laplace_digits_are_within_the_distance(scale):
+    total = mpmath.mpf(0)
+    for place, table in enumerate(rounded_laplace(scale).digits):
+        ratio = mpmath.exp(-mpmath.mpf(2 ** (11 * place)) / (2 * scale))
+        whole = 1 - ratio**2048
+        drawn = masses(table)
+        assert len(drawn) == 2048
+        ideal = ((1 - ratio) * ratio**digit / whole for digit in range(2048))
+        total += mpmath.fsum(abs(mpmath.mpf(p) / 2**127 - q) for p, q in zip(drawn, ideal, strict=True)) / 2
+    beyond = mpmath.exp(-mpmath.mpf(2**33) / (2 * scale))
+    assert total + beyond <= DISTANCE
+
+
+@functools.cache
+def laplace_law(scale, largest):
+    """The exact law of |N| <= `largest`, in units of 2^-381, from the product of the digits' tables."""
+    digits = [masses(table) for table in rounded_laplace(scale).digits]
+    half_steps = [
+        digits[0][g % 2048] * digits[1][g // 2048 % 2048] * digits[2][g // 2048**2] for g in range(2 * largest + 1)
+    ]
+    return [half_steps[0], *(half_steps[2 * n - 1] + half_steps[2 * n] for n in range(1, largest + 1))]
+
+
+def test_the_laplace_law_is_the_rounded_continuous_law():
+    scale = 32
+    law = laplace_law(scale, 3000)
+    assert abs(law[0] / mpmath.mpf(2) ** 381 - (1 - mpmath.exp(-mpmath.mpf(1) / (2 * scale)))) <= DISTANCE
+    for n in [1, 2, 31, 32, 33, 500, 1023, 1024, 1025, 3000]:
+        low, high = (mpmath.exp(-(mpmath.mpf(n) + half) / scale) for half in (-0.5, 0.5))
+        assert abs(law[n] / mpmath.mpf(2) ** 381 - (low - high)) <= DISTANCE
+
+
+@pytest.mark.parametrize("shift", [1, 2, 7, 32, 90])
+def test_laplace_noise_is_pure_but_for_the_distance(shift):
+    """The exact hockey-stick divergence of the tables' law from its shift at epsilon = shift/S: ideally 0."""
+    scale, largest = 32, 3000
+    one_sided = laplace_law(scale, largest)
+    law = {0: 2 * one_sided[0]}
+    for n, mass in enumerate(one_sided[1:], start=1):
+        law[n] = law[-n] = mass
+    growth = mpmath.exp(mpmath.mpf(shift) / scale)
+    inside = range(-largest + shift, largest + 1)
+    found = mpmath.fsum(max(mpmath.mpf(0), law[n] - growth * law[n - shift]) for n in inside) / mpmath.mpf(2) ** 382
+    assert found <= (1 + growth) * DISTANCE
+
+
+@pytest.mark.parametrize("scale", [0, -1, 2**24 + 1])
+def test_other_laplace_scales_are_refused(scale):
+    with pytest.raises(ValueError, match="between 1 and 16777216"):
+        rounded_laplace(scale)
+
+
+# --- inversion -------------------------------------------------------------------------------------------------
+
+
+TABLES = {
+    "gaussian": lambda: rounded_gaussian(2**8).magnitudes,
+    "laplace, low digit": lambda: rounded_laplace(2**24).digits[0],
+    "laplace, high digit": lambda: rounded_laplace(2**24).digits[2],
+    "laplace, no room": lambda: rounded_laplace(1).digits[1],
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_ties_of_the_high_word_are_decided_by_the_low_word(name):
+    """Every threshold and its two neighbours, so that the high words always tie."""
+    table = TABLES[name]()
+    ascending = thresholds(table)
+    sought = [t + d for t in set(ascending) for d in (-1, 0, 1) if 0 <= t + d < 2**127]
+    found = table.invert(to_words([words_of(value) for value in sought]))
+    assert found.tolist() == [bisect.bisect_right(ascending, value) for value in sought]
+
+
+@given(st.lists(st.integers(0, 2**127 - 1), min_size=1, max_size=20))
+def test_inversion_counts_the_thresholds_passed(values):
+    table = rounded_gaussian(2**8).magnitudes
+    ascending = thresholds(table)
+    found = table.invert(to_words([words_of(value) for value in values]))
+    assert found.tolist() == [bisect.bisect_right(ascending, value) for value in values]
+
+
+def test_the_extreme_words_give_the_extreme_values():
+    law = rounded_gaussian(2**8)
+    assert law.draw(to_words([(0, 0), (0, 1)])).tolist() == [0, 0]
+    last = 2**64 - 1
+    assert law.draw(to_words([(last, last - 1), (last, last)])).tolist() == [12 * 2**8, -12 * 2**8]
+
+
+@pytest.mark.parametrize("law", [rounded_gaussian(2**8), rounded_laplace(2**24)], ids=["gaussian", "laplace"])
+def test_the_last_bit_is_the_sign_and_nothing_else(law, seeded):
+    words = seeded(1).words(1000 * law.words_per_draw).reshape(10, 100, law.words_per_draw)
+    mirrored = words.copy()
+    mirrored[..., -1] ^= np.uint64(1)
+    draws = law.draw(words)
+    assert draws.shape == (10, 100)
+    assert draws.dtype == np.int64
+    assert (law.draw(mirrored) == -draws).all()
+
+
+def test_tables_cannot_be_written_to():
+    with pytest.raises(ValueError, match="read-only"):
+        rounded_gaussian(2**8).magnitudes.high[0] = 0
+
+
+# --- draws -----------------------------------------------------------------------------------------------------
+
+
+def drawn(law, count, randomness):
+    return law.draw(randomness.words(count * law.words_per_draw).reshape(count, law.words_per_draw))
+
+
+def edges(inverse, cells=200):
+    """Cells of about equal probability, between half-integers."""
+    return np.unique(np.round([inverse(i / cells) for i in range(1, cells)]) + 0.5)
+
+
+LAWS = {
+    "gaussian 2^8": (lambda: rounded_gaussian(2**8), stats.norm(scale=2**8)),
+    "gaussian 2^13": (lambda: rounded_gaussian(2**13), stats.norm(scale=2**13)),
+    "laplace 40": (lambda: rounded_laplace(40), stats.laplace(scale=40)),
+    "laplace 2^24": (lambda: rounded_laplace(2**24), stats.laplace(scale=2**24)),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_draws_follow_the_law(name, seeded):
+    """Chi-square over 200 cells, false alarm 1e-6."""
+    make, ideal = LAWS[name]
+    sample = drawn(make(), 200_000, seeded(20))
+    bounds = np.concatenate([[-np.inf], edges(ideal.ppf), [np.inf]])
+    observed = np.histogram(sample, bounds)[0]
+    expected = np.diff(ideal.cdf(bounds)) * len(sample)
+    assert stats.chisquare(observed, expected).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_opendp_draws_alike(kind, seeded):
+    """Two samples, chi-square over 50 cells, false alarm 1e-6.
+
+    OpenDP draws the discrete laws. They are within 1/(12 S^2) of the rounded ones in total variation (Gaussian;
+    1/(8 S) for Laplace, twice over), 1e-4 at these scales, which 20,000 draws do not see.
+    """
+    dp = pytest.importorskip("opendp.prelude")
+    dp.enable_features("contrib")
+    vectors = dp.vector_domain(dp.atom_domain(T=int))
+    if kind == "gaussian":
+        theirs = dp.m.make_gaussian(vectors, dp.l2_distance(T=float), scale=256.0)
+        ours, ideal = rounded_gaussian(2**8), stats.norm(scale=2**8)
+    else:
+        theirs = dp.m.make_laplace(vectors, dp.l1_distance(T=int), scale=4096.0)
+        ours, ideal = rounded_laplace(4096), stats.laplace(scale=4096)
+    bounds = np.concatenate([[-np.inf], edges(ideal.ppf, 50), [np.inf]])
+    samples = theirs([0] * 20_000), drawn(ours, 20_000, seeded(3))
+    counts = np.array([np.histogram(sample, bounds)[0] for sample in samples])
+    assert stats.chi2_contingency(counts).pvalue > FALSE_ALARM
+
+
+def test_neighbouring_draws_are_independent(seeded):
+    """The correlation of signs and of magnitudes of consecutive draws, at 5 standard deviations each: 1.2e-6 / 2."""
+    sample = drawn(rounded_gaussian(2**8), 200_001, seeded(4)).astype(float)
+    for series in (np.sign(sample), np.abs(sample)):
+        correlation = np.corrcoef(series[:-1], series[1:])[0, 1]
+        assert abs(correlation) * math.sqrt(200_000) <= 5.1

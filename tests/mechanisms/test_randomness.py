@@ -1,0 +1,185 @@
+"""No word is handed out twice: not by one process, not by its threads, not by its children."""
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from mechanisms import randomness
+from mechanisms.randomness import SystemRandomness
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+
+
+def forked(work):
+    """Return what `work` returns in a forked child, as words."""
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # a deadlocked child must not hang the suite
+        try:
+            os.write(sending, work().tobytes())
+        finally:
+            os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving, "rb") as pipe:
+        octets = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    return np.frombuffer(octets, dtype=np.uint64)
+
+
+def all_different(*parts):
+    """Equal words among n independent ones: a chance of n^2 / 2^65, below 1e-9 for 10^5."""
+    words = np.concatenate(parts)
+    return len(np.unique(words)) == len(words)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 17, 2048, 2049, 8192, 20_000])
+def test_words_have_the_shape_asked_for(count):
+    words = SystemRandomness().words(count)
+    assert words.shape == (count,)
+    assert words.dtype == np.uint64
+
+
+def test_a_negative_count_is_refused():
+    with pytest.raises(ValueError, match="-1"):
+        SystemRandomness().words(-1)
+
+
+def test_words_never_repeat():
+    source = SystemRandomness()
+    assert all_different(*(source.words(count) for count in [1, 20, 2000, 2048, 2049, 3, 9000] * 6))
+
+
+def test_every_bit_is_fair():
+    """64 two-sided tests of 40,000 bits at 6 standard deviations: false alarm below 64 * 2e-9 < 1e-6."""
+    words = SystemRandomness().words(40_000)
+    for bit in range(64):
+        ones = int(((words >> np.uint64(bit)) & np.uint64(1)).sum())
+        assert abs(ones - 20_000) <= 6 * 100
+
+
+def test_words_are_erased_from_the_buffer_as_they_leave_it():
+    source = SystemRandomness()
+    words = source.words(500)
+    buffer = source._stream._buffer
+    assert words.all()
+    assert not buffer[:500].any()
+    assert not np.isin(words, buffer).any()
+
+
+def test_changing_returned_words_changes_nothing_to_come():
+    source = SystemRandomness()
+    source.words(10)[:] = 0
+    assert source.words(10).all()
+
+
+def test_threads_never_share_words():
+    source = SystemRandomness()
+    start = threading.Barrier(8)
+    parts = [[] for _ in range(8)]
+
+    def draw(part):
+        start.wait()
+        part.extend(source.words(7) for _ in range(1000))
+
+    threads = [threading.Thread(target=draw, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all_different(*(words for part in parts for words in part))
+
+
+@pytest.mark.parametrize("used_before", [0, 5])
+def test_forked_children_never_share_words(used_before):
+    source = SystemRandomness()
+    before = source.words(used_before)
+    children = [forked(lambda: source.words(1000)) for _ in range(3)]
+    assert all_different(before, *children, source.words(1000))
+
+
+def test_grandchildren_never_share_words():
+    source = SystemRandomness()
+    source.words(1)
+
+    def child():
+        grandchild = forked(lambda: source.words(1000))
+        return np.concatenate([grandchild, source.words(1000)])
+
+    assert all_different(forked(child), source.words(1000))
+
+
+def test_workers_of_a_forking_pool_never_share_words():
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        parts = pool.map(_draw_from_the_inherited_source, range(24), chunksize=1)
+    assert all_different(*parts, _INHERITED.words(100))
+
+
+_INHERITED = SystemRandomness()
+_INHERITED.words(1)
+
+
+def _draw_from_the_inherited_source(_):
+    return _INHERITED.words(100)
+
+
+def test_a_child_forked_while_a_thread_draws_does_not_wait_for_it():
+    source = SystemRandomness()
+    source.words(1)
+    with source._stream._lock:
+        child = forked(lambda: source.words(100))
+    assert all_different(child, source.words(100))
+
+
+def test_a_fork_during_a_call_is_noticed_before_it_returns(monkeypatch):
+    source = SystemRandomness()
+    source.words(1)
+    take = randomness._Stream.take
+    receiving, sending = os.pipe()
+    child = None
+
+    def take_and_fork(stream, count):
+        nonlocal child
+        words = take(stream, count)
+        monkeypatch.setattr(randomness._Stream, "take", take)
+        child = os.fork()
+        return words
+
+    monkeypatch.setattr(randomness._Stream, "take", take_and_fork)
+    words = source.words(100)
+    if child == 0:
+        os.write(sending, words.tobytes())
+        os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving, "rb") as pipe:
+        in_child = np.frombuffer(pipe.read(), dtype=np.uint64)
+    os.waitpid(child, 0)
+    assert len(in_child) == 100
+    assert all_different(words, in_child)
+
+
+def test_a_fork_behind_the_interpreters_back_is_noticed(monkeypatch):
+    source = SystemRandomness()
+    source.words(1)
+    stream = source._stream
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    source.words(1)
+    assert source._stream is not stream
+
+
+def test_a_recycled_process_id_is_noticed(monkeypatch):
+    """A grandchild may be given the id of the process that filled the buffer."""
+    source = SystemRandomness()
+    source.words(1)
+    pid = os.getpid()
+
+    def child():
+        monkeypatch.setattr(os, "getpid", lambda: pid)
+        return source.words(1000)
+
+    assert all_different(forked(child), source.words(1000))
