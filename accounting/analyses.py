@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_RELEASES = 10**12
 _LEAST_FFT_DELTA = 1e-13
-_MOST_LOSS_VALUES = 2**15
+_MOST_LOSS_VALUES = 2**14
 SAMPLED_ORDERS = np.concatenate(
     [np.linspace(1.1, 10.9, 99), np.arange(11, 64), np.unique(np.geomspace(64, 1024, 13) // 1)]
 )
@@ -362,12 +362,13 @@ def amplified_epsilon(epsilon: float, sampling_rate: float) -> float:
 
 
 def _orders(losses: Composition, delta: float) -> NDArray[np.float64]:
-    """Return orders around the best one for the total rho, and for sampled Gaussians the usual ones."""
+    """Return orders around the best one for the total rho and a wide range; for sampled Gaussians the usual ones."""
     if any(isinstance(loss, SubsampledGaussianLoss) for loss in losses):
         return SAMPLED_ORDERS
     rho = float(sum(loss.rho * count for loss, count in losses.items()))
     best = math.sqrt(-math.log(delta) / max(rho, conversions.LEAST_RHO))
-    return 1 + np.clip(best * np.geomspace(2.0**-8, 2.0**8, 513), 1e-12, 1e150)
+    around = np.clip(best * np.geomspace(2.0**-8, 2.0**8, 513), 1e-12, 1e150)
+    return 1 + np.concatenate([around, np.geomspace(1e-3, 1e9, 241)])
 
 
 def _spread(loss: PrivacyLoss) -> float:
@@ -381,11 +382,11 @@ def _spread(loss: PrivacyLoss) -> float:
 def _discretisation(losses: Composition, delta: float) -> tuple[float | None, float]:
     """Return the interval of the PLD, and about how far its losses spread.
 
-    A fiftieth of the narrowest loss, or as much more as the size allows; None where that would be more than an
-    eighth: Renyi DP is as close then, and takes no time.
+    A fiftieth of the narrowest loss, or as much more as the size allows; None where that would be more than half
+    of it: Renyi DP is as close then, and takes no time.
     """
     width = 3 * (rdp(losses, min(delta, 1e-15)).epsilon or 0.0)
     repeated = [_spread(loss) for loss in losses if not isinstance(loss, GaussianLoss)]
     narrowest = min([*repeated, _total_mu(losses) or math.inf])
     interval = max(narrowest / 50, width / _MOST_LOSS_VALUES)
-    return (interval if interval <= narrowest / 8 else None), width
+    return (interval if interval <= narrowest / 2 else None), width

@@ -69,7 +69,7 @@ class Explanation(_Frozen):
 
     delta: float
     releases: tuple[Release, ...]
-    rho: Annotated[float, Field(description="zCDP rho of all releases together")]
+    rho: Annotated[float, Field(description="zCDP rho of all releases together, at most 1e12")]
     analyses: tuple[AnalysisReading, ...]
     tightest: Annotated[str, Field(description="the analysis with the least valid epsilon")]
     epsilon: Annotated[float, Field(description="that least epsilon")]
@@ -125,7 +125,7 @@ def _explain(
     domains.require_delta(delta)
     side_by_side = analyses.side_by_side(releases, ideal_delta)
     composition = analyses.composition_of(releases)
-    rho = float(sum(loss.rho * count for loss, count in composition.items()))
+    rho = min(float(sum(loss.rho * count for loss, count in composition.items())), conversions.LARGEST_RHO)
     meaning = _identifiability(composition, rho, side_by_side.epsilon, delta, ideal_delta)
     return Explanation(
         delta=delta,
@@ -151,17 +151,20 @@ def _explain(
 def _identifiability(
     composition: Composition, rho: float, epsilon: float, delta: float, ideal_delta: float
 ) -> Identifiability:
-    """Return the bounds; those of the ideal noise hold at ideal_delta, with delta - ideal_delta to spare."""
+    """Return the bounds; those of the ideal noise hold at ideal_delta, with delta - ideal_delta to spare.
+
+    Beyond the largest mu and rho of the conversions every bound is 1 already.
+    """
     spare = delta - ideal_delta
     pure = math.fsum(count * loss.pure_epsilon for loss, count in composition.items())
     gaussian = bool(composition) and all(isinstance(loss, GaussianLoss) for loss in composition)
     if gaussian:
-        mu = conversions.mu_of_rho(math.nextafter(rho, math.inf))
+        mu = min(conversions.mu_of_rho(math.nextafter(rho, math.inf)), conversions.LARGEST_MU)
         log_odds = identifiability.gaussian_log_odds(mu, ideal_delta)
         advantage = identifiability.gaussian_advantage(mu)
     else:
         log_odds = analyses.log_odds(composition, ideal_delta)
-        advantage = identifiability.zcdp_advantage(min(rho, conversions.LARGEST_RHO))
+        advantage = identifiability.zcdp_advantage(rho)
     log_odds = min(log_odds + math.log(delta / ideal_delta), pure if spare == 0 else math.inf)
     from_curve = identifiability.advantage(epsilon, delta)
     published = identifiability.published_gaussian_advantage(epsilon, delta) if gaussian and epsilon else None

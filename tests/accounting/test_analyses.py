@@ -1,0 +1,205 @@
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import analyses, conversions
+from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+
+pure = st.floats(0.01, 2)
+mus = st.floats(0.01, 2)
+deltas = st.floats(math.log(1e-9), math.log(1e-2)).map(math.exp)
+
+
+def releases(loss: PrivacyLoss, times: int) -> dict[Cost, int]:
+    return {Cost((loss,)): times}
+
+
+class TestGaussian:
+    @given(mu=mus, times=st.integers(1, 10**6), delta=deltas)
+    def test_the_exact_curve_is_the_tightest(self, mu: float, times: int, delta: float) -> None:
+        found = analyses.side_by_side(releases(GaussianLoss(mu), times), delta)
+
+        exact = conversions.gaussian_epsilon(mu * math.sqrt(times), delta)
+        assert found["exact"].epsilon == pytest.approx(exact, rel=1e-9)
+        assert found.tightest == "exact" or times == 1
+        for analysis in found.analyses:
+            assert analysis.epsilon is not None
+            assert analysis.epsilon >= exact * (1 - 1e-9)
+
+    @settings(max_examples=20, deadline=None)
+    @given(sigma=st.floats(0.5, 100), times=st.integers(1, 10**5), delta=deltas)
+    def test_rdp_agrees_with_dp_accounting(self, sigma: float, times: int, delta: float) -> None:
+        accountant = RdpAccountant(1 + np.geomspace(1e-3, 1e4, 4001))
+        accountant.compose(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(sigma), times))
+        ours = analyses.side_by_side(releases(GaussianLoss(1 / sigma), times), delta)["rdp"].epsilon
+
+        assert ours == pytest.approx(accountant.get_epsilon(delta), rel=1e-3, abs=1e-6)
+
+
+class TestPure:
+    @given(epsilon=pure, times=st.integers(1, 100), delta=deltas)
+    def test_advanced_composition_of_few_is_no_better_than_the_sum(
+        self, epsilon: float, times: int, delta: float
+    ) -> None:
+        found = analyses.side_by_side(releases(LaplaceLoss(epsilon), times), delta)
+
+        assert found["basic"].epsilon == pytest.approx(epsilon * times, rel=1e-9)
+        assert found.epsilon <= epsilon * times * (1 + 1e-9)
+
+    @settings(max_examples=25, deadline=None)
+    @given(epsilon=pure, delta=deltas)
+    def test_one_laplace_release_is_never_below_the_exact_value(self, epsilon: float, delta: float) -> None:
+        """delta(e) = 1 - e^((e - epsilon)/2), so epsilon_exact = epsilon + 2 ln(1 - delta)."""
+        exact = max(0.0, epsilon + 2 * math.log1p(-delta))
+        found = analyses.side_by_side(releases(LaplaceLoss(epsilon), 1), delta)
+
+        for analysis in found.analyses:
+            assert analysis.epsilon is None or analysis.epsilon >= exact * (1 - 1e-9)
+        assert found["exact"].epsilon == pytest.approx(exact, rel=1e-3, abs=1e-3)
+
+    @settings(max_examples=10, deadline=None)
+    @given(epsilon=st.floats(0.05, 1), times=st.integers(2, 200))
+    def test_laplace_agrees_with_dp_accounting(self, epsilon: float, times: int) -> None:
+        event = dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(1 / epsilon), times)
+        pld = PLDAccountant(value_discretization_interval=epsilon / 100).compose(event)
+        rdp = RdpAccountant(1 + np.geomspace(1e-3, 1e4, 2001)).compose(event)
+        found = analyses.side_by_side(releases(LaplaceLoss(epsilon), times), 1e-6)
+
+        assert found["exact"].epsilon == pytest.approx(pld.get_epsilon(1e-6), rel=2e-3)
+        assert pld.get_epsilon(1e-6) * (1 - 2e-3) <= found["rdp"].epsilon <= rdp.get_epsilon(1e-6) * (1 + 1e-3)
+
+    @given(epsilon=pure, order=st.floats(1.01, 200))
+    def test_the_renyi_divergence_of_laplace_is_that_of_its_densities(self, epsilon: float, order: float) -> None:
+        x = np.linspace(-60, 60, 400001)
+        integrand = -order * np.abs(x - epsilon) - (1 - order) * np.abs(x) - math.log(2)
+        numeric = (np.logaddexp.reduce(integrand) + math.log(x[1] - x[0])) / (order - 1)
+
+        closed = float(analyses.renyi_divergence(LaplaceLoss(epsilon), np.array([order]))[0])
+        assert closed == pytest.approx(numeric, rel=1e-4, abs=1e-5)
+
+
+class TestBoundedRange:
+    @given(epsilon=pure, share=st.floats(0, 1), at=st.floats(-1.5, 1.5))
+    def test_no_two_point_law_exceeds_the_curve(self, epsilon: float, share: float, at: float) -> None:
+        t, e = share * epsilon, at * epsilon
+        likely = (math.exp(epsilon) - math.exp(t)) / math.expm1(epsilon)
+        p, q = np.array([likely, 1 - likely]), np.array([likely * math.exp(-t), (1 - likely) * math.exp(epsilon - t)])
+
+        delta = float(np.maximum(p - math.exp(e) * q, 0).sum())
+
+        assert q.sum() == pytest.approx(1)
+        assert delta <= float(analyses.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
+
+    @given(epsilon=pure)
+    def test_the_exponential_mechanism_on_few_outcomes_stays_below_the_curve(self, epsilon: float) -> None:
+        rng = np.random.default_rng(round(epsilon * 1e6))
+        for _ in range(20):
+            quality = rng.normal(size=5)
+            shift = rng.uniform(-1, 1, 5)
+            p = np.exp(epsilon / 2 * quality)
+            q = np.exp(epsilon / 2 * (quality + shift))
+            p, q = p / p.sum(), q / q.sum()
+            for e in np.linspace(-epsilon, epsilon, 9):
+                delta = float(np.maximum(p - math.exp(e) * q, 0).sum())
+                assert delta <= float(analyses.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
+
+    @given(epsilon=st.floats(0.01, 0.5), times=st.integers(1, 1000), delta=deltas)
+    def test_the_range_is_worth_a_quarter_of_the_rho(self, epsilon: float, times: int, delta: float) -> None:
+        ranged = analyses.zcdp(analyses.composition_of(releases(BoundedRangeLoss(epsilon), times)), delta)
+        laplace = analyses.zcdp(analyses.composition_of(releases(LaplaceLoss(epsilon / 2), times)), delta)
+
+        assert ranged.epsilon == pytest.approx(laplace.epsilon, rel=1e-9)
+
+
+class TestSampledGaussian:
+    @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.01, 1000), (4.0, 0.02, 5000), (0.7, 0.01, 300)])
+    def test_rdp_and_pld_agree_with_dp_accounting(self, sigma: float, rate: float, steps: int) -> None:
+        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
+        event = dp_accounting.SelfComposedDpEvent(step, steps)
+        found = analyses.side_by_side(releases(SubsampledGaussianLoss(sigma, rate), steps), 1e-5)
+
+        rdp = RdpAccountant().compose(event).get_epsilon(1e-5)
+        pld = PLDAccountant(value_discretization_interval=1e-3).compose(event).get_epsilon(1e-5)
+        assert rdp * (1 - 0.03) <= found["rdp"].epsilon <= rdp * (1 + 1e-6)
+        assert found["exact"].epsilon == pytest.approx(pld, rel=0.03)
+        assert found["zcdp"].epsilon > found["rdp"].epsilon
+
+    def test_no_sampling_is_the_gaussian(self) -> None:
+        sampled = analyses.side_by_side(releases(SubsampledGaussianLoss(2.0, 1.0), 10), 1e-5)
+        plain = analyses.side_by_side(releases(GaussianLoss(0.5), 10), 1e-5)
+
+        assert sampled["zcdp"].epsilon == pytest.approx(plain["zcdp"].epsilon)
+        assert sampled["basic"].epsilon == pytest.approx(plain["basic"].epsilon, rel=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(mu=mus, epsilon=pure, selection=pure, times=st.lists(st.integers(0, 50), min_size=3, max_size=3), delta=deltas)
+def test_more_releases_never_cost_less(
+    mu: float, epsilon: float, selection: float, times: list[int], delta: float
+) -> None:
+    kinds = [Cost((GaussianLoss(mu),)), Cost((LaplaceLoss(epsilon),)), Cost((BoundedRangeLoss(selection),))]
+    fewer = analyses.side_by_side(dict(zip(kinds, times, strict=True)), delta)
+    more = analyses.side_by_side({kind: count + 1 for kind, count in zip(kinds, times, strict=True)}, delta)
+
+    for name in ("basic", "advanced", "zcdp", "rdp"):
+        less, greater = fewer[name].epsilon, more[name].epsilon
+        assert less is not None
+        assert greater is not None
+        assert less <= greater * (1 + 1e-3)
+
+
+@given(selection=pure, mu=mus, times=st.integers(1, 1000), delta=deltas)
+def test_a_cost_of_two_losses_counts_as_both(selection: float, mu: float, times: int, delta: float) -> None:
+    together = Cost((BoundedRangeLoss(selection), GaussianLoss(mu)))
+    apart = {Cost((BoundedRangeLoss(selection),)): times, Cost((GaussianLoss(mu),)): times}
+
+    assert analyses.composition_of({together: times}) == analyses.composition_of(apart)
+
+
+@given(epsilon=pure, mu=mus, times=st.integers(1, 1000), delta=deltas)
+def test_the_belief_bound_is_never_below_that_of_the_gaussian_part(
+    epsilon: float, mu: float, times: int, delta: float
+) -> None:
+    losses = analyses.composition_of({Cost((GaussianLoss(mu), LaplaceLoss(epsilon))): times})
+    total = mu * math.sqrt(times)
+    tail = total**2 / 2 + total * math.sqrt(-2 * math.log(delta))
+
+    assert analyses.log_odds(losses, delta) >= min(tail, epsilon * times) * 0.9
+
+
+@pytest.mark.parametrize("analyse", [analyses.basic, analyses.advanced, analyses.zcdp, analyses.rdp, analyses.exact])
+def test_delta_at_is_a_delta_at_which_the_epsilon_holds(analyse) -> None:
+    losses = analyses.composition_of({Cost((GaussianLoss(0.1),)): 30})
+
+    delta = analyses.delta_at(analyse, losses, 4.0)
+
+    assert analyse(losses, delta).epsilon <= 4.0
+    assert analyse(losses, delta * 0.99).epsilon > 4.0 or delta < 1e-200
+
+
+@pytest.mark.parametrize(
+    "kind", [GaussianLoss(1e-3), LaplaceLoss(1e-3), BoundedRangeLoss(1e-3), SubsampledGaussianLoss(2.0, 1e-3)]
+)
+@pytest.mark.parametrize("times", [1, 10**6, 10**12])
+def test_any_number_of_releases_has_a_finite_answer(kind: PrivacyLoss, times: int) -> None:
+    found = analyses.side_by_side(releases(kind, times), 1e-6)
+
+    assert math.isfinite(found.epsilon)
+    assert found.epsilon >= 0
+    assert found[found.tightest].epsilon == found.epsilon
+
+
+def test_nothing_released_costs_nothing() -> None:
+    assert analyses.side_by_side({}, 1e-6).epsilon == 0
+
+
+@pytest.mark.parametrize("count", [-1, 10**13])
+def test_an_impossible_number_of_releases_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match="a number of releases must lie between 0 and 1e"):
+        analyses.side_by_side(releases(GaussianLoss(1.0), count), 1e-6)

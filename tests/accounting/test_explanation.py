@@ -1,0 +1,89 @@
+import json
+import math
+
+import pytest
+
+from accounting import explanation, sampling_error
+from accounting.budgets import Budget
+from accounting.explanation import explain, explain_account, parse_release
+from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, SubsampledGaussianLoss
+from accounting.report import account_report
+
+
+def test_releases_are_read_as_people_write_them() -> None:
+    assert parse_release("gaussian:20") == Cost((GaussianLoss(0.05),))
+    assert parse_release("laplace:4, exponential:0.5") == Cost((LaplaceLoss(0.25), BoundedRangeLoss(0.5)))
+    assert parse_release("sgm:1.1:0.02") == Cost((SubsampledGaussianLoss(1.1, 0.02),))
+
+
+def test_the_inverse_of_a_noise_multiplier_is_never_below() -> None:
+    (loss,) = parse_release("gaussian:3").losses
+
+    assert loss.rho * 2 * 9 >= 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gaussian", "gaussian:1:2", "gaussian:0", "laplace:x", "sgm:1", "noise:1", "gaussian:nan"]
+)
+def test_other_releases_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"a release is written gaussian:|must be|is none"):
+        parse_release(text)
+
+
+def test_two_hundred_gaussian_releases() -> None:
+    """Issue-sized example: noise multiplier 20, 200 times, mu = 200**0.5/20."""
+    found = explain({parse_release("gaussian:20"): 200}, 1e-6)
+
+    assert found.tightest == "exact"
+    assert found.epsilon == pytest.approx(3.3076, abs=1e-4)
+    assert found.identifiability.membership_advantage_bound == pytest.approx(
+        math.erf(math.sqrt(0.5) / math.sqrt(8)), rel=1e-9
+    )
+    assert "200 noisy results" in found.in_plain_words
+    json.loads(found.model_dump_json())
+
+
+def test_an_account_is_explained_by_the_report_that_it_serves() -> None:
+    budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian")
+    cost = parse_release("gaussian:20")
+
+    found = explain_account({cost: 20}, budget, price=cost)
+
+    assert found.account == account_report({cost: 20}, budget, price=cost)
+    assert found.epsilon == pytest.approx(found.account.spent.epsilon, rel=1e-6)
+    assert f"{found.account.queries_left:,} more answers" in found.in_plain_words
+
+
+def test_an_account_keeps_the_samplers_share_of_delta() -> None:
+    budget = Budget.from_epsilon_delta(4, 1e-6, "any")
+    cost = parse_release("laplace:20")
+
+    ideal = explain({cost: 5}, sampling_error.ideal_delta(1e-6))
+    drawn = explain_account({cost: 5}, budget, price=cost)
+
+    assert drawn.analyses == ideal.analyses
+    assert drawn.identifiability.membership_advantage_bound >= ideal.identifiability.membership_advantage_bound
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [("laplace:0.01", 10), ("gaussian:0.001", 10**6), ("exponential:1e-6", 10**12), ("sgm:1.1:0.01", 10**6)],
+)
+def test_every_number_of_an_explanation_is_finite(text: str, times: int) -> None:
+    found = json.loads(explain({parse_release(text): times}, 1e-6).model_dump_json())
+
+    bounds = found["identifiability"]
+    assert all(value is None or 0 <= value <= 1 for value in bounds.values())
+    assert all(reading["epsilon"] is None or math.isfinite(reading["epsilon"]) for reading in found["analyses"])
+
+
+def test_nothing_released_is_said_plainly() -> None:
+    assert explain({}, 1e-6).in_plain_words.startswith("Nothing computed from the records has been released")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.5, "50.0 %"), (0.5001, "50.1 %"), (0.9995, "99.99 %"), (0.99999, "almost 100 %"), (1.0, "100.0 %")],
+)
+def test_percentages_round_up_and_never_claim_certainty(share: float, text: str) -> None:
+    assert explanation._percent(share) == text
