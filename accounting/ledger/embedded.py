@@ -212,11 +212,14 @@ class EmbeddedStore:
             return path
         digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
         short = Path(tempfile.gettempdir()) / f"dpserve-{os.getuid()}-{digest}"
+        path = short / "valkey.sock"
+        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+            raise EmbeddedStoreFailed(f"{path} is too long for a socket; set TMPDIR to a folder with a shorter path")
         short.mkdir(mode=0o700, exist_ok=True)
         found = short.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise EmbeddedStoreFailed(f"{short} is not a folder of ours alone; remove it or set TMPDIR")
-        return short / "valkey.sock"
+        return path
 
     def _lock_file(self, name: str) -> int:
         return os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -38,22 +38,30 @@ def free_port() -> int:
 @contextmanager
 def running_server(folder: Path, binary: str, **settings: str) -> Iterator[str]:
     """A server on a free TCP port, as an owner would run it, until the context ends; yields its URL."""
-    port = free_port()
-    words = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    words = [binary, "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
     for name, value in settings.items():
-        words += [f"--{name.replace('_', '-')}", *value.split()]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if b"Ready to accept connections" in line or b"Connecting to" in line:
-            break
-    else:
-        raise RuntimeError("the server did not start")
+        words += [f"--{name.replace('_', '-')}", value]
+    process, port = _started(words, clustered="cluster_enabled" in settings)
     try:
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         process.kill()
         process.communicate()
+
+
+def _started(words: list[str], *, clustered: bool) -> tuple["subprocess.Popen[bytes]", int]:
+    said = b""
+    for _ in range(5):  # a port that was free may be taken by the time it is used
+        port = free_port()
+        ports = ["--port", str(port), *(["--cluster-port", str(free_port())] if clustered else [])]
+        process = subprocess.Popen([*words, *ports], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if b"Ready to accept connections" in line:
+                return process, port
+            said = line
+        process.communicate()
+    raise RuntimeError(f"the server did not start: {said.decode()}")
 
 
 def _own_every_slot(url: str) -> None:

@@ -157,15 +157,24 @@ def test_a_path_too_long_for_a_socket_gets_a_short_one(tmp_path: Path) -> None:
 
 
 def test_a_short_folder_that_others_can_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = tmp_path / "s"
-    short.mkdir()
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(short))
-    folder = tmp_path / ("long" * 30)
-    with EmbeddedStore(folder) as store:
-        made = Path(store.url.removeprefix("unix://")).parent.name
-    (short / made).mkdir(mode=0o755)
-    with pytest.raises(EmbeddedStoreFailed, match="is not a folder of ours alone"):
-        EmbeddedStore(folder).open()
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: short)
+        folder = tmp_path / ("long" * 30)
+        with EmbeddedStore(folder) as store:
+            made = Path(store.url.removeprefix("unix://")).parent
+            assert made.parent == Path(short)
+        made.mkdir(mode=0o755)
+        with pytest.raises(EmbeddedStoreFailed, match="is not a folder of ours alone"):
+            EmbeddedStore(folder).open()
+
+
+def test_a_temporary_folder_that_is_too_long_as_well_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("long" * 30)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(long))
+    with pytest.raises(EmbeddedStoreFailed, match="is too long for a socket; set TMPDIR"):
+        EmbeddedStore(long).open()
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
