@@ -107,7 +107,7 @@ class RegularisedLogMeanExp:
         exponents = self.alpha * self._losses(W)[0]
         highest = float(exponents.max())
         mean = math.log(float(np.exp(exponents - highest).mean()))
-        return (highest + mean) / self.alpha + self.lam / 2 * float(np.vdot(W, W))
+        return float((highest + mean) / self.alpha + self.lam / 2 * np.vdot(W, W))
 
     def gradient(self, W: Floats) -> Floats:
         """The gradient (C, D): sum_i w_i (p_i - e_{y_i}) phi_i^T + lambda W."""
@@ -158,7 +158,7 @@ class RegularisedLogMeanExp:
         if share > 1:
             return math.inf
         each = 2 * math.expm1(share) + probability + 1.5 * feature_error + 2 * _gamma(n)
-        return 1.01 * (each + 2 * _UNIT_ROUNDOFF * (self.lam * norm + 2))
+        return float(1.01 * (each + 2 * _UNIT_ROUNDOFF * (self.lam * norm + 2)))
 
     def _losses(self, W: Floats) -> tuple[Floats, Floats]:
         Z = self.phi @ W.T
