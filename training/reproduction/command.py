@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,9 @@ def lu2022(
     search_alpha: Annotated[
         bool, typer.Option("--search-alpha", help="Also search alpha as Section 5.3 does.")
     ] = False,
+    rivals: Annotated[
+        bool, typer.Option("--rivals", help="Also the certified head with each proven mechanism.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where CSV, PNG and finished pieces go.")] = Path("reproduction"),
     machine: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -65,18 +69,23 @@ def lu2022(
     from training.reproduction.results import Plan
 
     plan = Plan(dataset, repeats, _numbers(epsilons), seed, n=n, alpha=alpha, epochs=epochs)
-    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha)
+    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals)
 
 
-def _rerun(plan: "Plan", data_dir: Path, out: Path, machine: bool, *, search_alpha: bool) -> None:
+def _rerun(plan: "Plan", data_dir: Path, out: Path, machine: bool, *, search_alpha: bool, rivals: bool) -> None:
     from training.reproduction import experiment, presentation
+    from training.reproduction.samples import draw_samples
     from training.reproduction.store import ResultStore
 
     store = ResultStore(out / "pieces")
     with _progress() as progress:
         progress(f"reading {plan.dataset}", 0.0)
-        samples = experiment.draw_samples(plan, data_dir)
+        samples = draw_samples(plan, data_dir)
         results = experiment.run(plan, samples, store, progress)
+        if rivals:
+            from training.reproduction.rivals import curves
+
+            results = replace(results, curves=results.curves + curves(plan, samples, store, results.baseline, progress))
         search = experiment.search_alpha(plan, samples, store, progress) if search_alpha else None
     tables, figure = presentation.write_csv(results, out)
     plot = out / f"{plan.dataset}-accuracy-loss.png"

@@ -4,10 +4,7 @@ Section 5.3's protocol: each repeat draws two disjoint sets of n records, trains
 of one training loss are one stack of networks. Everything follows from one seed.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -15,15 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from mechanisms.published import Noise, Published
-from training.data.benchmarks import read
-from training.data.labelled import LabelledSet
-from training.data.sampling import two_disjoint_sets
 from training.published import bounds
 from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
-from training.published.bounds import Topology
 from training.published.setting import OBJECTIVES, Objective
 from training.reproduction import measures, printed
 from training.reproduction.results import Accuracies, Curve, Plan, Results
+from training.reproduction.samples import Samples
 from training.reproduction.seeded import SeededRandomness, derived_seed
 from training.reproduction.store import ResultStore
 
@@ -31,34 +25,6 @@ Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done."""
 
 NOISES: tuple[Noise, ...] = get_args(Noise)
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """A data set and its repeats. train, test: (repeats, n) rows; fingerprint: of the records themselves."""
-
-    data: LabelledSet
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
-    fingerprint: str
-
-    @property
-    def topology(self) -> Topology:
-        """Table IV's network for this set."""
-        return Topology(self.data.X.shape[1], printed.HIDDEN, self.data.classes)
-
-
-def draw_samples(plan: Plan, data_directory: Path) -> Samples:
-    """Read the set and draw every repeat's two sets."""
-    data = read(plan.dataset, data_directory)
-    pairs = [
-        two_disjoint_sets(len(data.y), plan.records, derived_seed(plan.seed, "sample", str(repeat)))
-        for repeat in range(plan.repeats)
-    ]
-    digest = hashlib.sha256(data.X.tobytes())
-    digest.update(data.y.tobytes())
-    train, test = (np.stack(rows) for rows in zip(*pairs, strict=True))
-    return Samples(data, train, test, digest.hexdigest()[:16])
 
 
 def run(plan: Plan, samples: Samples, store: ResultStore, progress: Progress = lambda _, __: None) -> Results:

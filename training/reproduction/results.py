@@ -7,6 +7,9 @@ from typing import Literal
 from training.published.setting import OBJECTIVES, Objective
 from training.reproduction import printed
 
+Head = Literal["certified", "convexified"]
+"""The certified head on the sum of losses, and on the convexified objective."""
+
 MATCHING_READING: Objective = "per-record-and-class"
 """The reading of the convexified loss under which Table V comes out; docs/reproduction-lu2022.md has the figures."""
 
@@ -80,3 +83,8 @@ class Results:
     source: str
     accuracies: tuple[Accuracies, ...]
     curves: tuple[Curve, ...]
+
+    @property
+    def baseline(self) -> tuple[float, ...]:
+        """Each repeat's test accuracy of the convexified network: Eq. 31's baseline."""
+        return next(a.test for a in self.accuracies if a.objective == self.plan.reading)

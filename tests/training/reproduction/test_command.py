@@ -136,6 +136,20 @@ def test_the_alpha_search_tries_twenty_in_one_stack(small_location: Path, tmp_pa
     assert search["closest_to_cross_entropy"] in printed.ALPHAS
 
 
+def test_the_proven_rivals_stand_beside_it(small_location: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    content = small_run(small_location, tmp_path / "out", "--rivals")
+    proven = [point for point in content["accuracy_loss"] if point["status"] == "proven"]
+    assert {point["mechanism"] for point in proven} == {
+        f"{head}-{name}"
+        for head in ("certified", "convexified")
+        for name in ("gaussian", "laplace", "selected-neuron", "label")
+    }
+    assert {point["epsilon"] for point in proven} == {0.1}, "a row may not cost as much as epsilon = 1e6"
+    assert small_run(small_location, tmp_path / "out", "--rivals") == content
+
+
 def test_a_plan_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Plan("location", repeats=0)
