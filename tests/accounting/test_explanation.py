@@ -31,7 +31,7 @@ def test_other_releases_are_refused(text: str) -> None:
 
 
 def test_two_hundred_gaussian_releases() -> None:
-    """Issue-sized example: noise multiplier 20, 200 times, mu = 200**0.5/20."""
+    """Noise multiplier 20, 200 times: mu = sqrt(200)/20."""
     found = explain({parse_release("gaussian:20"): 200}, 1e-6)
 
     assert found.tightest == "exact"
