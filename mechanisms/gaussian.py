@@ -1,6 +1,7 @@
 """softmax(z + N(0, sigma^2 I)): the Gaussian mechanism on a row's logits."""
 
 import functools
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal
@@ -34,8 +35,8 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         """Refuse what no row may cost."""
-        if not self.noise_multiplier > 0:
-            raise ValueError(f"the noise multiplier must be positive, not {self.noise_multiplier}")
+        if not 0 < self.noise_multiplier < math.inf:
+            raise ValueError(f"the noise multiplier must be positive and finite, not {self.noise_multiplier}")
         sampling_error.check_row_rho(float(self.cost.rho))
 
     @property
@@ -57,7 +58,7 @@ class Gaussian:
 
     def prepare(self, classes: int) -> None:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
-        rounded_gaussian(_calibration(self.mu, classes)[0])
+        rounded_gaussian(_calibration(self, classes)[0])
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
@@ -66,7 +67,7 @@ class Gaussian:
         (`grid.validated`) and for a noise multiplier too large for the number of classes.
         """
         logits, sensitivity = grid.validated(logits, sensitivity)
-        scale, per_sensitivity = _calibration(self.mu, logits.shape[1])
+        scale, per_sensitivity = _calibration(self, logits.shape[1])
         law = rounded_gaussian(scale)
         steps = grid.steps_of(sensitivity, per_sensitivity)
         words = randomness.words(logits.size * law.words_per_draw).reshape(*logits.shape, law.words_per_draw)
@@ -74,8 +75,8 @@ class Gaussian:
 
 
 @functools.lru_cache
-def _calibration(mu: float, classes: int) -> tuple[int, Fraction]:
+def _calibration(mechanism: Gaussian, classes: int) -> tuple[int, float]:
     """Return the noise scale in steps and the step per unit of sensitivity."""
     rounding = grid.ROUNDING * grid.square_root(classes)
-    scale = grid.gaussian_scale(mu, rounding)
-    return scale, grid.step_per_sensitivity(scale, mu, Fraction(1), rounding)
+    scale = grid.gaussian_scale(mechanism.mu, rounding)
+    return scale, grid.step_per_sensitivity(scale, mechanism.mu, Fraction(1), rounding)

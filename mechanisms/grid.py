@@ -69,31 +69,30 @@ def gaussian_scale(mu: float, rounding: Fraction) -> int:
     return scale
 
 
-def step_per_sensitivity(scale: int, strength: float, movement: Fraction, rounding: Fraction) -> Fraction:
-    """Return the grid step, per unit of sensitivity D, at which noise of `scale` steps costs `strength`.
+def step_per_sensitivity(scale: int, strength: float, movement: Fraction, rounding: Fraction) -> float:
+    """Return the grid step per unit of sensitivity at which noise of `scale` steps costs `strength`, rounded up.
 
-    strength: the mu of Gaussian or the epsilon of Laplace noise. In the norm that matters to the noise,
-    neighbours are at most movement * D / g + rounding steps apart, which must not exceed scale * strength:
-    g / D = movement / (scale * strength - rounding).
+    strength: the mu of Gaussian or the epsilon of Laplace noise. For a sensitivity D, in the norm that matters
+    to the noise, neighbours are at most movement * D / g + rounding steps apart, and that must not exceed
+    scale * strength: g / D = movement / (scale * strength - rounding).
 
     Raises ValueError where rounding would take more than half of what the strength allows, naming the least.
     """
     allowed = scale * Fraction(strength)
     if allowed < 2 * rounding:
-        least = rounded_up(2 * rounding / scale)
+        least = float(2 * rounding / scale) * (1 + 2.0**-10)  # which four digits do not round down again
         raise ValueError(
-            f"the noise is too much for its grid: the loss must be at least {least:.4g}, not {strength:.4g}"
+            f"so much noise does not fit the grid: mu (or epsilon) must be at least {least:.4g}, not {strength:.4g}"
         )
-    return movement / (allowed - rounding)
+    return rounded_up(movement / (allowed - rounding))
 
 
-def steps_of(sensitivity: Floats, per_sensitivity: Fraction, smallest: float = SMALLEST_STEP) -> Floats:
+def steps_of(sensitivity: Floats, per_sensitivity: float, smallest: float = SMALLEST_STEP) -> Floats:
     """Return a grid step for each row: at least sensitivity * per_sensitivity, and at least `smallest`.
 
     The product of two floats is within 2^-53 of itself, less than the distance to the next float.
     """
-    product = sensitivity * rounded_up(per_sensitivity)
-    steps: Floats = np.maximum(np.nextafter(product, np.inf), smallest)
+    steps: Floats = np.maximum(np.nextafter(sensitivity * per_sensitivity, np.inf), smallest)
     return steps
 
 

@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar, Literal
 
 from accounting import sampling_error
@@ -66,5 +65,5 @@ class Laplace:
 
 
 @functools.lru_cache
-def _step_per_sensitivity(epsilon: float, classes: int) -> Fraction:
+def _step_per_sensitivity(epsilon: float, classes: int) -> float:
     return grid.step_per_sensitivity(LAPLACE_SCALE, epsilon, grid.square_root(classes), grid.ROUNDING * classes)

@@ -86,7 +86,7 @@ class Price:
 
     def __str__(self) -> str:
         """Return the price as text that `parse` reads back."""
-        return f"{self.kind}:{self.amount}" + ("" if self.delta is None else f"@{self.delta!r}")
+        return f"{self.kind}:{self.amount}".lower() + ("" if self.delta is None else f"@{self.delta!r}")
 
     @property
     def exact(self) -> Fraction:

@@ -18,6 +18,7 @@ SMALLEST_EPSILON = 2.0**-16
 
 _SLACK = 2.0**-25
 _FLOOR = 2.0**-24
+_BEYOND_THE_FLOOR = 17.0  # e^-17 < 2^-24: nothing changes but that exp never meets a number so large that it is slow
 _WEIGHT_OF_THE_LARGEST = 2.0**53
 _STEPS_PER_SENSITIVITY = 2.0**20
 _SQUARE_ROOT_OF_TWO = rounded_up(square_root(2))
@@ -72,7 +73,8 @@ def cumulative_weights(logits: Floats, sensitivity: Floats, epsilon: float) -> n
     eta = (epsilon - _SLACK) / spread * _DOWN
     integers = on_grid(logits, steps)
     below_the_largest = integers.max(axis=1, keepdims=True) - integers
-    ratios = np.maximum(np.exp(-(eta[:, None] * below_the_largest)), _FLOOR)
+    exponents = np.minimum(eta[:, None] * below_the_largest, _BEYOND_THE_FLOOR)
+    ratios = np.maximum(np.exp(-exponents), _FLOOR)
     weights = np.rint(_WEIGHT_OF_THE_LARGEST * ratios).astype(np.uint64)
     return np.cumsum(weights, axis=1, dtype=np.uint64)
 

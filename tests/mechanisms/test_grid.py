@@ -53,9 +53,9 @@ def test_a_step_keeps_neighbours_within_what_the_strength_allows(sensitivity, sc
 
 
 def test_a_strength_that_rounding_would_eat_is_refused_with_the_least_that_works():
-    with pytest.raises(ValueError, match=r"at least 0\.07031, not 0\.07"):
+    with pytest.raises(ValueError, match=r"at least 0\.07038, not 0\.07"):
         grid.step_per_sensitivity(2**8, 0.07, Fraction(1), Fraction(9))
-    assert grid.step_per_sensitivity(2**8, 18 / 256, Fraction(1), Fraction(9)) == Fraction(1, 9)
+    assert grid.step_per_sensitivity(2**8, 18 / 256, Fraction(1), Fraction(9)) == grid.rounded_up(Fraction(1, 9))
 
 
 @given(st.floats(1e-4, 4.0), st.integers(2, 1024))
