@@ -18,6 +18,9 @@ main = typer.Typer()
 main.add_typer(app, name="reproduce")
 
 
+SMALL = ("--repeats", "2", "--n", "100", "--epochs", "3", "--epsilons", "0.1,1000000")
+
+
 def invoke(*arguments: str) -> str:
     result = CliRunner().invoke(main, ["reproduce", "lu2022", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -75,9 +78,8 @@ def small_location(tmp_path: Path) -> Path:
 
 
 def small_run(data: Path, out: Path, *more: str) -> dict[str, object]:
-    size = ("--repeats", "2", "--n", "100", "--epochs", "3", "--epsilons", "0.1,1000000")
     return json.loads(
-        invoke("--dataset", "location", "--data-dir", str(data), "--out", str(out), "--json", *size, *more)
+        invoke("--dataset", "location", "--data-dir", str(data), "--out", str(out), "--json", *SMALL, *more)
     )
 
 
@@ -117,11 +119,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 
     monkeypatch.setattr(experiment, "train_stack", interrupted_at_the_third)
     out = tmp_path / "out"
-    result = CliRunner().invoke(
-        main,
-        ["reproduce", "lu2022", "--dataset", "location", "--data-dir", str(small_location), "--out", str(out)]
-        + ["--repeats", "2", "--n", "100", "--epochs", "3", "--epsilons", "0.1,1000000"],
-    )
+    where = ("--data-dir", str(small_location), "--out", str(out))
+    result = CliRunner().invoke(main, ["reproduce", "lu2022", "--dataset", "location", *where, *SMALL])
     assert result.exit_code != 0
     resumed = small_run(small_location, out)
     assert trained == ["cross-entropy", "per-record", "per-record-and-class", "per-record-and-class"]
