@@ -54,6 +54,9 @@ def lu2022(
     rivals: Annotated[
         bool, typer.Option("--rivals", help="Also the certified head with each proven mechanism.")
     ] = False,
+    dp_sgd: Annotated[
+        int, typer.Option(min=0, metavar="REPEATS", help="Also DP-SGD, so many repeats; slow, needs the extra dpsgd.")
+    ] = 0,
     out: Annotated[Path, typer.Option(help="Where CSV, PNG and finished pieces go.")] = Path("reproduction"),
     machine: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -69,10 +72,12 @@ def lu2022(
     from training.reproduction.results import Plan
 
     plan = Plan(dataset, repeats, _numbers(epsilons), seed, n=n, alpha=alpha, epochs=epochs)
-    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals)
+    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals, dp_sgd=dp_sgd)
 
 
-def _rerun(plan: "Plan", data_dir: Path, out: Path, machine: bool, *, search_alpha: bool, rivals: bool) -> None:
+def _rerun(
+    plan: "Plan", data_dir: Path, out: Path, machine: bool, *, search_alpha: bool, rivals: bool, dp_sgd: int
+) -> None:
     from training.reproduction import experiment, presentation
     from training.reproduction.samples import draw_samples
     from training.reproduction.store import ResultStore
@@ -83,9 +88,15 @@ def _rerun(plan: "Plan", data_dir: Path, out: Path, machine: bool, *, search_alp
         samples = draw_samples(plan, data_dir)
         results = experiment.run(plan, samples, store, progress)
         if rivals:
-            from training.reproduction.rivals import curves
+            from training.reproduction import rivals as proven
 
-            results = replace(results, curves=results.curves + curves(plan, samples, store, results.baseline, progress))
+            more = proven.curves(plan, samples, store, results.baseline, progress)
+            results = replace(results, curves=results.curves + more)
+        if dp_sgd:
+            from training.reproduction import dpsgd_curves
+
+            more = dpsgd_curves.curves(plan, samples, store, results.baseline, dp_sgd, progress)
+            results = replace(results, curves=results.curves + more)
         search = experiment.search_alpha(plan, samples, store, progress) if search_alpha else None
     tables, figure = presentation.write_csv(results, out)
     plot = out / f"{plan.dataset}-accuracy-loss.png"

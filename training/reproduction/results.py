@@ -10,6 +10,8 @@ from training.reproduction import printed
 Head = Literal["certified", "convexified"]
 """The certified head on the sum of losses, and on the convexified objective."""
 
+Status = Literal["proven", "unproven"]
+
 MATCHING_READING: Objective = "per-record-and-class"
 """The reading of the convexified loss under which Table V comes out; docs/reproduction-lu2022.md has the figures."""
 
@@ -71,7 +73,7 @@ class Curve:
     """Acc_Loss of one mechanism: for each epsilon one figure for each repeat."""
 
     name: str
-    status: Literal["proven", "unproven"]
+    status: Status
     losses: dict[float, tuple[float, ...]]
 
 

@@ -149,6 +149,18 @@ def test_the_proven_rivals_stand_beside_it(small_location: Path, tmp_path: Path)
     assert small_run(small_location, tmp_path / "out", "--rivals") == content
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_dp_sgd_stands_beside_it_under_four_compositions(small_location: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("opacus")
+    pytest.importorskip("matplotlib")
+    content = small_run(small_location, tmp_path, "--dp-sgd", "1", "--epsilons", "1")
+    rival = [p for p in content["accuracy_loss"] if p["mechanism"].startswith("dp-sgd")]
+    assert [p["mechanism"] for p in rival] == [f"dp-sgd-{c}" for c in ("naive", "advanced", "zcdp", "rdp")]
+    assert [p["status"] for p in rival] == ["unproven", "unproven", "proven", "proven"]
+    assert small_run(small_location, tmp_path, "--dp-sgd", "1", "--epsilons", "1") == content
+
+
 def test_a_plan_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Plan("location", repeats=0)
