@@ -90,8 +90,9 @@ def log_odds_on_grid(logits: Floats, selected: Integers, steps: Floats) -> Integ
     result is within 1/2 + 2^-4 of f(clip(z))/g. With u = 2^-53, m the largest of the other logits and s >= 1 the
     sum of e^(z_j - m) over them:
     - s: z_j - m is within u of itself, which x e^-x <= 1/e turns into at most C u / e in all; exp is taken to
-      err by less than 2^-45 of its value; exponents below -64 are raised to it, so that no exp is slow because
-      it is tiny, which is at most C e^-64 < 2^-82; adding up errs by less than C u s. Together less than 2^-42 s;
+      err by less than 2^-45 of its value; exponents below -64, and the selected class's, are raised to it, so
+      that no exp is slow for being tiny, which is at most C e^-64 < 2^-82; adding up errs by less than C u s.
+      Together less than 2^-42 s;
     - ln s, at most 7: less than 2^-41, the logarithm's own error of less than 2^-45 of its value included;
     - m + ln s and then z_v less it: u (B + 7) and u (2 B + 7), rounded generously: 2^-51.4 B + 2^-49;
     - in steps: 2^-7 + 2^-7.4 + 2^-15; the quotient, below 2^46, is within 2^-8; rint moves by at most 1/2.
@@ -104,7 +105,6 @@ def log_odds_on_grid(logits: Floats, selected: Integers, steps: Floats) -> Integ
     clipped[rows, selected] = -np.inf
     largest = clipped.max(axis=1)
     weights = np.exp(np.maximum(clipped - largest[:, None], _LEAST_EXPONENT))
-    weights[rows, selected] = 0
     others = largest + np.log(weights.sum(axis=1))
     return grid.on_grid(own - others, steps)
 

@@ -36,6 +36,19 @@ def test_neighbours_on_the_grid_are_within_mu_standard_deviations(data, classes,
         assert sum(d * d for d in difference) <= (scale * Fraction(mu)) ** 2
 
 
+@given(st.data(), st.integers(2, 200), st.floats(0.25, 1000), st.floats(1e-6, 1e3))
+def test_the_worst_rounding_in_every_coordinate_is_within_mu(data, classes, multiplier, sensitivity):
+    """All coordinates move alike, each from just short of a half-step over it."""
+    mu = Gaussian(multiplier).mu
+    scale, per_sensitivity = gaussian._calibration(Gaussian(multiplier), classes)
+    steps = grid.steps_of(np.array([sensitivity]), per_sensitivity)
+    signs = np.array(data.draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=classes, max_size=classes)))
+    row = signs * (0.5 - 1e-6) * steps
+    neighbour = row + signs * sensitivity / math.sqrt(classes) * (1 - 1e-9)
+    difference = (grid.on_grid(row[None], steps) - grid.on_grid(neighbour[None], steps))[0].tolist()
+    assert sum(d * d for d in difference) <= (scale * Fraction(mu)) ** 2
+
+
 @pytest.mark.parametrize("multiplier", [0.3, 20.0, 150.0])
 def test_log_ratios_have_the_noise_that_the_multiplier_names(multiplier, seeded):
     """Kolmogorov-Smirnov on ln p_0 - ln p_1, false alarm 1e-6; the overhead of the grid is at most 1 %."""

@@ -173,6 +173,18 @@ def test_laplace_noise_is_pure_but_for_the_distance(shift):
     assert found <= (1 + growth) * DISTANCE
 
 
+def test_laplace_draws_round_half_steps_to_the_nearest_integer():
+    """Digits picked one by one: G = d_0 + 2^11 d_1 + 2^22 d_2 half-steps are floor((G + 1) / 2) steps."""
+    law = rounded_laplace(LAPLACE_SCALE)
+    for digits in [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0), (2047, 0, 0), (0, 1, 0), (5, 7, 9)]:
+        firsts = [[0, *thresholds(table)][digit] for digit, table in zip(digits, law.digits, strict=True)]
+        words = [word for first in firsts for word in words_of(first)]
+        half_steps = sum(digit << 11 * place for place, digit in enumerate(digits))
+        assert law.draw(to_words([words])).tolist() == [(half_steps + 1) // 2]
+        words[-1] |= 1
+        assert law.draw(to_words([words])).tolist() == [-((half_steps + 1) // 2)]
+
+
 @pytest.mark.parametrize("scale", [0, -1, 2**24 + 1])
 def test_other_laplace_scales_are_refused(scale):
     with pytest.raises(ValueError, match="between 1 and 16777216"):
