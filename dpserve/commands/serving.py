@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from mechanisms.mechanism import priced
 
 from accounting.ledger import Ledger
 from dpserve.commands import options
-from service.run import ServiceSettings, bind, open_lineage
+from mechanisms.mechanism import priced
+from service.run import CannotServe, ServiceSettings, bind, open_lineage
 from service.run import serve as run_service
 from training.bundle import load_bundle
 
@@ -34,6 +34,12 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8000,
     largest_batch: Annotated[int, typer.Option(min=1, max=10_000, help="The most rows of one request.")] = 1000,
+    accept_unproven: Annotated[
+        bool,
+        typer.Option(
+            "--accept-unproven", help="Needed for --mechanism published, whose guarantee is claimed, not proven."
+        ),
+    ] = False,
     rehearsal: Annotated[
         bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
     ] = False,
@@ -46,6 +52,11 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     head = load_bundle(bundle)
     chosen = priced(mechanism, price, len(head.certificate.classes))
+    if chosen.status != "proven" and not accept_unproven:
+        raise CannotServe(
+            f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and for "
+            "three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a proven one"
+        )
     budget = options.budget_of(epsilon, delta, rho, accepts, required=False)
     settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
 
