@@ -85,7 +85,7 @@ def side_by_side(releases: Mapping[Cost, int], delta: float) -> SideBySide:
     """Return the five analyses of `releases` (how many at each cost) at delta, for ideal noise."""
     domains.require_delta(delta)
     losses = composition_of(releases)
-    analyses = tuple(analyse(losses, delta) for analyse in (basic, advanced, zcdp, rdp, exact))
+    analyses = tuple(analyse(losses, delta) for analyse in ALL.values())
     known = [(analysis.epsilon, analysis.name) for analysis in analyses if analysis.epsilon is not None]
     return SideBySide(sum(releases.values()), delta, analyses, min(known, key=lambda pair: pair[0])[1])
 
@@ -172,11 +172,7 @@ def rdp(losses: Composition, delta: float) -> Analysis:
     """
     if not losses:
         return Analysis("rdp", 0.0, "nothing was released", adaptive=False)
-    orders = _orders(losses, delta)
-    divergences = np.zeros_like(orders)
-    for loss, count in losses.items():
-        divergences += count * renyi_divergence(loss, orders)
-    epsilon, order = conversions.rdp_epsilon(orders, divergences, delta)
+    epsilon, order = conversions.rdp_epsilon(*renyi_curve(losses, delta), delta)
     return Analysis("rdp", epsilon, f"best order {order:.4g}", adaptive=False)
 
 
@@ -189,10 +185,15 @@ def log_odds(losses: Composition, delta: float) -> float:
     domains.require_delta(delta)
     if not losses:
         return 0.0
-    orders = _orders(losses, delta)
-    divergences = sum((count * renyi_divergence(loss, orders) for loss, count in losses.items()), 0 * orders)
+    orders, divergences = renyi_curve(losses, delta)
     pure = math.fsum(count * loss.pure_epsilon for loss, count in losses.items())
     return min(float(np.min(divergences - math.log(delta) / (orders - 1))), pure) * _ROUND_UP
+
+
+def renyi_curve(losses: Composition, delta: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return orders (k,) worth looking at for this delta, and the composed RDP at each (k,), rounded up."""
+    orders = _orders(losses, delta)
+    return orders, sum((count * renyi_divergence(loss, orders) for loss, count in losses.items()), 0 * orders)
 
 
 def renyi_divergence(loss: PrivacyLoss, orders: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -245,33 +246,57 @@ def exact(losses: Composition, delta: float) -> Analysis:
 
     Gaussian losses compose to one with mu^2 the sum of the mu^2 (Dong, Roth and Su 2022, Corollary 3.3). A PLD
     is discretised pessimistically (Doroshenko et al. 2022) by `dp_accounting`; the error of its Fourier
-    transforms is taken off delta, 16 units of rounding for every composition.
+    transforms is taken off delta.
     """
     mu = _total_mu(losses)
     if all(isinstance(loss, GaussianLoss) for loss in losses):
         if mu > conversions.LARGEST_MU:
             return Analysis("exact", None, f"mu is above {conversions.LARGEST_MU:g}", adaptive=True)
         return Analysis("exact", conversions.gaussian_epsilon(mu, delta), f"Gaussian, mu = {mu:.6g}", adaptive=True)
-    allowance = _LEAST_FFT_DELTA + 16 * 2.0**-53 * sum(losses.values())
-    if allowance > delta / 4:
-        return Analysis("exact", None, "the Fourier transform cannot resolve so small a delta", adaptive=False)
-    interval, width = _discretisation(losses, delta)
-    if interval is None:
-        return Analysis("exact", None, "too many releases of too little loss for a numerical PLD", adaptive=False)
-    composed = privacy_loss_distribution(losses, interval)
-    method = f"numerical PLD, pessimistic, interval {interval:.3g}"
+    curve = numerical_curve(losses, delta)
+    if isinstance(curve, str):
+        return Analysis("exact", None, curve, adaptive=False)
+    method = f"numerical PLD, pessimistic, interval {curve.interval:.3g}"
 
     def excess(epsilon: float) -> float:
-        return float(composed.get_delta_for_epsilon(epsilon)) - (delta - allowance)
+        return float(curve.composed.get_delta_for_epsilon(epsilon)) - (delta - curve.allowance)
 
     if excess(0.0) <= 0:
         return Analysis("exact", 0.0, method, adaptive=False)
-    enough = (rdp(losses, delta).epsilon or 0.0) + interval
+    enough = (rdp(losses, delta).epsilon or 0.0) + curve.interval
     while excess(enough) > 0:
-        if enough > width:
+        if enough > curve.width:
             return Analysis("exact", None, "the numerical PLD has too much mass at infinity", adaptive=False)
         enough *= 1.5
     return Analysis("exact", crossing(excess, enough, 0.0, tolerance=1e-9).met, method, adaptive=False)
+
+
+@dataclass(frozen=True)
+class NumericalCurve:
+    """The PLD of a composition, discretised: its delta(epsilon) plus `allowance` is valid both ways round."""
+
+    composed: "PrivacyLossDistribution"
+    interval: float
+    width: float
+    """About how far the losses spread."""
+    allowance: float
+    """The error of the Fourier transforms in delta: 16 units of rounding for every composition."""
+
+    def delta_at(self, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return a valid delta at each of the epsilons (k,)."""
+        deltas = np.asarray(self.composed.get_delta_for_epsilon(epsilons), dtype=np.float64)
+        return np.minimum(deltas + self.allowance, 1.0)
+
+
+def numerical_curve(losses: Composition, delta: float) -> NumericalCurve | str:
+    """Return the PLD as closely as it must be known to be read at delta, or the reason why it cannot be."""
+    allowance = _LEAST_FFT_DELTA + 16 * 2.0**-53 * sum(losses.values())
+    if allowance > delta / 4:
+        return "the Fourier transform cannot resolve so small a delta"
+    interval, width = _discretisation(losses, delta)
+    if interval is None:
+        return "too many releases of too little loss for a numerical PLD"
+    return NumericalCurve(privacy_loss_distribution(losses, interval), interval, width, allowance)
 
 
 def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyLossDistribution":
@@ -390,3 +415,13 @@ def _discretisation(losses: Composition, delta: float) -> tuple[float | None, fl
     narrowest = min([*repeated, _total_mu(losses) or math.inf])
     interval = max(narrowest / 50, width / _MOST_LOSS_VALUES)
     return (interval if interval <= narrowest / 2 else None), width
+
+
+ALL: Mapping[str, Callable[[Composition, float], Analysis]] = {
+    "basic": basic,
+    "advanced": advanced,
+    "zcdp": zcdp,
+    "rdp": rdp,
+    "exact": exact,
+}
+"""The analyses by name, the loosest first."""

@@ -44,17 +44,22 @@ class Guarantees:
 def guarantees(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> Guarantees:
     """Return the guarantees of `steps` steps of DP-SGD at delta."""
     cost = Cost((SubsampledGaussianLoss(noise_multiplier, sampling_rate),))
-    proven = classical_epsilon(noise_multiplier, delta / steps / sampling_rate / 2) < 1
     return Guarantees(
         cost=cost,
         steps=steps,
         delta=delta,
-        theorems=(
-            Theorem("composition", composed_epsilon(noise_multiplier, sampling_rate, steps, delta), proven),
-            Theorem("advanced composition", advanced_epsilon(noise_multiplier, sampling_rate, steps, delta), proven),
-            Theorem("moments accountant", moments_epsilon(noise_multiplier, sampling_rate, steps, delta), True),
-        ),
+        theorems=theorems(noise_multiplier, sampling_rate, steps, delta),
         analyses=analyses.side_by_side({cost: steps}, delta),
+    )
+
+
+def theorems(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> tuple[Theorem, ...]:
+    """Return the three theorems as taught: composition, advanced composition, moments accountant."""
+    proven = classical_epsilon(noise_multiplier, delta / steps / sampling_rate / 2) < 1
+    return (
+        Theorem("composition", composed_epsilon(noise_multiplier, sampling_rate, steps, delta), proven),
+        Theorem("advanced composition", advanced_epsilon(noise_multiplier, sampling_rate, steps, delta), proven),
+        Theorem("moments accountant", moments_epsilon(noise_multiplier, sampling_rate, steps, delta), True),
     )
 
 

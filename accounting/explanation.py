@@ -1,7 +1,7 @@
 """What was released, explained: the five analyses, what they mean for one person, and a paragraph of plain words.
 
-`dpserve explain` shows this object, for a ledger account or for releases given by hand, and `GET /budget` serves
-its `account`, so that the two cannot differ. Every number is finite or absent.
+`dpserve explain` and `GET /budget` show an account as the one object that `explain_account` returns, so that the two
+cannot differ; `explain` does the same for releases given by hand. Every number is finite or absent.
 """
 
 import math
@@ -11,8 +11,17 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import analyses, conversions, domains, identifiability, sampling_error
+from accounting import analyses, domains, dpsgd, sampling_error
 from accounting.analyses import Composition
+from accounting.attack_bounds import (
+    AttackPower,
+    AttackReading,
+    Identifiability,
+    attack_power,
+    composition_and_rho,
+    identifiability_of,
+    reading_of_attack,
+)
 from accounting.budgets import Budget
 from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
 from accounting.report import AccountReport, account_report
@@ -44,24 +53,20 @@ class AnalysisReading(_Frozen):
     ]
 
 
-class Identifiability(_Frozen):
-    """What the releases mean for one record. Bounds are rounded up; see `accounting.identifiability`."""
+class DeltaReading(_Frozen):
+    """The other way round: a delta that one analysis gives at an epsilon, rounded up."""
 
-    posterior_belief_bound: Annotated[
-        float, Field(description="even odds become a firmer belief than this with probability at most delta")
-    ]
-    posterior_belief_at_epsilon: Annotated[
-        float, Field(description="1/(1 + e^-epsilon) at the tightest epsilon (Bernau et al. 2021, Theorem 1)")
-    ]
-    membership_advantage_bound: Annotated[float, Field(description="no attack has a larger TPR - FPR")]
-    advantage_bound_from_epsilon_delta: Annotated[
-        float, Field(description="(e^epsilon - 1 + 2 delta)/(e^epsilon + 1) at the tightest epsilon")
-    ]
-    advantage_bound_of_erlingsson: Annotated[float, Field(description="1 - e^-epsilon + delta e^-epsilon")]
-    advantage_bound_of_yeom: Annotated[float, Field(description="e^epsilon - 1, for pure epsilon; 1 if above")]
-    advantage_as_published_by_bernau: Annotated[
-        float | None, Field(description="Theorem 2 as printed, for Gaussian noise of the classical size only")
-    ]
+    name: str
+    epsilon: float
+    delta: float
+
+
+class TheoremReading(_Frozen):
+    """What one theorem about DP-SGD says as it is taught."""
+
+    name: str
+    epsilon: Annotated[float | None, Field(description="at the explanation's delta; null beyond all numbers")]
+    premises_hold: Annotated[bool, Field(description="false: its classical noise is proved for epsilon < 1 only")]
 
 
 class Explanation(_Frozen):
@@ -69,13 +74,33 @@ class Explanation(_Frozen):
 
     delta: float
     releases: tuple[Release, ...]
-    rho: Annotated[float, Field(description="zCDP rho of all releases together, at most 1e12")]
+    rho: Annotated[float, Field(description="zCDP rho of all releases together, rounded up, at most 1e12")]
     analyses: tuple[AnalysisReading, ...]
     tightest: Annotated[str, Field(description="the analysis with the least valid epsilon")]
     epsilon: Annotated[float, Field(description="that least epsilon")]
     identifiability: Identifiability
+    attack_power: Annotated[
+        tuple[AttackPower, ...], Field(description="the greatest true positive rate at some false positive rates")
+    ]
+    published_theorems: Annotated[
+        tuple[TheoremReading, ...], Field(description="for steps of DP-SGD alone: three theorems as taught")
+    ]
     in_plain_words: str
-    account: Annotated[AccountReport | None, Field(description="the account, as GET /budget reports it")] = None
+
+
+class AccountExplanation(AccountReport):
+    """An account: its report, and the explanation of what it paid for. What `GET /budget` answers."""
+
+    explanation: Explanation
+
+
+class AnsweredExplanation(Explanation):
+    """An explanation of releases given by hand, with answers to what else was asked."""
+
+    deltas: Annotated[
+        tuple[DeltaReading, ...], Field(description="the delta of each analysis at the epsilon asked about")
+    ] = ()
+    attack: AttackReading | None = None
 
 
 def parse_release(text: str) -> Cost:
@@ -105,18 +130,43 @@ def parse_release(text: str) -> Cost:
     return Cost(tuple(losses))
 
 
-def explain(releases: Mapping[Cost, int], delta: float) -> Explanation:
-    """Explain releases with ideal noise: how many at each cost, all about the same records."""
-    return _explain(releases, delta, delta, account=None)
+def explain(
+    releases: Mapping[Cost, int],
+    delta: float,
+    *,
+    epsilon: float | None = None,
+    attack: tuple[float, float] | None = None,
+) -> AnsweredExplanation:
+    """Explain releases with ideal noise: how many at each cost, all about the same records.
+
+    epsilon: at which every analysis is also asked for its delta. attack: true and false positive rate of one.
+    """
+    explanation = _explain(releases, delta, delta, account=None)
+    composition, rho = composition_and_rho(releases)
+    deltas: tuple[DeltaReading, ...] = ()
+    reading = None
+    if epsilon is not None:
+        deltas = tuple(
+            DeltaReading(name=name, epsilon=epsilon, delta=analyses.delta_at(analyse, composition, epsilon))
+            for name, analyse in analyses.ALL.items()
+        )
+    if attack is not None:
+        domains.require_up_to("the false positive rate", attack[1], 1)
+        (power,) = attack_power(composition, rho, explanation.epsilon, delta, delta, (attack[1],))
+        reading = reading_of_attack(*attack, delta, power)
+    return AnsweredExplanation(**dict(explanation), deltas=deltas, attack=reading)
 
 
-def explain_account(spent: Mapping[Cost, int], budget: Budget, *, price: Cost | None) -> Explanation:
-    """Explain an account after `spent`, the number of releases at each cost.
+def explain_account(
+    spent: Mapping[Cost, int], budget: Budget, *, price: Cost | None, lineage_left: int | None = None
+) -> AccountExplanation:
+    """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
 
     The analyses keep the same share of delta for the noise sampler as the account does.
     """
-    account = account_report(spent, budget, price=price)
-    return _explain(spent, budget.delta, sampling_error.ideal_delta(budget.delta), account=account)
+    account = account_report(spent, budget, price=price, lineage_left=lineage_left)
+    explanation = _explain(spent, budget.delta, sampling_error.ideal_delta(budget.delta), account=account)
+    return AccountExplanation(**dict(account), explanation=explanation)
 
 
 def _explain(
@@ -124,9 +174,9 @@ def _explain(
 ) -> Explanation:
     domains.require_delta(delta)
     side_by_side = analyses.side_by_side(releases, ideal_delta)
-    composition = analyses.composition_of(releases)
-    rho = min(float(sum(loss.rho * count for loss, count in composition.items())), conversions.LARGEST_RHO)
-    meaning = _identifiability(composition, rho, side_by_side.epsilon, delta, ideal_delta)
+    composition, rho = composition_and_rho(releases)
+    epsilon = side_by_side.epsilon
+    meaning = identifiability_of(composition, rho, epsilon, delta, ideal_delta)
     return Explanation(
         delta=delta,
         releases=tuple(Release(losses=str(cost), times=times) for cost, times in releases.items()),
@@ -141,41 +191,28 @@ def _explain(
             for analysis in side_by_side.analyses
         ),
         tightest=side_by_side.tightest,
-        epsilon=side_by_side.epsilon,
+        epsilon=epsilon,
         identifiability=meaning,
+        attack_power=attack_power(composition, rho, epsilon, delta, ideal_delta),
+        published_theorems=_theorems(composition, ideal_delta),
         in_plain_words=_in_plain_words(side_by_side, meaning, delta, account),
-        account=account,
     )
 
 
-def _identifiability(
-    composition: Composition, rho: float, epsilon: float, delta: float, ideal_delta: float
-) -> Identifiability:
-    """Return the bounds; those of the ideal noise hold at ideal_delta, with delta - ideal_delta to spare.
-
-    Beyond the largest mu and rho of the conversions every bound is 1 already.
-    """
-    spare = delta - ideal_delta
-    pure = math.fsum(count * loss.pure_epsilon for loss, count in composition.items())
-    gaussian = bool(composition) and all(isinstance(loss, GaussianLoss) for loss in composition)
-    if gaussian:
-        mu = min(conversions.mu_of_rho(math.nextafter(rho, math.inf)), conversions.LARGEST_MU)
-        log_odds = identifiability.gaussian_log_odds(mu, ideal_delta)
-        advantage = identifiability.gaussian_advantage(mu)
-    else:
-        log_odds = analyses.log_odds(composition, ideal_delta)
-        advantage = identifiability.zcdp_advantage(rho)
-    log_odds = min(log_odds + math.log(delta / ideal_delta), pure if spare == 0 else math.inf)
-    from_curve = identifiability.advantage(epsilon, delta)
-    published = identifiability.published_gaussian_advantage(epsilon, delta) if gaussian and epsilon else None
-    return Identifiability(
-        posterior_belief_bound=identifiability.posterior_belief(log_odds),
-        posterior_belief_at_epsilon=identifiability.posterior_belief(epsilon),
-        membership_advantage_bound=min(1.0, advantage + spare, from_curve),
-        advantage_bound_from_epsilon_delta=from_curve,
-        advantage_bound_of_erlingsson=identifiability.erlingsson_advantage(epsilon, delta),
-        advantage_bound_of_yeom=identifiability.yeom_advantage(pure),
-        advantage_as_published_by_bernau=published,
+def _theorems(composition: Composition, delta: float) -> tuple[TheoremReading, ...]:
+    if len(composition) != 1:
+        return ()
+    ((loss, steps),) = composition.items()
+    if not isinstance(loss, SubsampledGaussianLoss):
+        return ()
+    found = dpsgd.theorems(loss.noise_multiplier, loss.sampling_rate, steps, delta)
+    return tuple(
+        TheoremReading(
+            name=theorem.name,
+            epsilon=theorem.epsilon if math.isfinite(theorem.epsilon) else None,
+            premises_hold=theorem.proven,
+        )
+        for theorem in found
     )
 
 
@@ -184,14 +221,15 @@ def _in_plain_words(
 ) -> str:
     known = [analysis.epsilon for analysis in side_by_side.analyses if analysis.epsilon is not None]
     if not side_by_side.releases:
-        return "Nothing computed from the records has been released, and nothing can be inferred about any of them."
+        nothing = "Nothing computed from the records has been released, and nothing can be inferred about any of them."
+        return " ".join([nothing, *_of_the_account(account)])
     words = [
         f"{side_by_side.releases:,} noisy results computed from the records have been released.",
         "Imagine someone who knows every record but one, has seen all of them, and held it for even odds that the "
         f"last record is among them: but for a chance of {delta:.2g}, they cannot come to be more than "
         f"{_percent(meaning.posterior_belief_bound)} sure of it.",
         "An attack that tries to tell members from others can catch members more often than it wrongly accuses "
-        f"others by at most {_percent(meaning.membership_advantage_bound)}.",
+        f"others by at most {_percent(meaning.membership_advantage_bound)[:-2]} percentage points.",
         f"In the language of differential privacy they are together ({side_by_side.epsilon:.4g}, {delta:.2g})"
         "-differentially private for adding or removing one record.",
     ]
@@ -200,13 +238,19 @@ def _in_plain_words(
             f"Depending on the analysis the epsilon reads from {min(known):.4g} to {max(known):.4g}; what was "
             "released is the same, and every one of these numbers is a valid upper bound."
         )
-    if account is not None:
-        left = "" if account.queries_left is None else f", which buys {account.queries_left:,} more answers"
-        words.append(
-            f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and "
-            f"has {account.remaining.rho:.6g} left{left}; after that it refuses."
-        )
-    return " ".join(words)
+    return " ".join([*words, *_of_the_account(account)])
+
+
+def _of_the_account(account: AccountReport | None) -> list[str]:
+    if account is None:
+        return []
+    words = [
+        f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
+        f"{account.remaining.rho:.6g} left; after that it refuses."
+    ]
+    if account.queries_left is not None:
+        words.append(f"At the present price {account.queries_left:,} more answers can be had.")
+    return words
 
 
 def _percent(share: float) -> str:

@@ -78,7 +78,12 @@ class AccountReport(BaseModel):
     remaining: Remaining
     price: Price | None
     queries_left: Annotated[
-        int | None, Field(ge=0, description="rows that can still be answered at the price; null without a price")
+        int | None,
+        Field(
+            ge=0,
+            description="rows that can still be answered at the price, which every account that pays for them must "
+            "have left; null without a price",
+        ),
     ]
     posterior_belief_bound: Bound
     posterior_belief_at_epsilon: Bound
@@ -98,20 +103,24 @@ def spent_picorho(spent: Mapping[Cost, int]) -> int:
     return sum(cost.picorho * count for cost, count in spent.items())
 
 
-def account_report(spent: Mapping[Cost, int], budget: Budget, *, price: Cost | None) -> AccountReport:
+def account_report(
+    spent: Mapping[Cost, int], budget: Budget, *, price: Cost | None, lineage_left: int | None = None
+) -> AccountReport:
     """Return the report of an account with this budget after `spent`, the number of releases at each cost.
 
-    `price` is what the next row costs, None where the account is not asked about a model. Raises ValueError
-    for a loss that the account does not accept.
+    `price` is what the next row costs, None where the account is not asked about a model. `lineage_left`: for a
+    client's account, the picorho left in its lineage's, which pays for every release as well and so limits
+    `queries_left`. Raises ValueError for a loss that the account does not accept.
     """
     if budget.accepts == "gaussian" and not all(cost.is_gaussian for cost, count in spent.items() if count):
         raise ValueError("a charge is not Gaussian, and the account accepts only Gaussian charges")
-    return report_at(spent_picorho(spent), budget, price=price)
+    return report_at(spent_picorho(spent), budget, price=price, lineage_left=lineage_left)
 
 
-def report_at(amount: int, budget: Budget, *, price: Cost | None) -> AccountReport:
+def report_at(amount: int, budget: Budget, *, price: Cost | None, lineage_left: int | None = None) -> AccountReport:
     """Return the report of an account with this budget after `amount` picorho."""
     left = max(0, budget.picorho - amount)
+    payable = left if lineage_left is None else min(left, lineage_left)
     limit = Amount(rho=picorho.to_rho(budget.picorho), epsilon=budget.epsilon_at(budget.picorho))
     spent = Amount(rho=picorho.to_rho(amount), epsilon=budget.epsilon_at(amount))
     row = price.picorho if price is not None else 0
@@ -123,7 +132,7 @@ def report_at(amount: int, budget: Budget, *, price: Cost | None) -> AccountRepo
         spent=spent,
         remaining=Remaining(rho=picorho.to_rho(left), epsilon=max(0.0, limit.epsilon - spent.epsilon)),
         price=Price(rho=picorho.to_rho(row), losses=str(price)) if price is not None else None,
-        queries_left=left // row if row else None,
+        queries_left=payable // row if row else None,
         posterior_belief_bound=Bound(
             now=budget.posterior_belief_at(amount), when_spent=budget.posterior_belief_at(budget.picorho)
         ),

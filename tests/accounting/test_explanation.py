@@ -49,9 +49,10 @@ def test_an_account_is_explained_by_the_report_that_it_serves() -> None:
 
     found = explain_account({cost: 20}, budget, price=cost)
 
-    assert found.account == account_report({cost: 20}, budget, price=cost)
-    assert found.epsilon == pytest.approx(found.account.spent.epsilon, rel=1e-6)
-    assert f"{found.account.queries_left:,} more answers" in found.in_plain_words
+    report = account_report({cost: 20}, budget, price=cost)
+    assert found.model_dump(exclude={"explanation"}) == report.model_dump()
+    assert found.explanation.epsilon == pytest.approx(found.spent.epsilon, rel=1e-6)
+    assert f"{found.queries_left:,} more answers" in found.explanation.in_plain_words
 
 
 def test_an_account_keeps_the_samplers_share_of_delta() -> None:
@@ -59,7 +60,7 @@ def test_an_account_keeps_the_samplers_share_of_delta() -> None:
     cost = parse_release("laplace:20")
 
     ideal = explain({cost: 5}, sampling_error.ideal_delta(1e-6))
-    drawn = explain_account({cost: 5}, budget, price=cost)
+    drawn = explain_account({cost: 5}, budget, price=cost).explanation
 
     assert drawn.analyses == ideal.analyses
     assert drawn.identifiability.membership_advantage_bound >= ideal.identifiability.membership_advantage_bound
@@ -87,3 +88,35 @@ def test_nothing_released_is_said_plainly() -> None:
 )
 def test_percentages_round_up_and_never_claim_certainty(share: float, text: str) -> None:
     assert explanation._percent(share) == text
+
+
+def test_what_else_is_asked_of_releases_is_answered() -> None:
+    """At the epsilon of each analysis its delta is the one asked for, by search to 1e-6."""
+    asked = explain({parse_release("gaussian:20"): 200}, 1e-6)
+    epsilon = next(reading.epsilon for reading in asked.analyses if reading.name == "exact")
+
+    found = explain({parse_release("gaussian:20"): 200}, 1e-6, epsilon=epsilon, attack=(0.17, 0.05))
+
+    deltas = {reading.name: reading.delta for reading in found.deltas}
+    assert deltas["exact"] == pytest.approx(1e-6, rel=1e-5)
+    assert all(delta >= deltas["exact"] * (1 - 1e-9) for delta in deltas.values())
+    assert found.attack is not None
+    assert found.attack.least_epsilon == pytest.approx(math.log((1 - 1e-6) / 0.88))
+    assert found.attack.possible
+
+
+def test_dp_sgd_is_shown_by_the_theorems_as_taught() -> None:
+    found = explain({parse_release("sgm:6.99:0.02"): 5000}, 1e-5)
+
+    assert [round(theorem.epsilon or 0, 1) for theorem in found.published_theorems] == [125.0, 12.3, 1.0]
+    assert all(theorem.premises_hold for theorem in found.published_theorems)
+    assert explain({parse_release("gaussian:2"): 5}, 1e-5).published_theorems == ()
+
+
+def test_a_clients_queries_are_limited_by_its_lineage() -> None:
+    cost = parse_release("gaussian:20")
+
+    found = explain_account({}, Budget.from_mu(1, 1e-6), price=cost, lineage_left=3 * cost.picorho)
+
+    assert found.queries_left == 3
+    assert "3 more answers" in found.explanation.in_plain_words
