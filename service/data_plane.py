@@ -8,14 +8,19 @@ cannot be another's; nothing but the mechanism's release ever leaves.
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from mechanisms.mechanism import Mechanism
 from numpy.typing import NDArray
 
-from accounting.ledger import Answered, Charge, ChargeRequest, Idempotency, Ledger, Receipt
+from accounting.budgets import Budget
+from accounting.explanation import AccountExplanation, explain_account
+from accounting.ledger import Answered, Charge, ChargeRequest, ClientAccount, Idempotency, Ledger, Receipt
+from accounting.losses import Cost
 from accounting.report import AccountReport, account_report
+from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from service.errors import InvalidRows, UnknownModel
 from training.bundle import CertifiedHead
@@ -54,6 +59,7 @@ class DataPlane:
         self._ledger = ledger
         self._randomness = randomness
         self._clock = clock
+        self._explaining = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
         self._lower = np.asarray(head.certificate.feature_map.lower)
         self._upper = np.asarray(head.certificate.feature_map.upper)
 
@@ -137,14 +143,25 @@ class DataPlane:
 
         `queries_left` is what both accounts can pay for: a release needs the client's and the lineage's.
         """
+        account, left = await self._accounts(client)
+        return account_report(account.tally, account.budget, price=self.mechanism.cost, lineage_left=left)
+
+    async def explained_budget(self, client: str) -> AccountExplanation:
+        """Return the client's account and its explanation. Raises UnknownClient.
+
+        A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
+        the newest are kept, for only a paid release changes them.
+        """
+        account, left = await self._accounts(client)
+        asked = _Asked(frozenset(account.tally.items()), account.budget, self.mechanism.cost, left)
+        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, asked)
+
+    async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
+        """Return the client's account, and the picorho left in the lineage's."""
         account, lineage = await asyncio.gather(
             self._ledger.client(self.lineage, client), self._ledger.lineage(self.lineage)
         )
-        report = account_report(account.tally, account.budget, price=self.mechanism.cost)
-        price = self.mechanism.cost.picorho
-        if report.queries_left is None or price == 0:
-            return report
-        return report.model_copy(update={"queries_left": min(report.queries_left, lineage.remaining // price)})
+        return account, lineage.remaining
 
     async def check_ready(self) -> None:
         """Raise LedgerError unless the ledger answers and holds the lineage's account."""
@@ -158,3 +175,18 @@ class DataPlane:
             "price_per_row": {"rho": float(self.mechanism.cost.rho), "losses": str(self.mechanism.cost)},
             "largest_batch": self.largest_batch,
         }
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What an explanation depends on."""
+
+    tally: frozenset[tuple[Cost, int]]
+    budget: Budget
+    price: Cost
+    lineage_left: int
+
+
+@lru_cache(maxsize=1024)
+def _explained(asked: _Asked) -> AccountExplanation:
+    return explain_account(dict(asked.tally), asked.budget, price=asked.price, lineage_left=asked.lineage_left)

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from accounting.explanation import AccountExplanation
 from accounting.ledger import (
     BudgetExhausted,
     ClientRevoked,
@@ -22,7 +23,6 @@ from accounting.ledger import (
     UnknownClient,
 )
 from accounting.picorho import to_rho
-from accounting.report import AccountReport
 from service.data_plane import DataPlane, Prediction
 from service.errors import InvalidRows, UnknownModel
 from service.http.authentication import authenticated_client
@@ -101,9 +101,9 @@ def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, 
         )
 
     @app.get("/budget", summary="See what is spent and what is left", openapi_extra={"security": security})
-    async def budget(request: Request) -> AccountReport:
+    async def budget(request: Request) -> AccountExplanation:
         client = await authenticated_client(request, ledger, data_plane.lineage)
-        return await data_plane.budget(client)
+        return await data_plane.explained_budget(client)
 
 
 def _add_public_routes(app: FastAPI, data_plane: DataPlane) -> None:
