@@ -28,19 +28,24 @@ def add(
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     rho: options.Rho = None,
+    mu: options.Mu = None,
+    posterior_belief: options.PosteriorBelief = None,
+    advantage: options.Advantage = None,
     accepts: options.AcceptsOption = "gaussian",
     lineage: Lineage = None,
     ledger: options.Ledger_ = None,
 ) -> None:
     """Give a client a budget, and print its API key: once, for only a digest is kept."""
-    budget = options.budget_of(epsilon, delta, rho, accepts, required=True)
+    words = options.BudgetWords(
+        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
+    )
+    budget = words.budget(accepts)
     key = new_api_key()
 
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
-            if budget is not None:
-                chosen = await _chosen_lineage(opened, lineage)
-                await opened.add_client(chosen, name, budget, key_digest(key), time=time.time())
+            chosen = await _chosen_lineage(opened, lineage)
+            await opened.add_client(chosen, name, budget, key_digest(key), time=time.time())
 
     asyncio.run(apply())
     typer.echo(f"The API key of {name}, shown this once:", err=True)

@@ -54,14 +54,18 @@ def set_budget(
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     rho: options.Rho = None,
+    mu: options.Mu = None,
+    posterior_belief: options.PosteriorBelief = None,
+    advantage: options.Advantage = None,
     accepts: options.AcceptsOption = "gaussian",
     ledger: options.Ledger_ = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before raising a budget.")] = False,
 ) -> None:
     """Open a lineage's account, or change its budget. What is spent stays spent."""
-    budget = options.budget_of(epsilon, delta, rho, accepts, required=True)
-    if budget is None:
-        return
+    words = options.BudgetWords(
+        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
+    )
+    budget = words.budget(accepts)
     name = lineage_named(lineage)
 
     async def apply() -> str:

@@ -30,6 +30,9 @@ def serve(
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     rho: options.Rho = None,
+    mu: options.Mu = None,
+    posterior_belief: options.PosteriorBelief = None,
+    advantage: options.Advantage = None,
     accepts: options.AcceptsOption = "gaussian",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8000,
@@ -57,7 +60,10 @@ def serve(
             f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and for "
             "three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a proven one"
         )
-    budget = options.budget_of(epsilon, delta, rho, accepts, required=False)
+    words = options.BudgetWords(
+        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
+    )
+    budget = words.budget_if_given(accepts)
     settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
 
     async def run() -> None:
