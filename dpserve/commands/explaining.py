@@ -111,9 +111,9 @@ def _rates(attack: str) -> tuple[float, float]:
 async def _account(location: str, client: str | None, lineage: str | None, price: Cost | None) -> AccountExplanation:
     async with Ledger.open(location) as opened:
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
-        if price is None:
+        if price is None and whole.newest_receipt:
             newest = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = newest[0].cost if newest else None
+            price = newest[0].cost
         if client is None:
             return explain_account(whole.tally, whole.budget, price=price)
         account = await opened.client(whole.lineage, client)
