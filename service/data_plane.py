@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget
 from accounting.explanation import AccountExplanation, explain_account
-from accounting.ledger import Answered, Charge, ChargeRequest, ClientAccount, Idempotency, Ledger, Receipt
+from accounting.ledger import Answered, Charge, ChargeRequest, ClientAccount, Idempotency, Ledger, Quote, Receipt
 from accounting.losses import Cost
 from accounting.report import AccountReport, account_report
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from service.errors import InvalidRows, UnknownModel
+from service.fault_points import pass_point
 from training.bundle import CertifiedHead
 
 Floats = NDArray[np.float64]
@@ -64,6 +65,11 @@ class DataPlane:
         self._upper = np.asarray(head.certificate.feature_map.upper)
 
     @property
+    def rehearsal(self) -> bool:
+        """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
+        return self._ledger.rehearsal
+
+    @property
     def lineage(self) -> str:
         """The lineage whose account pays for every answer."""
         return self.head.certificate.lineage
@@ -102,7 +108,22 @@ class DataPlane:
 
         Raises what `Ledger.charge` raises; then nothing was charged.
         """
-        request = ChargeRequest(
+        charge = await self._ledger.charge(self._request(client, X, idempotency))
+        pass_point("charged")
+        answers = await self._answers(charge, X)
+        probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
+        replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
+        return Prediction(probabilities, charge.receipt, replayed)
+
+    async def quote(self, client: str, X: Floats, idempotency: Idempotency | None = None) -> Quote:
+        """Return what rows that `check_rows` returned would cost now. Spends nothing and computes no logits.
+
+        Raises what `Ledger.quote` raises.
+        """
+        return await self._ledger.quote(self._request(client, X, idempotency))
+
+    def _request(self, client: str, X: Floats, idempotency: Idempotency | None) -> ChargeRequest:
+        return ChargeRequest(
             lineage=self.lineage,
             client=client,
             model=self.head.certificate.model_id,
@@ -112,11 +133,6 @@ class DataPlane:
             time=self._clock(),
             idempotency=idempotency,
         )
-        charge = await self._ledger.charge(request)
-        answers = await self._answers(charge, X)
-        probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
-        replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
-        return Prediction(probabilities, charge.receipt, replayed)
 
     async def _answers(self, charge: Charge, X: Floats) -> dict[bytes, bytes]:
         """Return every row's stored answer by the row's id, computing and storing those that have none."""
@@ -130,7 +146,9 @@ class DataPlane:
         if unanswered:
             released = self._release(X[list(unanswered.values())])
             drawn = [(row_id, row.astype("<f8").tobytes()) for row_id, row in zip(unanswered, released, strict=True)]
+            pass_point("released")
             stored = await self._ledger.settle(self.lineage, drawn)
+            pass_point("settled")
             answers.update(zip(unanswered, stored, strict=True))
         return answers
 
@@ -162,6 +180,10 @@ class DataPlane:
             self._ledger.client(self.lineage, client), self._ledger.lineage(self.lineage)
         )
         return account, lineage.remaining
+
+    async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
+        """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
+        return await self._ledger.receipts(self.lineage, client=client, after=after, count=count)
 
     async def check_ready(self) -> None:
         """Raise LedgerError unless the ledger answers and holds the lineage's account."""

@@ -70,9 +70,10 @@ class Accounts:
         if journal is not None and (receipts or writes > journal.writes):
             journal.note(writes, receipts)
 
-    async def _call(
+    async def call(
         self, lineage: str, function: str, keys: Sequence[str], arguments: Sequence[wire.Argument], *, durably: bool
     ) -> list[Any]:
+        """Call a function of the library on a lineage, as this service if it has joined, and return its reply."""
         named = [LineageKeys(lineage).services, *keys]
         asker = self._asker(lineage)
         return (await self._store.call(lineage, function, named, arguments, asker=asker, durably=durably)).values
@@ -91,7 +92,7 @@ class Accounts:
         """
         keys = LineageKeys(lineage)
         await self.list_lineage(lineage)
-        await self._call(
+        await self.call(
             lineage,
             "open_lineage",
             [keys.account, keys.acts],
@@ -151,6 +152,24 @@ class Accounts:
         ]
         return account, [client for client in found if client is not None]
 
+    async def applied(self, lineage: str) -> set[bytes]:
+        """Return the hashes of the receipts that were put back under new numbers."""
+        key = LineageKeys(lineage).applied
+        return set(await self._store.command(key, "SMEMBERS", key))
+
+    async def stored_fields(self, lineage: str) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
+        """Return the fields of the lineage's account and of each client's, as they lie in the store, at one instant.
+
+        Raises UnknownLineage.
+        """
+        keys = LineageKeys(lineage)
+        names = sorted(name.decode() for name in await self._client_names(lineage))
+        replies = await self._read(lineage, keys.account, *(keys.client(name).account for name in names))
+        own, *others = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
+        if not own:
+            raise UnknownLineage(lineage)
+        return own, dict(zip(names, others, strict=True))
+
     async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
         """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""
         return [wire.read_act(entry) for entry in await self._page(lineage, LineageKeys(lineage).acts, after, count)]
@@ -165,7 +184,7 @@ class Accounts:
         Raises UnknownLineage, ClientExists, and KeyInUse if the key is another client's.
         """
         keys = LineageKeys(lineage)
-        (status,) = await self._call(
+        (status,) = await self.call(
             lineage,
             "add_client",
             [keys.account, keys.acts, keys.clients, keys.api_keys, keys.client(client).account],
@@ -201,7 +220,7 @@ class Accounts:
     async def revoke(self, lineage: str, client: str) -> None:
         """Refuse this client from now on, its replays included. Raises UnknownClient."""
         keys = LineageKeys(lineage)
-        (status,) = await self._call(
+        (status,) = await self.call(
             lineage, "revoke", [keys.account, keys.acts, keys.client(client).account], [client], durably=True
         )
         if status == b"unknown-client":
@@ -213,7 +232,7 @@ class Accounts:
         Raises UnknownClient, ClientRevoked, and KeyInUse if the key is another client's.
         """
         keys = LineageKeys(lineage)
-        (status,) = await self._call(
+        (status,) = await self.call(
             lineage,
             "rotate_key",
             [keys.account, keys.acts, keys.api_keys, keys.client(client).account],
@@ -229,7 +248,7 @@ class Accounts:
 
     async def authenticate(self, lineage: str, digest: bytes) -> ClientAccount:
         """Return the account of the client whose API key has this digest. Raises UnknownKey, ClientRevoked."""
-        (name,) = await self._call(lineage, "find_client", [LineageKeys(lineage).api_keys], [digest], durably=False)
+        (name,) = await self.call(lineage, "find_client", [LineageKeys(lineage).api_keys], [digest], durably=False)
         if name is None:
             raise UnknownKey
         account = await self.client(lineage, name.decode())
@@ -251,24 +270,23 @@ class Accounts:
         entries = await self._page(lineage, listed, after, count)
         if client is not None:
             calls = (
-                self._call(lineage, "page", [keys.receipts], [number, number, 1], durably=False)
-                for number, _ in entries
+                self.call(lineage, "page", [keys.receipts], [number, number, 1], durably=False) for number, _ in entries
             )
             entries = [entry for found in await asyncio.gather(*calls) for entry in found]
         return [wire.read_receipt(entry) for entry in entries]
 
     async def _page(self, lineage: str, stream: str, after: int, count: int) -> list[Any]:
-        return await self._call(lineage, "page", [stream], [f"({after}-0", "+", count], durably=False)
+        return await self.call(lineage, "page", [stream], [f"({after}-0", "+", count], durably=False)
 
     async def _client_names(self, lineage: str) -> list[bytes]:
-        return await self._call(lineage, "list_clients", [LineageKeys(lineage).clients], [], durably=False)
+        return await self.call(lineage, "list_clients", [LineageKeys(lineage).clients], [], durably=False)
 
     async def _set_budget(
         self, lineage: str, subject: str, keys: Sequence[str], budget: Budget, unknown: LedgerRefusal
     ) -> None:
         own = LineageKeys(lineage)
         arguments = [*wire.budget_arguments(budget), subject]
-        (status,) = await self._call(lineage, "set_budget", [own.account, own.acts, *keys], arguments, durably=True)
+        (status,) = await self.call(lineage, "set_budget", [own.account, own.acts, *keys], arguments, durably=True)
         if status == b"unknown":
             raise unknown
         if status == b"too-late":

@@ -185,7 +185,7 @@ class Ledger(Accounts):
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
         """
         keys, arguments = wire.charge_call([request], remembered_rows=self._remembered_rows, head=None)
-        (reply,) = await self._call(request.lineage, "quote", keys[1:], arguments, durably=False)
+        (reply,) = await self.call(request.lineage, "quote", keys[1:], arguments, durably=False)
         quote = wire.read_quote(request, reply)
         if isinstance(quote, LedgerRefusal):
             raise quote

@@ -15,9 +15,19 @@ Ledger_ = Annotated[
     typer.Option(
         "--ledger",
         envvar="DPSERVE_LEDGER",
-        help="redis://host:port/db of a Redis or Valkey, or the folder of the embedded ledger. "
+        help="redis://host:port/db of a Redis or Valkey, redis+sentinel://host:port/service, "
+        "redis+cluster://host:port, or the folder of the embedded ledger. "
         "[default: the embedded one in your state folder]",
         show_default=False,
+    ),
+]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        "--ledger-replicas",
+        envvar="DPSERVE_LEDGER_REPLICAS",
+        min=0,
+        help="On how many of the store's replicas a charge must be on disk, too, before it is answered.",
     ),
 ]
 Epsilon = Annotated[float | None, typer.Option("--epsilon", help="The budget as epsilon, at --delta.")]
@@ -56,6 +66,11 @@ AcceptsOption = Annotated[
 def state_folder() -> Path:
     """Return where an owner's ledger and lineage key live: DPSERVE_HOME, or the user's state folder."""
     return Path(os.environ["DPSERVE_HOME"]) if "DPSERVE_HOME" in os.environ else user_state_path("dpserve")
+
+
+def journals_folder() -> Path:
+    """Return where the services of this machine write down what the ledger acknowledged to them."""
+    return state_folder() / "journals"
 
 
 def ledger_location(given: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from accounting.ledger import Ledger
+from accounting.ledger import REMEMBERED_ROWS, Ledger
 from dpserve.commands import options
 from mechanisms.mechanism import priced
 from service.run import CannotServe, ServiceSettings, bind, open_lineage
@@ -43,6 +43,13 @@ def serve(
             "--accept-unproven", help="Needed for --mechanism published, whose guarantee is claimed, not proven."
         ),
     ] = False,
+    ledger_replicas: options.Replicas = 0,
+    remembered_rows: Annotated[
+        int,
+        typer.Option(
+            min=20_000, help="The most answered rows to keep for replays; the oldest are forgotten and cost again."
+        ),
+    ] = REMEMBERED_ROWS,
     rehearsal: Annotated[
         bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
     ] = False,
@@ -68,7 +75,13 @@ def serve(
 
     async def run() -> None:
         with bind(settings) as listening:
-            async with Ledger.open(options.ledger_location(ledger), rehearsal=rehearsal) as opened:
+            async with Ledger.open(
+                options.ledger_location(ledger),
+                rehearsal=rehearsal,
+                replicas=ledger_replicas,
+                journals=options.journals_folder(),
+                remembered_rows=remembered_rows,
+            ) as opened:
                 await open_lineage(opened, head.certificate.lineage, budget)
                 await run_service(
                     head,
