@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from dpserve.commands import bundles, clients, demonstration, explaining, lineages, serving
+from dpserve.commands import bundles, clients, demonstration, explaining, ledger, lineages, serving
 
 app = typer.Typer(
     name="dpserve",
@@ -24,6 +24,7 @@ app.command("serve")(serving.serve)
 app.command("demo")(demonstration.demo)
 app.add_typer(clients.app, name="clients")
 app.add_typer(lineages.app, name="lineage")
+app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ Every act of the owner that changes what may be spent, or by whom, is written to
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from accounting.ledger.errors import (
     ClientRevoked,
     KeyInUse,
     LedgerRefusal,
+    StoreBehind,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
 )
-from accounting.ledger.journal import Journal, journal_folder, read_journals
+from accounting.ledger.journal import Journal, JournalContents, journal_folder, read_journals
 from accounting.ledger.store import OWNER, Asker, Store
 from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
 from accounting.ledger.wire import LineageKeys
@@ -54,6 +55,16 @@ class Accounts:
         for contents in await asyncio.to_thread(read_journals, journal_folder(self._journals_folder, lineage)):
             asker = Asker(contents.service, contents.writes)
             await self._read(lineage, asker=asker)
+
+    async def services_behind(self, lineage: str, journals: Iterable[JournalContents]) -> int:
+        """Return of how many of these services the store has fewer writes than it acknowledged."""
+        behind = 0
+        for journal in journals:
+            try:
+                await self._read(lineage, asker=Asker(journal.service, journal.writes))
+            except StoreBehind:
+                behind += 1
+        return behind
 
     async def close(self) -> None:
         """Close every connection and journal."""
@@ -274,6 +285,14 @@ class Accounts:
             )
             entries = [entry for found in await asyncio.gather(*calls) for entry in found]
         return [wire.read_receipt(entry) for entry in entries]
+
+    async def newest_receipts(self, lineage: str, client: str, count: int) -> list[Receipt]:
+        """Return a client's newest receipts, at most `count` of them, newest first."""
+        stream = LineageKeys(lineage).client(client).receipts
+        entries = await self._store.command(stream, "XREVRANGE", stream, "+", "-", "COUNT", count)
+        numbers = [int(number.split(b"-")[0]) for number, _ in entries]
+        pages = [await self.receipts(lineage, after=number - 1, count=1) for number in numbers]
+        return [receipt for page in pages for receipt in page]
 
     async def _page(self, lineage: str, stream: str, after: int, count: int) -> list[Any]:
         return await self.call(lineage, "page", [stream], [f"({after}-0", "+", count], durably=False)

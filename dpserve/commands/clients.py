@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
+from accounting.ledger import ClientAccount, Ledger, Receipt, key_digest, new_api_key
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.lineages import chosen_lineage
@@ -73,6 +73,88 @@ def list_(lineage: Lineage = None, ledger: options.Ledger_ = None) -> None:
             "revoked" if account.revoked else "active",
         )
     Console().print(table, highlight=False)
+
+
+@app.command("show")
+def show(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) -> None:
+    """Show one client: its budget, what it spent on what, and its newest receipts."""
+
+    async def read() -> tuple[ClientAccount, list[Receipt]]:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            chosen = await chosen_lineage(opened, lineage)
+            return await opened.client(chosen, name), await opened.newest_receipts(chosen, name, 10)
+
+    account, receipts = asyncio.run(read())
+    budget = account.budget
+    console = Console()
+    console.print(
+        f"{account.client} of lineage {account.lineage} is {'revoked' if account.revoked else 'active'}\n"
+        f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.picorho):.6g}; epsilon spent: "
+        f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.picorho):.4g} at delta = {budget.delta:g}; "
+        f"accepts: {budget.accepts}",
+        highlight=False,
+    )
+    for cost, releases in account.tally.items():
+        console.print(f"{releases} releases at {cost}", highlight=False)
+    table = Table("receipt", "time", "model", "mechanism", "rows", "rho")
+    for receipt in receipts:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(receipt.time))
+        model = receipt.model if len(receipt.model) <= 16 else receipt.model[:15] + "…"
+        row = (str(receipt.sequence), when, model, receipt.mechanism, str(receipt.rows))
+        table.add_row(*row, f"{to_rho(receipt.total):.6g}")
+    console.print(table, highlight=False)
+
+
+@app.command("set-budget")
+def set_budget(
+    name: Name,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    rho: options.Rho = None,
+    mu: options.Mu = None,
+    posterior_belief: options.PosteriorBelief = None,
+    advantage: options.Advantage = None,
+    accepts: options.AcceptsOption = "gaussian",
+    lineage: Lineage = None,
+    ledger: options.Ledger_ = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before raising a budget.")] = False,
+) -> None:
+    """Change a client's budget. What is spent stays spent; a budget below it only refuses further questions."""
+    words = options.BudgetWords(
+        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
+    )
+    budget = words.budget(accepts)
+
+    async def apply() -> str:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            chosen = await chosen_lineage(opened, lineage)
+            before = (await opened.client(chosen, name)).budget.picorho
+            if (
+                budget.picorho > before
+                and not yes
+                and not typer.confirm(
+                    f"Raise the budget of {name} from rho = {to_rho(before):.6g} to {to_rho(budget.picorho):.6g}?"
+                )
+            ):
+                return "nothing was changed"
+            await opened.set_client_budget(chosen, name, budget)
+            return f"{name} may now spend rho = {to_rho(budget.picorho):.6g}"
+
+    typer.echo(asyncio.run(apply()))
+
+
+@app.command("rotate-key")
+def rotate_key(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) -> None:
+    """Give a client a new API key; the former one is refused from now on."""
+    key = new_api_key()
+
+    async def apply() -> None:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            await opened.rotate_key(await chosen_lineage(opened, lineage), name, key_digest(key))
+
+    asyncio.run(apply())
+    typer.echo(f"The new API key of {name}, shown this once:", err=True)
+    typer.echo(key)
 
 
 @app.command("revoke")

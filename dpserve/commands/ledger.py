@@ -1,0 +1,233 @@
+"""`dpserve ledger`: whether the books are right, copies of them, and what to do after a loss."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from accounting.ledger import Ledger
+from accounting.ledger.export import export as exported
+from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
+from accounting.ledger.recovery import DeclaredLoss, Reconciliation
+from accounting.ledger.recovery import backup as backed_up
+from accounting.ledger.recovery import reconcile as reconciled
+from accounting.ledger.recovery import restore as restored
+from accounting.ledger.verification import Verification
+from accounting.ledger.verification import verify as verified
+from accounting.losses import Cost
+from accounting.picorho import to_rho
+from dpserve.commands import options
+from dpserve.commands.lineages import chosen_lineage, lineage_named
+from service.run import CannotServe
+
+app = typer.Typer(help="Check, copy and mend the ledger.", no_args_is_help=True)
+
+Lineage = Annotated[
+    str | None, typer.Option("--lineage", help="The lineage, or a bundle of it. [default: every lineage]")
+]
+Journals = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--journal", help="A journal of another service, or a folder of them, beside those in your state folder."
+    ),
+]
+
+
+@app.command("status")
+def status(ledger: options.Ledger_ = None) -> None:
+    """Say for each lineage what is spent, how long its chain is, and whether it is older than the journals say."""
+
+    async def read() -> list[tuple[str, ...]]:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            return [
+                (
+                    account.lineage,
+                    f"{to_rho(account.spent):.6g} of {to_rho(account.budget.picorho):.6g}",
+                    str(account.releases),
+                    str(account.newest_receipt),
+                    account.head.hex()[:16],
+                    str(account.epoch),
+                    await _fence(opened, account.lineage),
+                )
+                for account in await opened.lineages()
+            ]
+
+    table = Table("lineage", "rho spent", "releases", "receipts", "newest hash", "reconciled", "journals")
+    for row in asyncio.run(read()):
+        table.add_row(*row)
+    Console().print(table, highlight=False)
+
+
+async def _fence(ledger: Ledger, lineage: str) -> str:
+    behind = await ledger.services_behind(lineage, _journals_of(lineage, None))
+    return f"the store is older than {behind} of them: reconcile" if behind else "agree"
+
+
+@app.command("verify")
+def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Ledger_ = None) -> None:
+    """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong."""
+
+    async def apply() -> list[Verification]:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            names = await _lineages(opened, lineage)
+            return [await verified(opened, name, _journals_of(name, journal)) for name in names]
+
+    wrong = 0
+    for found in asyncio.run(apply()):
+        typer.echo(
+            f"{found.lineage}: {found.receipts} receipts, {found.acts} acts, newest hash {found.head.hex()}: "
+            f"{'wrong' if found.findings else 'right'}"
+        )
+        for finding in found.findings:
+            typer.echo(f"  {finding}")
+        wrong += bool(found.findings)
+    if wrong:
+        raise CannotServe("the ledger is not right")
+
+
+@app.command("export")
+def export(
+    lineage: Lineage = None,
+    form: Annotated[str, typer.Option("--format", help="csv or jsonl.")] = "csv",
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write. [default: standard output]")] = None,
+    ledger: options.Ledger_ = None,
+) -> None:
+    """Write a lineage's receipts as CSV or JSON lines."""
+    if form not in ("csv", "jsonl"):
+        raise typer.BadParameter("must be csv or jsonl", param_hint="--format")
+
+    async def apply() -> None:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            chosen = await chosen_lineage(opened, lineage)
+            lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl")
+            if out is not None:
+                await _write(out, lines)
+                return
+            async for line in lines:
+                sys.stdout.write(line)
+
+    asyncio.run(apply())
+
+
+@app.command("backup")
+def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], ledger: options.Ledger_ = None) -> None:
+    """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
+
+    async def apply() -> None:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            await _write(file, backed_up(opened))
+
+    asyncio.run(apply())
+    typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
+
+
+@app.command("restore")
+def restore(file: Annotated[Path, typer.Argument(help="A backup.")], ledger: options.Ledger_ = None) -> None:
+    """Restore a backup into a ledger that has none of its lineages. Answers are not kept: every row costs again."""
+    try:
+        lines = file.read_text().splitlines(keepends=True)
+    except OSError as error:
+        raise CannotServe(f"cannot read {file}: {error.strerror}") from error
+
+    async def apply() -> list[str]:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            return await restored(opened, lines)
+
+    for name in asyncio.run(apply()):
+        typer.echo(f"restored the lineage {name}")
+    typer.echo("what was charged after the backup is not in it: run 'dpserve ledger reconcile' before you serve again")
+
+
+@app.command("reconcile")
+def reconcile(
+    lineage: Lineage = None,
+    journal: Journals = None,
+    declare_lost: Annotated[
+        int | None,
+        typer.Option(
+            "--declare-lost", min=1, help="At most how many rows were answered whose receipts are lost for good."
+        ),
+    ] = None,
+    lost_cost: Annotated[
+        str | None,
+        typer.Option("--lost-cost", help="The cost of each of them. [default: the dearest that was ever charged]"),
+    ] = None,
+    lost_client: Annotated[
+        str, typer.Option("--lost-client", help="The client who was answered. [default: unknown; the lineage pays]")
+    ] = "",
+    ledger: options.Ledger_ = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before charging a declared loss.")] = False,
+) -> None:
+    """Put back the receipts that a store has lost and the services' journals hold, and let the services on again."""
+
+    async def apply() -> list[Reconciliation]:
+        async with Ledger.open(options.ledger_location(ledger)) as opened:
+            done = []
+            for name in await _lineages(opened, lineage):
+                journals = _journals_of(name, journal)
+                declared = None
+                if declare_lost is not None:
+                    cost = Cost.parse(lost_cost) if lost_cost else await _dearest(opened, name, journals)
+                    declared = DeclaredLoss(declare_lost, cost, lost_client, time.time())
+                    _confirm(name, declared, yes=yes)
+                done.append(await reconciled(opened, name, journals, declared))
+            return done
+
+    if declare_lost is not None and lineage is None:
+        raise typer.BadParameter("a loss is declared for one lineage: name it", param_hint="--lineage")
+    for one in asyncio.run(apply()):
+        typer.echo(
+            f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
+            f"{one.declared} releases declared lost, {one.services} services let on"
+        )
+
+
+def _confirm(lineage: str, declared: DeclaredLoss, *, yes: bool) -> None:
+    rho = to_rho(declared.cost.picorho * declared.releases)
+    if not yes and not typer.confirm(f"Charge {lineage} with rho = {rho:.6g} for {declared.releases} lost releases?"):
+        raise CannotServe("nothing was changed")
+
+
+async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalContents]) -> Cost:
+    charged = set((await ledger.lineage(lineage)).tally)
+    charged |= {receipt.cost for journal in journals for receipt in journal.receipts}
+    if not charged:
+        raise CannotServe("nothing was ever charged, so say what a lost release cost: --lost-cost")
+    return max(charged, key=lambda cost: cost.picorho)
+
+
+async def _lineages(ledger: Ledger, given: str | None) -> list[str]:
+    if given is not None:
+        return [lineage_named(given)]
+    return [account.lineage for account in await ledger.lineages()]
+
+
+def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalContents]:
+    found = read_journals(journal_folder(options.journals_folder(), lineage))
+    for path in given or []:
+        if not path.exists():
+            raise CannotServe(f"there is no journal {path}")
+        one = None if path.is_dir() else read_journal(path)
+        found += read_journals(path) if path.is_dir() else [one] if one is not None else []
+    return [journal for journal in found if journal.lineage == lineage]
+
+
+async def _write(path: Path, lines: AsyncIterator[str]) -> None:
+    """Write a file that is there whole or not at all, readable by its owner alone."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            async for line in lines:
+                file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise CannotServe(f"cannot write {path}: {error.strerror}") from error
