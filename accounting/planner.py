@@ -9,8 +9,9 @@ would buy for a number of rows fixed in advance.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from accounting import analyses, domains, picorho, sampling_error
 from accounting.analyses import Composition
-from accounting.budgets import Budget
+from accounting.budgets import Accepts, Budget
 from accounting.crossings import crossing
 from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
 
@@ -41,11 +42,15 @@ _QUANTILES = (np.arange(256) + 0.5) / 256
 
 @dataclass(frozen=True)
 class PublicSample:
-    """Rows that the owner declares public: logits (n, C), true classes (n,) as indices, L2 sensitivities (n,)."""
+    """Rows that the owner declares public: logits (n, C), true classes (n,) as indices, L2 sensitivities (n,).
+
+    origin: where they come from, in words for whoever reads the plan.
+    """
 
     logits: Floats
     labels: NDArray[np.int64]
     sensitivity: Floats
+    origin: str = "rows declared public"
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not belong together."""
@@ -63,7 +68,9 @@ class PublicSample:
         return int(self.logits.shape[1])
 
     @classmethod
-    def of_margins(cls, margins: Floats, classes: int, sensitivity: float) -> "PublicSample":
+    def of_margins(
+        cls, margins: Floats, classes: int, sensitivity: float, origin: str = "a given distribution of margins"
+    ) -> "PublicSample":
         """Return the sample that a distribution of margins stands for, where there are no public logits.
 
         Row i has margin i between its true class and each of the others, which are level: the worst case for
@@ -72,7 +79,17 @@ class PublicSample:
         domains.require_above_zero("the sensitivity", sensitivity)
         logits = np.zeros((len(margins), classes))
         logits[:, 0] = margins
-        return cls(logits, np.zeros(len(margins), np.int64), np.full(len(margins), sensitivity))
+        return cls(logits, np.zeros(len(margins), np.int64), np.full(len(margins), sensitivity), origin)
+
+
+class PlannedBudget(BaseModel):
+    """The budget as one kind of account holds it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    accepts: Accepts
+    rho: float
+    epsilon: Annotated[float, Field(description="at the plan's delta, rounded up")]
 
 
 class Option(BaseModel):
@@ -86,6 +103,7 @@ class Option(BaseModel):
     queries: Annotated[int, Field(ge=0, description="rows that the budget buys at this price")]
     losses: Annotated[str, Field(description="the price of one row, as kind:parameter")]
     rho: Annotated[float, Field(description="the price of one row as rho")]
+    price: Annotated[str | None, Field(description="what to serve it at, as --price; null where not enforced")]
     noise_multiplier: Annotated[
         float | None, Field(description="standard deviation of the noise on a logit over the row's L2 sensitivity")
     ]
@@ -98,12 +116,13 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    epsilon: float
     delta: float
+    budgets: tuple[PlannedBudget, ...]
     classes: int
     sensitivity: Annotated[float | None, Field(description="median L2 sensitivity of a row's logits")]
     asked_queries: int | None
     asked_accuracy: float | None
+    accuracy_from: Annotated[str | None, Field(description="what every accuracy here was computed on")]
     noiseless_accuracy: float | None
     options: tuple[Option, ...]
 
@@ -123,9 +142,13 @@ def cost_of(mechanism: MechanismName, rho: float) -> Cost:
             return Cost((BoundedRangeLoss(math.sqrt(4 * rho) * shrink), GaussianLoss(math.sqrt(rho) * shrink)))
 
 
+def account_of(mechanism: MechanismName) -> Accepts:
+    """Return the kind of account that pays best for a mechanism."""
+    return "gaussian" if mechanism == "gaussian" else "any"
+
+
 def plan(
-    epsilon: float,
-    delta: float,
+    budgets: Mapping[Accepts, Budget],
     *,
     classes: int,
     queries: int | None = None,
@@ -133,17 +156,22 @@ def plan(
     sensitivity: float | None = None,
     sample: PublicSample | None = None,
 ) -> Plan:
-    """Return what (epsilon, delta) buys: at a number of queries, at an accuracy, or for a thousand queries.
+    """Return what a budget buys: at a number of queries, at an accuracy, or for a thousand queries.
 
+    budgets: the same budget as each kind of account holds it; mechanisms whose account is missing are left out.
     `sensitivity` is the L2 sensitivity of a typical row where there is no public sample. An option that cannot
     reach the accuracy, or whose price no row may have, is left out. Raises ValueError for nonsense, and for an
     accuracy asked for without a sample to estimate it on.
     """
     _check(classes, queries, accuracy, sample)
+    (delta,) = {budget.delta for budget in budgets.values()}
     if sample is not None:
         sensitivity = float(np.median(sample.sensitivity))
     options: list[Option] = []
     for mechanism in MECHANISMS:
+        budget = budgets.get(account_of(mechanism))
+        if budget is None:
+            continue
         needed = None
         if accuracy is not None and sample is not None:
             needed = _price_for_accuracy(mechanism, accuracy, sample)
@@ -151,35 +179,38 @@ def plan(
                 continue
         for composition in COMPOSITIONS:
             if needed is not None:
-                rho, count = needed, _queries_at(mechanism, composition, needed, epsilon, delta)
+                rho, count = needed, _queries_at(mechanism, composition, needed, budget)
             else:
                 count = queries or _USUAL_QUERIES
-                affordable = _price_for_queries(mechanism, composition, count, epsilon, delta)
+                affordable = _price_for_queries(mechanism, composition, count, budget)
                 if affordable is None:
                     continue
                 rho = affordable
             options.append(_option(mechanism, composition, rho, count, classes, sensitivity, sample))
     options.sort(key=lambda option: (not option.enforced, -(option.accuracy or 0.0), -option.queries))
     return Plan(
-        epsilon=epsilon,
         delta=delta,
+        budgets=tuple(
+            PlannedBudget(accepts=kind, rho=picorho.to_rho(held.picorho), epsilon=held.epsilon_at(held.picorho))
+            for kind, held in budgets.items()
+        ),
         classes=classes,
         sensitivity=sensitivity,
         asked_queries=queries if accuracy is not None else queries or _USUAL_QUERIES,
         asked_accuracy=accuracy,
+        accuracy_from=sample.origin if sample is not None else None,
         noiseless_accuracy=_noiseless(sample) if sample is not None else None,
         options=tuple(options),
     )
 
 
 def accuracy_by_queries(
-    mechanism: MechanismName, epsilon: float, delta: float, sample: PublicSample, queries: NDArray[np.int64]
+    mechanism: MechanismName, budget: Budget, sample: PublicSample, queries: NDArray[np.int64]
 ) -> Floats:
-    """Return the expected accuracy (k,) where the ledger's filter spreads (epsilon, delta) over `queries` (k,) rows.
+    """Return the expected accuracy (k,) where the ledger's filter spreads the budget over `queries` (k,) rows.
 
     Not a number where the price of a row would lie outside what `accounting.sampling_error` allows.
     """
-    budget = _budget(mechanism, epsilon, delta)
     accuracies = np.full(len(queries), np.nan)
     for i, count in enumerate(queries):
         rho = budget.picorho // int(count) / picorho.PICORHO_PER_RHO
@@ -242,13 +273,15 @@ def _option(
     sample: PublicSample | None,
 ) -> Option:
     multiplier = _noise_multiplier(mechanism, rho, classes)
+    cost = cost_of(mechanism, rho)
     return Option(
         mechanism=mechanism,
         composition=composition,
         enforced=composition == "filter",
         queries=queries,
-        losses=str(cost_of(mechanism, rho)),
+        losses=str(cost),
         rho=rho,
+        price=f"rho:{Decimal(cost.picorho).scaleb(-12):f}" if composition == "filter" else None,
         noise_multiplier=multiplier,
         noise=multiplier * sensitivity if multiplier is not None and sensitivity is not None else None,
         accuracy=expected_accuracy(mechanism, rho, sample) if sample is not None else None,
@@ -267,20 +300,16 @@ def _noise_multiplier(mechanism: MechanismName, rho: float, classes: int) -> flo
             return None
 
 
-def _budget(mechanism: MechanismName, epsilon: float, delta: float) -> Budget:
-    return Budget.from_epsilon_delta(epsilon, delta, "gaussian" if mechanism == "gaussian" else "any")
-
-
 def _price_for_queries(
-    mechanism: MechanismName, composition: CompositionName, queries: int, epsilon: float, delta: float
+    mechanism: MechanismName, composition: CompositionName, queries: int, budget: Budget
 ) -> float | None:
-    """Return the largest rho per row at which `queries` rows stay within (epsilon, delta), None if not allowed."""
+    """Return the largest rho per row at which `queries` rows stay within the budget, None if not allowed."""
     low, high = sampling_error.LEAST_ROW_RHO, sampling_error.LARGEST_ROW_RHO
     if composition == "filter":
-        rho = _budget(mechanism, epsilon, delta).picorho // queries / picorho.PICORHO_PER_RHO
+        rho = budget.picorho // queries / picorho.PICORHO_PER_RHO
         return min(rho, high) if rho >= low else None
     analyse = _COMPOSITIONS[composition]
-    ideal = sampling_error.ideal_delta(delta)
+    epsilon, ideal = budget.epsilon_at(budget.picorho), sampling_error.ideal_delta(budget.delta)
 
     def excess(log_rho: float) -> float:
         found = analyse(analyses.composition_of({cost_of(mechanism, math.exp(log_rho)): queries}), ideal)
@@ -312,14 +341,12 @@ def _price_for_accuracy(mechanism: MechanismName, accuracy: float, sample: Publi
     return None
 
 
-def _queries_at(
-    mechanism: MechanismName, composition: CompositionName, rho: float, epsilon: float, delta: float
-) -> int:
-    """Return how many rows at that price stay within (epsilon, delta)."""
+def _queries_at(mechanism: MechanismName, composition: CompositionName, rho: float, budget: Budget) -> int:
+    """Return how many rows at that price stay within the budget."""
     cost = cost_of(mechanism, rho)
     if composition == "filter":
-        return _budget(mechanism, epsilon, delta).picorho // cost.picorho
-    ideal = sampling_error.ideal_delta(delta)
+        return budget.picorho // cost.picorho
+    epsilon, ideal = budget.epsilon_at(budget.picorho), sampling_error.ideal_delta(budget.delta)
 
     def within(count: int) -> bool:
         found = _COMPOSITIONS[composition](analyses.composition_of({cost: count}), ideal).epsilon

@@ -5,9 +5,14 @@ import numpy as np
 import pytest
 
 from accounting import analyses, planner, sampling_error
-from accounting.budgets import Budget
+from accounting.budgets import Accepts, Budget
 from accounting.losses import Cost
 from accounting.planner import MECHANISMS, MechanismName, PublicSample, plan
+
+
+def held(epsilon: float) -> dict[Accepts, Budget]:
+    kinds: tuple[Accepts, ...] = ("gaussian", "any")
+    return {kind: Budget.from_epsilon_delta(epsilon, 1e-6, kind) for kind in kinds}
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def test_accuracy_grows_with_the_price_where_the_model_is_right(mechanism: Mecha
 
 @pytest.mark.parametrize("queries", [1, 7, 1000, 10**6])
 def test_no_option_for_a_number_of_queries_exceeds_the_budget(queries: int, sample: PublicSample) -> None:
-    found = plan(2.0, 1e-6, classes=4, queries=queries, sample=sample)
+    found = plan(held(2.0), classes=4, queries=queries, sample=sample)
 
     ideal = sampling_error.ideal_delta(1e-6)
     assert found.options
@@ -84,7 +89,7 @@ def test_no_option_for_a_number_of_queries_exceeds_the_budget(queries: int, samp
 
 
 def test_an_accuracy_is_reached_at_the_price_of_as_few_queries_as_the_budget_then_buys(sample: PublicSample) -> None:
-    found = plan(4.0, 1e-6, classes=4, accuracy=0.8, sample=sample)
+    found = plan(held(4.0), classes=4, accuracy=0.8, sample=sample)
 
     for option in found.options:
         cost = Cost.parse(option.losses)
@@ -96,7 +101,7 @@ def test_an_accuracy_is_reached_at_the_price_of_as_few_queries_as_the_budget_the
 
 
 def test_a_plan_before_training_needs_no_data() -> None:
-    found = plan(1.0, 1e-6, classes=10, queries=100, sensitivity=0.02)
+    found = plan(held(1.0), classes=10, queries=100, sensitivity=0.02)
 
     gaussian = next(option for option in found.options if option.mechanism == "gaussian" and option.enforced)
     assert gaussian.accuracy is None
@@ -107,7 +112,7 @@ def test_a_plan_before_training_needs_no_data() -> None:
 def test_an_accuracy_out_of_reach_has_no_options() -> None:
     sample = PublicSample.of_margins(np.array([5.0, 5.0, -5.0]), 4, 0.1)
 
-    assert plan(1.0, 1e-6, classes=4, accuracy=0.95, sample=sample).options == ()
+    assert plan(held(1.0), classes=4, accuracy=0.95, sample=sample).options == ()
 
 
 def test_margins_stand_for_level_rivals() -> None:
@@ -119,7 +124,7 @@ def test_margins_stand_for_level_rivals() -> None:
 def test_the_curve_of_accuracy_by_queries_falls(sample: PublicSample) -> None:
     queries = np.array([1, 10, 100, 1000, 10**4, 10**12])
 
-    accuracies = planner.accuracy_by_queries("gaussian", 1.0, 1e-6, sample, queries)
+    accuracies = planner.accuracy_by_queries("gaussian", held(1.0)["gaussian"], sample, queries)
 
     assert np.all(np.diff(accuracies[:5]) <= 1e-9)
     assert np.isnan(accuracies[5])
@@ -137,4 +142,4 @@ def test_the_curve_of_accuracy_by_queries_falls(sample: PublicSample) -> None:
 )
 def test_nonsense_is_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        plan(1.0, 1e-6, **arguments)
+        plan(held(1.0), **arguments)
