@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from mechanisms.mechanism import Mechanism
 from numpy.typing import NDArray
 
 from accounting.ledger import Answered, Charge, ChargeRequest, Idempotency, Ledger, Receipt
 from accounting.report import AccountReport, account_report
+from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from service.errors import InvalidRows, UnknownModel
 from training.bundle import CertifiedHead
@@ -96,6 +96,9 @@ class DataPlane:
 
         Raises what `Ledger.charge` raises; then nothing was charged.
         """
+        # Features and sensitivities are public, and computed first: what they fail on is never charged.
+        phi = self.head.features(X)
+        sensitivity = self.head.logit_sensitivity(phi)
         request = ChargeRequest(
             lineage=self.lineage,
             client=client,
@@ -107,12 +110,12 @@ class DataPlane:
             idempotency=idempotency,
         )
         charge = await self._ledger.charge(request)
-        answers = await self._answers(charge, X)
+        answers = await self._answers(charge, phi, sensitivity)
         probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
         replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
         return Prediction(probabilities, charge.receipt, replayed)
 
-    async def _answers(self, charge: Charge, X: Floats) -> dict[bytes, bytes]:
+    async def _answers(self, charge: Charge, phi: Floats, sensitivity: Floats) -> dict[bytes, bytes]:
         """Return every row's stored answer by the row's id, computing and storing those that have none."""
         answers: dict[bytes, bytes] = {}
         unanswered: dict[bytes, int] = {}
@@ -122,15 +125,12 @@ class DataPlane:
             else:
                 unanswered.setdefault(row.row_id, position)
         if unanswered:
-            released = self._release(X[list(unanswered.values())])
+            rows = list(unanswered.values())
+            released = self.mechanism.release(self.head.logits(phi[rows]), sensitivity[rows], self._randomness)
             drawn = [(row_id, row.astype("<f8").tobytes()) for row_id, row in zip(unanswered, released, strict=True)]
             stored = await self._ledger.settle(self.lineage, drawn)
             answers.update(zip(unanswered, stored, strict=True))
         return answers
-
-    def _release(self, X: Floats) -> Floats:
-        phi = self.head.features(X)
-        return self.mechanism.release(self.head.logits(phi), self.head.logit_sensitivity(phi), self._randomness)
 
     async def budget(self, client: str) -> AccountReport:
         """Return what the client has spent, what is left, and what that means. Raises UnknownClient.

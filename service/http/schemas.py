@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from accounting.report import AccountReport
 from pydantic import BaseModel, ConfigDict, FailFast, Field
+
+from accounting.report import AccountReport
 
 Row = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], FailFast()]
 
