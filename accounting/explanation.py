@@ -162,8 +162,10 @@ def explain_account(
 ) -> AccountExplanation:
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
 
-    The analyses keep the same share of delta for the noise sampler as the account does.
+    The analyses keep the same share of delta for the noise sampler as the account does. The same account gives
+    the same object, whatever order its releases come in.
     """
+    spent = dict(sorted(spent.items(), key=lambda entry: str(entry[0])))
     account = account_report(spent, budget, price=price, lineage_left=lineage_left)
     explanation = _explain(spent, budget.delta, sampling_error.ideal_delta(budget.delta), account=account)
     return AccountExplanation(**dict(account), explanation=explanation)

@@ -7,7 +7,7 @@ probabilities = client.predict_proba(X)
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
 
 import httpx
@@ -75,9 +75,7 @@ class Client:
         Raises BudgetExhausted when a batch costs more than is left: rows of earlier batches are paid for, and
         asking for them again returns the same answers at no cost.
         """
-        rows = np.asarray(X, dtype=np.float64)
-        if rows.ndim != 2:
-            raise ValueError(f"X must have two dimensions, rows and features, not shape {rows.shape}")
+        rows = _rows(X)
         largest = int(self.model()["largest_batch"])
         batches = [self._predict(rows[start : start + largest]) for start in range(0, max(1, len(rows)), largest)]
         return np.concatenate(batches)
@@ -91,6 +89,24 @@ class Client:
     def budget(self) -> dict[str, Any]:
         """Return what is spent and what is left, as `GET /budget` does."""
         return self._ask("GET", "/budget")
+
+    def quote(self, X: ArrayLike) -> dict[str, Any]:
+        """Return what asking about rows X, (n, d), in one request would cost now, as `POST /predict?dry_run=true`.
+
+        Spends nothing: `new_rows` cost `cost_rho` together, `free` says which rows cost nothing, and `admitted`
+        whether the request would be answered.
+        """
+        rows = _finite_rows(X)
+        quote: dict[str, Any] = self._ask("POST", "/predict?dry_run=true", {"instances": rows.tolist()})["quote"]
+        return quote
+
+    def receipts(self) -> Iterator[dict[str, Any]]:
+        """Yield the receipts of everything that was charged to this client, oldest first."""
+        after: int | None = 0
+        while after is not None:
+            page = self._ask("GET", f"/budget/receipts?after={after}")
+            yield from page["receipts"]
+            after = page["next_after"]
 
     def model(self) -> dict[str, Any]:
         """Return the public part of the model's certificate, asked for once."""
@@ -112,10 +128,7 @@ class Client:
         self.close()
 
     def _predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        if not np.isfinite(rows).all():
-            row, column = np.argwhere(~np.isfinite(rows))[0]
-            raise ValueError(f"row {row}, column {column} is {rows[row, column]}; every value must be finite")
-        answer = self._ask("POST", "/predict", {"instances": rows.tolist()})
+        answer = self._ask("POST", "/predict", {"instances": _finite_rows(rows).tolist()})
         return np.asarray(answer["predictions"], dtype=np.float64)
 
     def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -143,6 +156,21 @@ class Client:
         if response.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE):
             raise _Unavailable(failed)
         raise failed
+
+
+def _rows(X: ArrayLike) -> NDArray[np.float64]:
+    rows = np.asarray(X, dtype=np.float64)
+    if rows.ndim != 2:
+        raise ValueError(f"X must have two dimensions, rows and features, not shape {rows.shape}")
+    return rows
+
+
+def _finite_rows(X: ArrayLike) -> NDArray[np.float64]:
+    rows = _rows(X)
+    if not np.isfinite(rows).all():
+        row, column = np.argwhere(~np.isfinite(rows))[0]
+        raise ValueError(f"row {row}, column {column} is {rows[row, column]}; every value must be finite")
+    return rows
 
 
 def _error(response: httpx.Response) -> ServiceError:

@@ -8,16 +8,22 @@ cannot be another's; nothing but the mechanism's release ever leaves.
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.ledger import Answered, Charge, ChargeRequest, Idempotency, Ledger, Receipt
+from accounting.budgets import Budget
+from accounting.explanation import AccountExplanation, explain_account
+from accounting.ledger import Answered, Charge, ChargeRequest, ClientAccount, Idempotency, Ledger, Quote, Receipt
+from accounting.losses import Cost
 from accounting.report import AccountReport, account_report
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from service.errors import InvalidRows, UnknownModel
+from service.fault_points import pass_point
 from training.bundle import CertifiedHead
 
 Floats = NDArray[np.float64]
@@ -54,8 +60,14 @@ class DataPlane:
         self._ledger = ledger
         self._randomness = randomness
         self._clock = clock
+        self._explaining = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
         self._lower = np.asarray(head.certificate.feature_map.lower)
         self._upper = np.asarray(head.certificate.feature_map.upper)
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
+        return self._ledger.rehearsal
 
     @property
     def lineage(self) -> str:
@@ -99,7 +111,22 @@ class DataPlane:
         # Features and sensitivities are public, and computed first: what they fail on is never charged.
         phi = self.head.features(X)
         sensitivity = self.head.logit_sensitivity(phi)
-        request = ChargeRequest(
+        charge = await self._ledger.charge(self._request(client, X, idempotency))
+        pass_point("charged")
+        answers = await self._answers(charge, phi, sensitivity)
+        probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
+        replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
+        return Prediction(probabilities, charge.receipt, replayed)
+
+    async def quote(self, client: str, X: Floats, idempotency: Idempotency | None = None) -> Quote:
+        """Return what rows that `check_rows` returned would cost now. Spends nothing and computes no logits.
+
+        Raises what `Ledger.quote` raises.
+        """
+        return await self._ledger.quote(self._request(client, X, idempotency))
+
+    def _request(self, client: str, X: Floats, idempotency: Idempotency | None) -> ChargeRequest:
+        return ChargeRequest(
             lineage=self.lineage,
             client=client,
             model=self.head.certificate.model_id,
@@ -109,11 +136,6 @@ class DataPlane:
             time=self._clock(),
             idempotency=idempotency,
         )
-        charge = await self._ledger.charge(request)
-        answers = await self._answers(charge, phi, sensitivity)
-        probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
-        replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
-        return Prediction(probabilities, charge.receipt, replayed)
 
     async def _answers(self, charge: Charge, phi: Floats, sensitivity: Floats) -> dict[bytes, bytes]:
         """Return every row's stored answer by the row's id, computing and storing those that have none."""
@@ -128,7 +150,9 @@ class DataPlane:
             rows = list(unanswered.values())
             released = self.mechanism.release(self.head.logits(phi[rows]), sensitivity[rows], self._randomness)
             drawn = [(row_id, row.astype("<f8").tobytes()) for row_id, row in zip(unanswered, released, strict=True)]
+            pass_point("released")
             stored = await self._ledger.settle(self.lineage, drawn)
+            pass_point("settled")
             answers.update(zip(unanswered, stored, strict=True))
         return answers
 
@@ -137,14 +161,29 @@ class DataPlane:
 
         `queries_left` is what both accounts can pay for: a release needs the client's and the lineage's.
         """
+        account, left = await self._accounts(client)
+        return account_report(account.tally, account.budget, price=self.mechanism.cost, lineage_left=left)
+
+    async def explained_budget(self, client: str) -> AccountExplanation:
+        """Return the client's account and its explanation. Raises UnknownClient.
+
+        A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
+        the newest are kept, for only a paid release changes them.
+        """
+        account, left = await self._accounts(client)
+        asked = _Asked(frozenset(account.tally.items()), account.budget, self.mechanism.cost, left)
+        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, asked)
+
+    async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
+        """Return the client's account, and the picorho left in the lineage's."""
         account, lineage = await asyncio.gather(
             self._ledger.client(self.lineage, client), self._ledger.lineage(self.lineage)
         )
-        report = account_report(account.tally, account.budget, price=self.mechanism.cost)
-        price = self.mechanism.cost.picorho
-        if report.queries_left is None or price == 0:
-            return report
-        return report.model_copy(update={"queries_left": min(report.queries_left, lineage.remaining // price)})
+        return account, lineage.remaining
+
+    async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
+        """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
+        return await self._ledger.receipts(self.lineage, client=client, after=after, count=count)
 
     async def check_ready(self) -> None:
         """Raise LedgerError unless the ledger answers and holds the lineage's account."""
@@ -158,3 +197,18 @@ class DataPlane:
             "price_per_row": {"rho": float(self.mechanism.cost.rho), "losses": str(self.mechanism.cost)},
             "largest_batch": self.largest_batch,
         }
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What an explanation depends on."""
+
+    tally: frozenset[tuple[Cost, int]]
+    budget: Budget
+    price: Cost
+    lineage_left: int
+
+
+@lru_cache(maxsize=1024)
+def _explained(asked: _Asked) -> AccountExplanation:
+    return explain_account(dict(asked.tally), asked.budget, price=asked.price, lineage_left=asked.lineage_left)

@@ -63,6 +63,7 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> N
     Raises CannotServe when there is none and no budget is given, or one with another budget: a budget is never
     changed by starting a service.
     """
+    await ledger.join(lineage)  # before anything is opened: an emptied store must not pass for a new one
     try:
         account = await ledger.lineage(lineage)
     except UnknownLineage:
@@ -106,6 +107,8 @@ async def serve(
     host, port = listening.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     server = _AnnouncingServer(config, lambda: on_ready(address))
+    if ledger.rehearsal:
+        logging.getLogger("dpserve").warning("this is a rehearsal: the ledger may lose charges; use no private records")
     logging.getLogger("dpserve").info("serving %s on %s", head.certificate.name, address)
     with _signals_end_quietly():
         await server.serve(sockets=[listening])

@@ -135,6 +135,20 @@ class LedgerUnavailable(LedgerError):
     """
 
 
+class StoreBehind(LedgerUnavailable):
+    """The store has lost writes that it acknowledged: a restored backup, a promoted replica, an emptied volume."""
+
+    def __init__(self, lineage: str, writes: int, acknowledged: int) -> None:
+        """`writes`: those of one service that the store has; `acknowledged`: those that it said it had."""
+        self.lineage = lineage
+        self.writes = writes
+        self.acknowledged = acknowledged
+        super().__init__(
+            f"the ledger's store is older than what it acknowledged: of one service's {acknowledged} writes to "
+            f"lineage {lineage} it has {writes}; run `dpserve ledger reconcile`"
+        )
+
+
 class EmbeddedStoreFailed(LedgerUnavailable):
     """The embedded store could not be started, found again or shut down."""
 

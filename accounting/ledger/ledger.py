@@ -8,79 +8,112 @@ compute, settle, send what settling returned. Promises:
 - A row is charged once. Asking again, for whatever reason, finds it charged or answered, at no cost: a charge
   whose outcome is not known (`LedgerUnavailable`) may therefore be asked again with the same rows.
 - A row has one answer: the first that was settled. Whoever settles later gets that one to send.
+- A store that lost what it acknowledged to this service is found out and gives no decision (`join`).
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from accounting.budgets import Budget
 from accounting.ledger import wire
+from accounting.ledger.accounts import Accounts
 from accounting.ledger.embedded import EmbeddedStore
-from accounting.ledger.errors import (
-    AcceptsTooLate,
-    ClientExists,
-    ClientRevoked,
-    KeyInUse,
-    LedgerRefusal,
-    RowNotCharged,
-    UnknownClient,
-    UnknownKey,
-    UnknownLineage,
-)
+from accounting.ledger.errors import LedgerRefusal, RowNotCharged
 from accounting.ledger.micro_batches import MicroBatches
 from accounting.ledger.store import DEADLINE, Store
-from accounting.ledger.values import Charge, ChargeRequest, ClientAccount, LineageAccount, Receipt
-from accounting.ledger.wire import LineageKeys
+from accounting.ledger.values import Charge, ChargeRequest, Quote
+from accounting.ledger.wire import Head, LineageKeys
 
 ROWS_IN_A_BATCH = 1000
 """How many rows of several requests share a call: enough to share its cost, not enough to keep others waiting."""
+
+REMEMBERED_ROWS = 1_000_000
+"""How many answered rows of a lineage are remembered at most, unless the owner says otherwise."""
 
 Settlement = Sequence[tuple[bytes, bytes]]
 """Row ids, each with the answer that was computed for it."""
 
 
-class Ledger:
+class Ledger(Accounts):
     """A ledger in a store that speaks the Redis protocol. Make one with `connect` or `open`."""
 
-    def __init__(self, store: Store) -> None:
-        """Use `store`, which was verified."""
-        self._store = store
+    def __init__(self, store: Store, *, journals: Path | None = None, remembered_rows: int = REMEMBERED_ROWS) -> None:
+        """Use `store`, which was verified.
+
+        `remembered_rows`: the most answered rows to keep for replays, no fewer than half of them; a forgotten
+        answer costs again. `journals`: the folder of this service's journals.
+        """
+        if remembered_rows < 1:
+            raise ValueError(f"at least one row must be remembered, not {remembered_rows}")
+        super().__init__(store, journals)
+        self._remembered_rows = remembered_rows
+        self._heads: dict[str, Head] = {}
         self._charges: dict[str, MicroBatches[ChargeRequest, Charge]] = {}
         self._settlements: dict[str, MicroBatches[Settlement, list[bytes]]] = {}
 
     @classmethod
-    async def connect(cls, url: str, *, rehearsal: bool = False, deadline: float = DEADLINE) -> Self:
+    async def connect(
+        cls,
+        url: str,
+        *,
+        rehearsal: bool = False,
+        deadline: float = DEADLINE,
+        replicas: int = 0,
+        journals: Path | None = None,
+        remembered_rows: int = REMEMBERED_ROWS,
+    ) -> Self:
         """Connect to the store at `url` and verify its settings and function library.
 
-        `rehearsal` accepts a store that may lose what it acknowledged. Raises LedgerUnavailable if the store
-        cannot be reached within `deadline` seconds, UnsafeStore with what to set, ValueError for a bad URL.
+        `rehearsal` accepts a store that may lose what it acknowledged; otherwise a write counts once it is on the
+        store's disk and on those of `replicas` replicas. Raises LedgerUnavailable if the store cannot be reached
+        within `deadline` seconds, UnsafeStore with what to set, ValueError for a bad URL.
         """
-        store = Store(url, deadline=deadline)
+        store = Store(url, deadline=deadline, replicas=replicas, rehearsal=rehearsal)
         try:
-            await store.verify(rehearsal=rehearsal)
+            await store.verify()
+            return cls(store, journals=journals, remembered_rows=remembered_rows)
         except BaseException:
             await store.close()
             raise
-        return cls(store)
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, store: str | Path, *, rehearsal: bool = False, deadline: float = DEADLINE
+        cls,
+        store: str | Path,
+        *,
+        rehearsal: bool = False,
+        deadline: float = DEADLINE,
+        replicas: int = 0,
+        journals: Path | None = None,
+        remembered_rows: int = REMEMBERED_ROWS,
     ) -> AsyncIterator[Self]:
         """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts."""
         if isinstance(store, str) and "://" in store:
-            async with await cls.connect(store, rehearsal=rehearsal, deadline=deadline) as ledger:
+            async with await cls.connect(
+                store,
+                rehearsal=rehearsal,
+                deadline=deadline,
+                replicas=replicas,
+                journals=journals,
+                remembered_rows=remembered_rows,
+            ) as ledger:
                 yield ledger
             return
         embedded = EmbeddedStore(Path(store))
         await asyncio.to_thread(embedded.open)
         try:
-            async with await cls.connect(embedded.url, rehearsal=rehearsal, deadline=deadline) as ledger:
+            async with cls.open(
+                embedded.url,
+                rehearsal=rehearsal,
+                deadline=deadline,
+                replicas=replicas,
+                journals=journals,
+                remembered_rows=remembered_rows,
+            ) as ledger:
                 yield ledger
         finally:
             await asyncio.to_thread(embedded.close)
@@ -96,12 +129,12 @@ class Ledger:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for the calls under way, then close every connection."""
+        """Wait for the calls under way, then close every connection and journal."""
         for charges in self._charges.values():
             await charges.drain()
         for settlements in self._settlements.values():
             await settlements.drain()
-        await self._store.close()
+        await super().close()
 
     # Releases
 
@@ -135,8 +168,28 @@ class Ledger:
         return [decisions[position] for position in range(len(requests))]
 
     async def _charge_lineage(self, lineage: str, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerRefusal]:
-        replies = await self._store.call("charge", *wire.charge_call(lineage, requests))
-        return [wire.read_decision(request, reply) for request, reply in zip(requests, replies, strict=True)]
+        keys, arguments = wire.charge_call(
+            requests, remembered_rows=self._remembered_rows, head=self._heads.get(lineage)
+        )
+        reply = await self._store.call(lineage, "charge", keys, arguments, asker=self._asker(lineage))
+        decisions = [wire.read_decision(request, each) for request, each in zip(requests, reply.values, strict=True)]
+        receipts = [charge.receipt for charge in decisions if isinstance(charge, Charge) and charge.receipt]
+        if receipts:
+            self._heads[lineage] = Head(receipts[-1].sequence, receipts[-1].hash)
+        self._note(lineage, reply.writes, receipts)
+        return decisions
+
+    async def quote(self, request: ChargeRequest) -> Quote:
+        """Return what charging the request would cost now and whether it would be admitted; spend nothing.
+
+        Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
+        """
+        keys, arguments = wire.charge_call([request], remembered_rows=self._remembered_rows, head=None)
+        (reply,) = await self.call(request.lineage, "quote", keys[1:], arguments, durably=False)
+        quote = wire.read_quote(request, reply)
+        if isinstance(quote, LedgerRefusal):
+            raise quote
+        return quote
 
     async def settle(self, lineage: str, answers: Settlement) -> list[bytes]:
         """Store an answer for each row that has none yet, durably; return each row's answer, by position.
@@ -158,125 +211,9 @@ class Ledger:
     async def _settle_lineage(
         self, lineage: str, settlements: Sequence[Settlement]
     ) -> list[list[bytes] | RowNotCharged]:
-        rows = LineageKeys(lineage).rows
-        replies = await self._store.call("settle", [rows], wire.settle_call(settlements))
-        return [wire.read_standing(given, reply) for given, reply in zip(settlements, replies, strict=True)]
-
-    # Accounts
-
-    async def open_lineage(self, lineage: str, budget: Budget, *, time: float) -> LineageAccount:
-        """Return the lineage's account, having opened it with `budget` if it did not exist.
-
-        An account that exists is left as it is, whatever its budget. `time` is in seconds since the epoch.
-        """
         keys = LineageKeys(lineage)
-        await self._store.command("SADD", wire.LINEAGES, lineage)
-        await self._store.call("open_lineage", [keys.account], [*wire.budget_arguments(budget), repr(time)])
-        return await self.lineage(lineage)
-
-    async def lineage(self, lineage: str) -> LineageAccount:
-        """Return the lineage's account. Raises UnknownLineage."""
-        keys = LineageKeys(lineage)
-        account = wire.read_lineage(lineage, await self._store.call("read", [keys.account, keys.tally], []))
-        if account is None:
-            raise UnknownLineage(lineage)
-        return account
-
-    async def lineages(self) -> list[LineageAccount]:
-        """Return every lineage's account, by name."""
-        names = sorted(name.decode() for name in await self._store.command("SMEMBERS", wire.LINEAGES))
-        accounts = []
-        for name in names:
-            with suppress(UnknownLineage):  # listed, but the call that would have opened it did not arrive
-                accounts.append(await self.lineage(name))
-        return accounts
-
-    async def set_lineage_budget(self, lineage: str, budget: Budget) -> LineageAccount:
-        """Replace the lineage's budget; what is spent stays spent.
-
-        A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage, and
-        AcceptsTooLate if an account that accepted any charge would, after its first release, accept only
-        Gaussian ones: that would choose the conversion by looking at what was charged.
-        """
-        keys = LineageKeys(lineage)
-        await self._set_budget(keys.account, keys.tally, budget, UnknownLineage(lineage))
-        return await self.lineage(lineage)
-
-    async def add_client(
-        self, lineage: str, client: str, budget: Budget, digest: bytes, *, time: float
-    ) -> ClientAccount:
-        """Open a client's account; `digest` is `key_digest` of its API key, `time` in seconds since the epoch.
-
-        Raises UnknownLineage, ClientExists, and KeyInUse if the key is another client's.
-        """
-        keys = LineageKeys(lineage)
-        (status,) = await self._store.call(
-            "add_client",
-            [keys.account, keys.clients, keys.api_keys, keys.client(client).account],
-            [*wire.budget_arguments(budget), repr(time), client, digest],
-        )
-        if status == b"unknown-lineage":
-            raise UnknownLineage(lineage)
-        if status == b"exists":
-            raise ClientExists(client)
-        if status == b"key-in-use":
-            raise KeyInUse
-        return await self.client(lineage, client)
-
-    async def client(self, lineage: str, client: str) -> ClientAccount:
-        """Return a client's account. Raises UnknownClient."""
-        keys = LineageKeys(lineage).client(client)
-        reply = await self._store.call("read", [keys.account, keys.tally], [])
-        account = wire.read_client(lineage, client, reply)
-        if account is None:
-            raise UnknownClient(client)
-        return account
-
-    async def clients(self, lineage: str) -> list[ClientAccount]:
-        """Return the lineage's clients, by name, the revoked ones included."""
-        names = await self._store.call("list_clients", [LineageKeys(lineage).clients], [])
-        return [await self.client(lineage, name.decode()) for name in sorted(names)]
-
-    async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
-        """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
-        keys = LineageKeys(lineage).client(client)
-        await self._set_budget(keys.account, keys.tally, budget, UnknownClient(client))
-        return await self.client(lineage, client)
-
-    async def revoke(self, lineage: str, client: str) -> None:
-        """Refuse this client from now on, its replays included. Raises UnknownClient."""
-        (status,) = await self._store.call("revoke", [LineageKeys(lineage).client(client).account], [])
-        if status == b"unknown-client":
-            raise UnknownClient(client)
-
-    async def authenticate(self, lineage: str, digest: bytes) -> ClientAccount:
-        """Return the account of the client whose API key has this digest. Raises UnknownKey, ClientRevoked."""
-        (name,) = await self._store.call("find_client", [LineageKeys(lineage).api_keys], [digest])
-        if name is None:
-            raise UnknownKey
-        account = await self.client(lineage, name.decode())
-        if account.revoked:
-            raise ClientRevoked(account.client)
-        return account
-
-    async def receipts(
-        self, lineage: str, *, client: str | None = None, after: int = 0, count: int = 100
-    ) -> list[Receipt]:
-        """Return at most `count` receipts of a lineage, or of one client in it, oldest first.
-
-        Only those with a sequence number above `after` are returned: page on with the last one's.
-        """
-        keys = LineageKeys(lineage)
-        listed = keys.receipts if client is None else keys.client(client).receipts
-        entries = await self._store.call("list_receipts", [listed], [f"({after}-0", "+", count])
-        if client is not None:
-            calls = (self._store.call("list_receipts", [keys.receipts], [one, one, 1]) for one, _ in entries)
-            entries = [entry for found in await asyncio.gather(*calls) for entry in found]
-        return [wire.read_receipt(entry) for entry in entries]
-
-    async def _set_budget(self, account: str, tally: str, budget: Budget, unknown: LedgerRefusal) -> None:
-        (status,) = await self._store.call("set_budget", [account, tally], wire.budget_arguments(budget))
-        if status == b"unknown":
-            raise unknown
-        if status == b"too-late":
-            raise AcceptsTooLate
+        named = [keys.services, keys.account, keys.rows, keys.old_rows]
+        arguments = wire.settle_call(settlements)
+        reply = await self._store.call(lineage, "settle", named, arguments, asker=self._asker(lineage))
+        self._note(lineage, reply.writes)
+        return [wire.read_standing(given, each) for given, each in zip(settlements, reply.values, strict=True)]

@@ -1,8 +1,9 @@
 """The link to the store that holds the ledger: one way to call it, with a deadline, and to doubt its reply.
 
-Promises: a call ends within the deadline; it is sent at most once (nothing below retries, so that an outcome
-that is not known is reported as not known); a reply is taken only for the call it answers; whatever else
-happens is a `LedgerUnavailable` of one line that never shows the URL's password.
+Promises: a call ends within the deadline; nothing below retries it, so that an outcome that is not known is
+reported as not known; a reply is taken only for the call it answers; a write is durable, on as many replicas as
+were asked for, before its reply is taken; the store's settings were looked at on every connection that is used;
+whatever else happens is a `LedgerUnavailable` of one line that never shows the URL's password.
 """
 
 import asyncio
@@ -13,19 +14,16 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
-from urllib.parse import parse_qs, urlsplit
 
 import redis.exceptions as refused
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
-from accounting.ledger.errors import LedgerUnavailable, UnsafeStore, WrongFunctionVersion
+from accounting.ledger.errors import LedgerError, LedgerUnavailable, StoreBehind, UnsafeStore, WrongFunctionVersion
+from accounting.ledger.links import Exchange, Words, address, link_to
 
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
 
-_SCHEMES = ("redis", "rediss", "unix")
+_PARTS = ("library", "sha256", "receipts", "charges", "accounts", "recovery")
 _NONCE_BYTES = 8
 
 
@@ -46,107 +44,192 @@ class FunctionLibrary:
 @cache
 def our_library() -> FunctionLibrary:
     """Return the library that this package was written with."""
-    return FunctionLibrary.parse(files("accounting.ledger").joinpath("function.lua").read_text())
+    folder = files("accounting.ledger")
+    return FunctionLibrary.parse("".join(folder.joinpath(f"{part}.lua").read_text() for part in _PARTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who calls: a service by its journal's id, with the writes that were acknowledged to it; or the owner."""
+
+    service: str = ""
+    acknowledged: int = 0
+
+
+OWNER = Asker()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a function replied, and how many of the asking service's writes the store now has."""
+
+    values: list[Any]
+    writes: int
 
 
 class Store:
     """A store that speaks the Redis protocol: Redis or Valkey, 7.2 or later.
 
-    `url` is `redis://[user:password@]host:port/db`, `rediss://...` or `unix:///path/to/socket?db=0`. Raises
-    ValueError for any other. Nothing is sent before the first call.
+    `url` is `redis://[user:password@]host:port/db`, `rediss://...`, `unix:///path/to/socket?db=0`,
+    `redis+sentinel://host:port,host:port/service` or `redis+cluster://host:port,host:port`. Raises ValueError for
+    any other. Nothing is sent before the first call.
     """
 
-    def __init__(self, url: str, *, deadline: float = DEADLINE, connections: int = 32) -> None:
-        """Give each call `deadline` seconds, and share at most `connections` connections among the calls."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        deadline: float = DEADLINE,
+        connections: int = 32,
+        replicas: int = 0,
+        rehearsal: bool = False,
+    ) -> None:
+        """Give each call `deadline` seconds, and share at most `connections` connections among the calls.
+
+        A write counts as done once it is on the store's disk and on those of `replicas` replicas. `rehearsal`
+        asks neither, and accepts settings that lose what was acknowledged.
+        """
+        if replicas < 0:
+            raise ValueError(f"the number of replicas must not be negative, and {replicas} is")
         self.deadline = deadline
-        self.address = _address(url)
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=connections,
-            timeout=deadline,
-            socket_timeout=deadline,
-            socket_connect_timeout=deadline,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-        self._redis = Redis.from_pool(pool)
+        self.rehearsal = rehearsal
+        self.address = address(url)
+        self._replicas = replicas
+        self._must_wait = replicas > 0
+        self._inspected: set[bytes] = set()
+        self._promotes = url.startswith("redis+sentinel://")
+        self._link = link_to(url, self._inspect, deadline=deadline, connections=connections)
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._redis.aclose()
+        await self._link.close()
 
-    async def command(self, *words: str | bytes | int) -> Any:
-        """Send one command and return its raw reply."""
-        try:
-            async with asyncio.timeout(self.deadline):
-                return await self._redis.execute_command(*words)  # type: ignore[no-untyped-call]
-        except (refused.RedisError, OSError, TimeoutError) as error:
-            raise self._unavailable(error) from error
+    @property
+    def waits(self) -> bool:
+        """Whether each write waits with WAITAOF for the disks that it is to be on."""
+        return self._must_wait and not self.rehearsal
 
-    async def call(
-        self, function: str, keys: Sequence[str | bytes], arguments: Sequence[str | bytes | int]
-    ) -> list[Any]:
-        """Call one function of the ledger's library and return what it replied."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        version = str(our_library().version)
-        reply = cast(
-            list[Any],
-            await self.command("FCALL", f"dpserve_{function}", len(keys), *keys, version, nonce, *arguments),
-        )
-        if not reply or reply[0] != nonce:
-            await self._redis.connection_pool.disconnect()
-            raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
-        return reply[1:]
-
-    async def verify(self, *, rehearsal: bool) -> None:
-        """See to it that the store keeps what it acknowledges and runs our function library.
+    async def verify(self) -> None:
+        """See to it that the store keeps what it acknowledges and runs our function library, on every primary.
 
         Raises UnsafeStore with a line for each setting to change; with `rehearsal` the settings are not looked
         at. Raises WrongFunctionVersion if the store's library is newer than ours, or altered.
         """
-        failures = await self._unsafe_settings() if not rehearsal else []
-        if (await self.command("ROLE"))[0] != b"master":
-            failures.append("the ledger's store is a replica; give the address of its primary")
-        if failures:
-            raise UnsafeStore(tuple(failures))
-        await self._install_library()
-
-    async def _unsafe_settings(self) -> list[str]:
-        required = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
+        if self._promotes and self._replicas == 0 and not self.rehearsal:
+            raise UnsafeStore(
+                ("Sentinels may promote a replica that lacks what was acknowledged; set `--ledger-replicas 1` or more",)
+            )
         try:
-            reply = await self.command("CONFIG", "GET", *required)
+            async with asyncio.timeout(self.deadline):
+                await self._link.visit()
+        except (refused.RedisError, OSError, TimeoutError) as error:
+            raise self._unavailable(error) from error
+
+    async def command(self, key: str, *words: str | bytes | int, durably: bool = False) -> Any:
+        """Send one command to where `key` lives and return its raw reply; `durably` waits for the disks."""
+        commands: list[Words] = [words]
+        waits = durably and self.waits
+        if waits:
+            commands.append(("WAITAOF", 1, self._replicas, int(1000 * self.deadline)))
+        try:
+            async with asyncio.timeout(self.deadline):
+                replies = await self._link.send(key, commands)
+            for reply in replies:
+                if isinstance(reply, refused.RedisError):
+                    raise reply
+        except refused.ReadOnlyError as error:
+            await self._link.disconnect()  # the primary is another one now
+            raise self._unavailable(error) from error
+        except (refused.RedisError, OSError, TimeoutError) as error:
+            raise self._unavailable(error) from error
+        if waits and (replies[1][0] < 1 or replies[1][1] < self._replicas):
+            raise LedgerUnavailable(
+                f"the ledger's store has the write on {replies[1][0]} disk of its own and on {replies[1][1]} of "
+                f"{self._replicas} replicas'"
+            )
+        return replies[0]
+
+    async def call(
+        self,
+        lineage: str,
+        function: str,
+        keys: Sequence[str | bytes],
+        arguments: Sequence[str | bytes | int],
+        *,
+        asker: Asker = OWNER,
+        durably: bool = True,
+    ) -> Reply:
+        """Call one function of the ledger's library on a lineage and return what it replied.
+
+        `keys` open with the lineage's services. A function that only reads need not be `durably` done. Raises
+        StoreBehind if the store has fewer of the asker's writes than it acknowledged.
+        """
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        words = [str(our_library().version), nonce, asker.service, asker.acknowledged, *arguments]
+        try:
+            reply = cast(
+                list[Any],
+                await self.command(
+                    str(keys[0]), "FCALL", f"dpserve_{function}", len(keys), *keys, *words, durably=durably
+                ),
+            )
         except LedgerUnavailable as error:
-            if isinstance(error.__cause__, refused.ResponseError):
-                raise UnsafeStore(
-                    ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
-                ) from error
+            behind = re.match(r"DPSERVEBEHIND (\d+) (\d+)", str(error.__cause__))
+            if behind:
+                raise StoreBehind(lineage, int(behind[1]), int(behind[2])) from error
             raise
-        found = _settings(reply)
+        if len(reply) < 2 or reply[0] != nonce:
+            await self._link.disconnect()
+            raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
+        return Reply(reply[2:], int(reply[1]))
+
+    async def _inspect(self, exchange: Exchange) -> None:
+        """Look at the store behind a new connection. `_Unread` errors of the link pass through."""
+        try:
+            failures = await self._unsafe_settings(exchange) if not self.rehearsal else []
+            if (await exchange(("ROLE",)))[0] != b"master":
+                failures.append("the ledger's store is a replica; give the address of its primary")
+            if failures:
+                raise UnsafeStore(tuple(failures))
+            run = _field(await exchange(("INFO", "server")), b"run_id")
+            if run not in self._inspected:
+                await self._install_library(exchange)
+                self._inspected.add(run)
+        except refused.BusyLoadingError as error:
+            raise self._unavailable(error) from error
+
+    async def _unsafe_settings(self, exchange: Exchange) -> list[str]:
+        names = ("appendonly", "appendfsync", "maxmemory-policy")
+        try:
+            found = _settings(await exchange(("CONFIG", "GET", *names)))
+        except refused.ResponseError as error:
+            raise UnsafeStore(
+                ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
+            ) from error
+        # With everysec the disk is at most a second behind, and WAITAOF waits for it; with no, it may never come.
+        self._must_wait = self._replicas > 0 or found.get("appendfsync") == "everysec"
+        accepted = {
+            "appendonly": ("yes",),
+            "appendfsync": ("always", "everysec"),
+            "maxmemory-policy": ("noeviction",),
+        }
         return [
-            f"the ledger's store has `{name} {found.get(name, '')}`; set `{name} {value}`"
-            for name, value in required.items()
-            if found.get(name) != value
+            f"the ledger's store has `{name} {found.get(name, '')}`; set `{name} {values[0]}`"
+            for name, values in accepted.items()
+            if found.get(name) not in values
         ]
 
-    async def _install_library(self) -> None:
+    async def _install_library(self, exchange: Exchange) -> None:
         ours = our_library()
-        theirs = await self._loaded_library()
+        theirs = _library(await exchange(("FUNCTION", "LIST", "LIBRARYNAME", "dpserve", "WITHCODE")))
         if theirs is None or theirs.version < ours.version:
-            await self.command("FUNCTION", "LOAD", "REPLACE", ours.code)
+            await exchange(("FUNCTION", "LOAD", "REPLACE", ours.code))
         elif theirs.version > ours.version:
             raise WrongFunctionVersion(str(ours.version), str(theirs.version))
         elif theirs.code != ours.code:
             raise WrongFunctionVersion(str(ours.version), f"{theirs.version}, altered,")
 
-    async def _loaded_library(self) -> FunctionLibrary | None:
-        libraries = await self.command("FUNCTION", "LIST", "LIBRARYNAME", "dpserve", "WITHCODE")
-        if not libraries:
-            return None
-        described = libraries[0]
-        fields = dict(zip(described[::2], described[1::2], strict=True))
-        return FunctionLibrary.parse(fields[b"library_code"].decode())
-
-    def _unavailable(self, error: Exception) -> LedgerUnavailable:
+    def _unavailable(self, error: Exception) -> LedgerError:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, TimeoutError | refused.TimeoutError):
             return LedgerUnavailable(f"the ledger's store did not answer within {self.deadline:g} s")
@@ -163,23 +246,21 @@ class Store:
         return LedgerUnavailable(f"the ledger's store at {self.address} cannot be reached: {text}")
 
 
-def _address(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES:
-        raise ValueError("the ledger's address must start with redis://, rediss:// or unix://")
-    unknown = [name for name in parse_qs(parts.query) if name != "db" and not name.startswith("ssl_")]
-    if unknown:
-        raise ValueError(f"the ledger's address may set db and ssl_..., not {', '.join(sorted(unknown))}")
-    if parts.scheme == "unix":
-        return parts.path
-    try:
-        return f"{parts.hostname}:{parts.port or 6379}"
-    except ValueError as error:
-        raise ValueError("the ledger's address is not one that can be read: its port is no number") from error
+def _library(listed: Sequence[Any]) -> FunctionLibrary | None:
+    if not listed:
+        return None
+    described = listed[0]
+    fields = dict(zip(described[::2], described[1::2], strict=True))
+    return FunctionLibrary.parse(fields[b"library_code"].decode())
 
 
-def _settings(reply: object) -> dict[str, str]:
-    if isinstance(reply, dict):
-        return {str(name): str(value) for name, value in reply.items()}
-    words = [word.decode() for word in cast(list[bytes], reply)]
+def _field(info: bytes, name: bytes) -> bytes:
+    for line in info.splitlines():
+        if line.startswith(name + b":"):
+            return line.partition(b":")[2]
+    return b""
+
+
+def _settings(reply: Sequence[bytes]) -> dict[str, str]:
+    words = [word.decode() for word in reply]
     return dict(zip(words[::2], words[1::2], strict=True))

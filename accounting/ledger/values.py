@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from accounting.budgets import Budget
+from accounting.ledger import chain
+from accounting.ledger.errors import LedgerRefusal
 from accounting.losses import Cost
 
 LARGEST_REQUEST = 10_000
@@ -153,13 +155,22 @@ class ChargeRequest:
         """The rows' ids, by position."""
         return _row_ids(self.client, self.model, self.mechanism, self.cost, self.rows)
 
+    @cached_property
+    def terms_digest(self) -> bytes:
+        """The digest of what the receipt will say whatever is decided."""
+        return chain.terms_digest(
+            self.lineage, self.client, self.model, self.mechanism, self.terms.text, self.price, self.time
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What one request was charged, as written in the store. `price` and `total` are picorho.
 
     `sequence` counts the receipts of the lineage from 1; `rows` is how many rows were charged, replays and
-    duplicates left out; `time` is the request's, in seconds since the epoch.
+    duplicates left out; `time` is the request's, in seconds since the epoch. `previous` is the hash of the receipt
+    before it and `hash` its own, of 32 bytes each (`chain.receipt_hash`). `client` is empty where the lineage
+    alone was charged, for a loss that the owner declared.
     """
 
     sequence: int
@@ -172,6 +183,54 @@ class Receipt:
     rows: int
     total: int
     time: float
+    previous: bytes
+    hash: bytes
+
+    @property
+    def terms_digest(self) -> bytes:
+        """The digest of what the receipt says apart from its place in the chain and its rows."""
+        return chain.terms_digest(
+            self.lineage, self.client, self.model, self.mechanism, str(self.cost), self.price, self.time
+        )
+
+    def hash_from_contents(self) -> bytes:
+        """Return the hash that these contents have: `hash`, unless they were altered."""
+        return chain.receipt_hash(self.previous, self.terms_digest, self.sequence, self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What the owner changed, as written in the store.
+
+    `kind` is open, add, budget, revoke, rotate-key or reconcile; `subject` the client, empty for the lineage;
+    `detail` the new limit in picorho, what is accepted and delta, or what was reconciled; `time` the store's own,
+    in seconds since the epoch, as text.
+    """
+
+    sequence: int
+    kind: str
+    subject: str
+    detail: str
+    time: str
+    previous: bytes
+    hash: bytes
+
+    def hash_from_contents(self) -> bytes:
+        """Return the hash that these contents have: `hash`, unless they were altered."""
+        return chain.act_hash(self.previous, self.sequence, self.kind, self.subject, self.detail, self.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """What a request would cost now, in picorho, and whether it would be admitted. Nothing is spent by asking.
+
+    `free` says of each row, by position, whether it would cost nothing: it is paid for already, or occurs earlier
+    in the request. `refusal` is what charging it would raise.
+    """
+
+    total: int
+    free: tuple[bool, ...]
+    refusal: LedgerRefusal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +282,17 @@ class Account:
 
 @dataclass(frozen=True, kw_only=True)
 class LineageAccount(Account):
-    """What all clients together may learn. `newest_receipt` is the lineage's last sequence number, or 0."""
+    """What all clients together may learn.
+
+    `newest_receipt` is the lineage's last sequence number, or 0, and `head` that receipt's hash; `newest_act` and
+    `acts_head` the same of its acts. `epoch` counts how often the ledger was reconciled.
+    """
 
     newest_receipt: int
+    head: bytes
+    newest_act: int
+    acts_head: bytes
+    epoch: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Any
 
 from accounting.budgets import Accepts, Budget
+from accounting.ledger import chain
 from accounting.ledger.errors import (
     BudgetExhausted,
     ClientRevoked,
@@ -23,11 +24,13 @@ from accounting.ledger.errors import (
     UnknownLineage,
 )
 from accounting.ledger.values import (
+    Act,
     Answered,
     Charge,
     ChargeRequest,
     ClientAccount,
     LineageAccount,
+    Quote,
     Receipt,
     Unanswered,
     checked_name,
@@ -36,6 +39,9 @@ from accounting.losses import Cost
 
 LINEAGES = "dpserve:lineages"
 """The key that lists every lineage of the store. The only one outside of a lineage."""
+
+IDEMPOTENCY_KEYS = 20_000
+"""How many idempotency keys of a client are remembered at most; the oldest are forgotten first."""
 
 Argument = str | bytes | int
 
@@ -51,6 +57,7 @@ class ClientKeys:
     tally: str
     receipts: str
     requests: str
+    old_requests: str
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,11 @@ class LineageKeys:
 
     def _key(self, name: str) -> str:
         return f"dpserve:{{{self.lineage}}}:{name}"
+
+    @property
+    def services(self) -> str:
+        """Hash: service to the number of its writes. The first key of every function."""
+        return self._key("services")
 
     @property
     def account(self) -> str:
@@ -82,9 +94,24 @@ class LineageKeys:
         return self._key("receipts")
 
     @property
+    def acts(self) -> str:
+        """Stream: the owner's acts, under their sequence numbers."""
+        return self._key("acts")
+
+    @property
+    def applied(self) -> str:
+        """Set: the hashes of the receipts that were put back under new numbers."""
+        return self._key("applied")
+
+    @property
     def rows(self) -> str:
-        """Hash: row id to what became of the row."""
+        """Hash: row id to what became of the row, the young generation."""
         return self._key("rows")
+
+    @property
+    def old_rows(self) -> str:
+        """Hash: the old generation, which is forgotten next."""
+        return self._key("rows:old")
 
     @property
     def clients(self) -> str:
@@ -97,25 +124,46 @@ class LineageKeys:
         return self._key("keys")
 
     def client(self, client: str) -> ClientKeys:
-        """Return the names of a client's keys: account, tally, receipt numbers, idempotency keys."""
+        """Return the names of a client's keys: account, tally, receipt numbers, idempotency keys young and old."""
         checked_name(client, "client's name")
         name = f"client:{client}"
-        return ClientKeys(
-            self._key(name), self._key(f"{name}:tally"), self._key(f"{name}:receipts"), self._key(f"{name}:requests")
-        )
+        parts = (name, f"{name}:tally", f"{name}:receipts", f"{name}:requests", f"{name}:requests:old")
+        return ClientKeys(*map(self._key, parts))
 
 
-def charge_call(lineage: str, requests: Sequence[ChargeRequest]) -> tuple[list[str], list[Argument]]:
-    """Return the keys and arguments of one call of the function `charge`."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a lineage's chain of receipts, as far as is known: the newest number and its hash."""
+
+    sequence: int
+    hash: bytes
+
+
+def charge_call(
+    requests: Sequence[ChargeRequest], *, remembered_rows: int, head: Head | None
+) -> tuple[list[str], list[Argument]]:
+    """Return the keys and arguments of one call of the functions `charge` and `quote`, for one lineage.
+
+    `remembered_rows` bounds the rows that the ledger remembers. If `head` is still the end of the chain and every
+    row is new and admitted, the hashes that are foreseen here come true and need not be computed by the store.
+    """
+    lineage = requests[0].lineage
     keys = LineageKeys(lineage)
-    named = [keys.account, keys.tally, keys.receipts, keys.rows]
+    named = [keys.services, keys.account, keys.tally, keys.receipts, keys.rows, keys.old_rows]
     places: dict[str, int] = {}
-    arguments: list[Argument] = [lineage]
+    generation = max(1, remembered_rows // 2)
+    arguments: list[Argument] = [lineage, generation, IDEMPOTENCY_KEYS // 2]
     for request in requests:
         if request.client not in places:
             places[request.client] = len(places) + 1
             client = keys.client(request.client)
-            named += [client.account, client.tally, client.receipts, client.requests]
+            named += [client.account, client.tally, client.receipts, client.requests, client.old_requests]
+        foreseen = b""
+        if head is not None:
+            rows = len(set(request.row_ids))
+            following = chain.receipt_hash(head.hash, request.terms_digest, head.sequence + 1, rows)
+            foreseen = head.hash + following + str(rows).encode()
+            head = Head(head.sequence + 1, following)
         idempotency = request.idempotency
         arguments += [
             places[request.client],
@@ -129,6 +177,8 @@ def charge_call(lineage: str, requests: Sequence[ChargeRequest]) -> tuple[list[s
             idempotency.key if idempotency else "",
             idempotency.body_digest if idempotency else "",
             b"".join(request.row_ids),
+            request.terms_digest,
+            foreseen,
         ]
     return named, arguments
 
@@ -136,8 +186,25 @@ def charge_call(lineage: str, requests: Sequence[ChargeRequest]) -> tuple[list[s
 def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | LedgerRefusal:
     """Read what the function `charge` replied to one request."""
     match [reply[0].decode(), *reply[1:]]:
-        case ["charged", number, releases, answers]:
-            return _charge(request, int(number), int(releases), answers)
+        case ["charged", number, releases, answers, previous]:
+            return _charge(request, int(number), int(releases), answers, previous)
+        case refusal:
+            return _refusal(request, refusal)
+
+
+def read_quote(request: ChargeRequest, reply: Sequence[Any]) -> Quote | LedgerRefusal:
+    """Read what the function `quote` replied to one request."""
+    match [reply[0].decode(), *reply[1:]]:
+        case ["quoted", letters, *refused]:
+            free = tuple(letter != ord("n") for letter in letters)
+            refusal = _refusal(request, [refused[0][0].decode(), *refused[0][1:]]) if refused else None
+            return Quote(request.price * free.count(False), free, refusal)
+        case refusal:
+            return _refusal(request, refusal)
+
+
+def _refusal(request: ChargeRequest, reply: Sequence[Any]) -> LedgerRefusal:
+    match list(reply):
         case ["exhausted", scope, cost, spent, limit]:
             return BudgetExhausted(_scope(scope), int(cost), int(spent), int(limit))
         case ["not-accepted", scope]:
@@ -153,7 +220,7 @@ def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | Ledg
     raise LedgerUnavailable("the ledger's store gave a reply that cannot be read")
 
 
-def _charge(request: ChargeRequest, number: int, releases: int, answers: bytes) -> Charge:
+def _charge(request: ChargeRequest, number: int, releases: int, answers: bytes, previous: bytes) -> Charge:
     rows: list[Answered | Unanswered] = [Unanswered(row) for row in request.row_ids]
     for position, answer in _unpacked(answers):
         rows[position - 1] = Answered(rows[position - 1].row_id, answer)
@@ -170,6 +237,8 @@ def _charge(request: ChargeRequest, number: int, releases: int, answers: bytes) 
             rows=releases,
             total=request.price * releases,
             time=request.time,
+            previous=previous,
+            hash=chain.receipt_hash(previous, request.terms_digest, number, releases),
         )
     return Charge(receipt, tuple(rows))
 
@@ -210,6 +279,10 @@ def read_lineage(lineage: str, reply: Sequence[Any]) -> LineageAccount | None:
         tally=_tally(reply[1]),
         created=float(fields[b"created"]),
         newest_receipt=int(fields[b"seq"]),
+        head=fields.get(b"head", chain.GENESIS),
+        newest_act=int(fields[b"acts"]),
+        acts_head=fields.get(b"acts_head", chain.GENESIS),
+        epoch=int(fields.get(b"epoch", 0)),
     )
 
 
@@ -244,6 +317,23 @@ def read_receipt(entry: Sequence[Any]) -> Receipt:
         rows=int(fields[b"rows"]),
         total=int(fields[b"total"]),
         time=float(fields[b"time"]),
+        previous=fields[b"previous"],
+        hash=fields[b"hash"],
+    )
+
+
+def read_act(entry: Sequence[Any]) -> Act:
+    """Read one entry of a stream of acts."""
+    number, words = entry
+    fields = _fields(words)
+    return Act(
+        sequence=int(number.split(b"-")[0]),
+        kind=fields[b"kind"].decode(),
+        subject=fields[b"subject"].decode(),
+        detail=fields[b"detail"].decode(),
+        time=fields[b"time"].decode(),
+        previous=fields[b"previous"],
+        hash=fields[b"hash"],
     )
 
 

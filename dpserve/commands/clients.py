@@ -11,8 +11,7 @@ from rich.table import Table
 from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.lineages import lineage_named
-from service.run import CannotServe
+from dpserve.commands.lineages import chosen_lineage
 
 app = typer.Typer(help="Who may ask, and for how much.", no_args_is_help=True)
 
@@ -28,19 +27,24 @@ def add(
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     rho: options.Rho = None,
+    mu: options.Mu = None,
+    posterior_belief: options.PosteriorBelief = None,
+    advantage: options.Advantage = None,
     accepts: options.AcceptsOption = "gaussian",
     lineage: Lineage = None,
     ledger: options.Ledger_ = None,
 ) -> None:
     """Give a client a budget, and print its API key: once, for only a digest is kept."""
-    budget = options.budget_of(epsilon, delta, rho, accepts, required=True)
+    words = options.BudgetWords(
+        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
+    )
+    budget = words.budget(accepts)
     key = new_api_key()
 
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
-            if budget is not None:
-                chosen = await _chosen_lineage(opened, lineage)
-                await opened.add_client(chosen, name, budget, key_digest(key), time=time.time())
+            chosen = await chosen_lineage(opened, lineage)
+            await opened.add_client(chosen, name, budget, key_digest(key), time=time.time())
 
     asyncio.run(apply())
     typer.echo(f"The API key of {name}, shown this once:", err=True)
@@ -53,7 +57,7 @@ def list_(lineage: Lineage = None, ledger: options.Ledger_ = None) -> None:
 
     async def read() -> list[ClientAccount]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
-            return await opened.clients(await _chosen_lineage(opened, lineage))
+            return await opened.clients(await chosen_lineage(opened, lineage))
 
     table = Table("client", "epsilon spent", "of", "at delta", "rho spent", "of", "releases", "status")
     for account in asyncio.run(read()):
@@ -77,20 +81,7 @@ def revoke(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) 
 
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
-            await opened.revoke(await _chosen_lineage(opened, lineage), name)
+            await opened.revoke(await chosen_lineage(opened, lineage), name)
 
     asyncio.run(apply())
     typer.echo(f"{name} is revoked")
-
-
-async def _chosen_lineage(ledger: Ledger, given: str | None) -> str:
-    if given is not None:
-        return lineage_named(given)
-    names = [account.lineage for account in await ledger.lineages()]
-    if not names:
-        raise CannotServe(
-            "the ledger has no lineage yet: open one with 'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
-        )
-    if len(names) > 1:
-        raise CannotServe(f"the ledger has several lineages; name one with --lineage: {', '.join(names)}")
-    return names[0]

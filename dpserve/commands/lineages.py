@@ -12,6 +12,7 @@ from rich.table import Table
 from accounting.ledger import Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands import options
+from service.run import CannotServe
 from training.bundle import CERTIFICATE_FILE, load_bundle
 
 app = typer.Typer(help="What all clients of one set of records may learn together.", no_args_is_help=True)
@@ -22,6 +23,20 @@ LineageArgument = Annotated[str, typer.Argument(help="The lineage's name, or a b
 def lineage_named(given: str) -> str:
     """Return the lineage that a bundle belongs to, or the name itself."""
     return load_bundle(Path(given)).certificate.lineage if (Path(given) / CERTIFICATE_FILE).exists() else given
+
+
+async def chosen_lineage(ledger: Ledger, given: str | None) -> str:
+    """Return the lineage given by name or bundle, or else the only one that the ledger has."""
+    if given is not None:
+        return lineage_named(given)
+    names = [account.lineage for account in await ledger.lineages()]
+    if not names:
+        raise CannotServe(
+            "the ledger has no lineage yet: open one with 'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
+        )
+    if len(names) > 1:
+        raise CannotServe(f"the ledger has several lineages; name one with --lineage: {', '.join(names)}")
+    return names[0]
 
 
 @app.command("show")
@@ -54,14 +69,18 @@ def set_budget(
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     rho: options.Rho = None,
+    mu: options.Mu = None,
+    posterior_belief: options.PosteriorBelief = None,
+    advantage: options.Advantage = None,
     accepts: options.AcceptsOption = "gaussian",
     ledger: options.Ledger_ = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before raising a budget.")] = False,
 ) -> None:
     """Open a lineage's account, or change its budget. What is spent stays spent."""
-    budget = options.budget_of(epsilon, delta, rho, accepts, required=True)
-    if budget is None:
-        return
+    words = options.BudgetWords(
+        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
+    )
+    budget = words.budget(accepts)
     name = lineage_named(lineage)
 
     async def apply() -> str:

@@ -1,6 +1,7 @@
 """Options that several commands share, and what they turn into."""
 
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +15,44 @@ Ledger_ = Annotated[
     typer.Option(
         "--ledger",
         envvar="DPSERVE_LEDGER",
-        help="redis://host:port/db of a Redis or Valkey, or the folder of the embedded ledger. "
+        help="redis://host:port/db of a Redis or Valkey, redis+sentinel://host:port/service, "
+        "redis+cluster://host:port, or the folder of the embedded ledger. "
         "[default: the embedded one in your state folder]",
         show_default=False,
     ),
 ]
-Epsilon = Annotated[float | None, typer.Option("--epsilon", help="The budget's epsilon, with --delta.")]
-Delta = Annotated[float | None, typer.Option("--delta", help="The budget's delta, as 1e-6.")]
-Rho = Annotated[float | None, typer.Option("--rho", help="The budget as zCDP rho; --delta is then used to report.")]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        "--ledger-replicas",
+        envvar="DPSERVE_LEDGER_REPLICAS",
+        min=0,
+        help="On how many of the store's replicas a charge must be on disk, too, before it is answered.",
+    ),
+]
+Epsilon = Annotated[float | None, typer.Option("--epsilon", help="The budget as epsilon, at --delta.")]
+Delta = Annotated[
+    float | None,
+    typer.Option("--delta", help="The budget's delta, as 1e-6: part of --epsilon, and where a budget is reported."),
+]
+Rho = Annotated[float | None, typer.Option("--rho", help="The budget as zCDP rho.")]
+Mu = Annotated[float | None, typer.Option("--mu", help="The budget as mu of mu-GDP, for Gaussian noise only.")]
+PosteriorBelief = Annotated[
+    float | None,
+    typer.Option(
+        "--posterior-belief",
+        help="The budget as the firmest belief, from 0.5 to below 1, that even odds on one record may become, but "
+        "for a probability of --delta.",
+    ),
+]
+Advantage = Annotated[
+    float | None,
+    typer.Option(
+        "--advantage",
+        help="The budget as the most, between 0 and 1, by which any attack may catch members more often than it "
+        "accuses others.",
+    ),
+]
 AcceptsOption = Annotated[
     str,
     typer.Option(
@@ -37,22 +68,53 @@ def state_folder() -> Path:
     return Path(os.environ["DPSERVE_HOME"]) if "DPSERVE_HOME" in os.environ else user_state_path("dpserve")
 
 
+def journals_folder() -> Path:
+    """Return where the services of this machine write down what the ledger acknowledged to them."""
+    return state_folder() / "journals"
+
+
 def ledger_location(given: str | None) -> str:
     """Return the URL or folder to open the ledger at."""
     return given if given is not None else str(state_folder() / "ledger")
 
 
-def budget_of(
-    epsilon: float | None, delta: float | None, rho: float | None, accepts: str, *, required: bool
-) -> Budget | None:
-    """Return the budget that the options describe, or None when there are none and none is required."""
-    if epsilon is None and rho is None and delta is None and not required:
-        return None
-    if accepts not in ("gaussian", "any"):
-        raise typer.BadParameter("must be 'gaussian' or 'any'", param_hint="--accepts")
-    kind: Accepts = "gaussian" if accepts == "gaussian" else "any"
-    if (epsilon is None) == (rho is None) or delta is None:
-        raise typer.BadParameter("give a budget as --epsilon E --delta D, or as --rho R --delta D")
-    if epsilon is not None:
-        return Budget.from_epsilon_delta(epsilon, delta, kind)
-    return Budget.from_rho(rho or 0.0, delta, kind)
+@dataclass(frozen=True, kw_only=True)
+class BudgetWords:
+    """A budget as an owner may say it: in one of these words, with a delta."""
+
+    epsilon: float | None = None
+    rho: float | None = None
+    mu: float | None = None
+    posterior_belief: float | None = None
+    advantage: float | None = None
+    delta: float | None = None
+
+    def budget(self, accepts: str) -> Budget:
+        """Return the budget, rounded down. Raises BadParameter unless just one word is given, and ValueError for
+        a number that means nothing, naming the valid range.
+        """
+        if accepts not in ("gaussian", "any"):
+            raise typer.BadParameter("must be 'gaussian' or 'any'", param_hint="--accepts")
+        kind: Accepts = "gaussian" if accepts == "gaussian" else "any"
+        given = [name for name, value in asdict(self).items() if value is not None and name != "delta"]
+        if len(given) != 1 or self.delta is None:
+            raise typer.BadParameter(
+                "give a budget in one of the words --epsilon, --rho, --mu, --posterior-belief or --advantage, and "
+                "always with --delta"
+            )
+        match self:
+            case BudgetWords(epsilon=float(epsilon)):
+                return Budget.from_epsilon_delta(epsilon, self.delta, kind)
+            case BudgetWords(rho=float(rho)):
+                return Budget.from_rho(rho, self.delta, kind)
+            case BudgetWords(posterior_belief=float(belief)):
+                return Budget.from_posterior_belief(belief, self.delta, kind)
+            case BudgetWords(advantage=float(advantage)):
+                return Budget.from_advantage(advantage, self.delta, kind)
+            case BudgetWords(mu=float(mu)) if kind == "gaussian":
+                return Budget.from_mu(mu, self.delta)
+        raise typer.BadParameter("is for accounts that accept Gaussian noise only", param_hint="--mu")
+
+    def budget_if_given(self, accepts: str) -> Budget | None:
+        """Return the budget, or None where no word of it was said."""
+        return None if self == BudgetWords() else self.budget(accepts)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from accounting.ledger import Ledger
+from accounting.ledger import REMEMBERED_ROWS, Ledger
 from dpserve.commands import options
 from mechanisms.mechanism import priced
 from service.run import CannotServe, ServiceSettings, bind, open_lineage
@@ -30,6 +30,9 @@ def serve(
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     rho: options.Rho = None,
+    mu: options.Mu = None,
+    posterior_belief: options.PosteriorBelief = None,
+    advantage: options.Advantage = None,
     accepts: options.AcceptsOption = "gaussian",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8000,
@@ -40,6 +43,13 @@ def serve(
             "--accept-unproven", help="Needed for --mechanism published, whose guarantee is claimed, not proven."
         ),
     ] = False,
+    ledger_replicas: options.Replicas = 0,
+    remembered_rows: Annotated[
+        int,
+        typer.Option(
+            min=20_000, help="The most answered rows to keep for replays; the oldest are forgotten and cost again."
+        ),
+    ] = REMEMBERED_ROWS,
     rehearsal: Annotated[
         bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
     ] = False,
@@ -57,12 +67,21 @@ def serve(
             f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and for "
             "three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a proven one"
         )
-    budget = options.budget_of(epsilon, delta, rho, accepts, required=False)
+    words = options.BudgetWords(
+        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
+    )
+    budget = words.budget_if_given(accepts)
     settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
 
     async def run() -> None:
         with bind(settings) as listening:
-            async with Ledger.open(options.ledger_location(ledger), rehearsal=rehearsal) as opened:
+            async with Ledger.open(
+                options.ledger_location(ledger),
+                rehearsal=rehearsal,
+                replicas=ledger_replicas,
+                journals=options.journals_folder(),
+                remembered_rows=remembered_rows,
+            ) as opened:
                 await open_lineage(opened, head.certificate.lineage, budget)
                 await run_service(
                     head,

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from accounting.explanation import AccountExplanation
 from accounting.ledger import (
     BudgetExhausted,
     ClientRevoked,
@@ -19,15 +20,24 @@ from accounting.ledger import (
     LedgerError,
     LedgerUnavailable,
     MechanismNotAccepted,
+    RowNotCharged,
     UnknownClient,
 )
 from accounting.picorho import to_rho
-from accounting.report import AccountReport
 from service.data_plane import DataPlane, Prediction
 from service.errors import InvalidRows, UnknownModel
+from service.fault_points import pass_point
 from service.http.authentication import authenticated_client
 from service.http.bodies import parse_predict_request, read_body
 from service.http.last_resort import LastResort
+from service.http.ledger_routes import (
+    DRY_RUN_PARAMETER,
+    SaysRehearsal,
+    add_receipt_route,
+    quote_out,
+    rehearsal_note,
+    wants_dry_run,
+)
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.schemas import PredictRequest, PredictResponse, ProblemOut, ReceiptOut
 
@@ -54,6 +64,8 @@ def create_app(data_plane: DataPlane, ledger: Ledger, *, largest_body: int) -> F
     _add_public_routes(app, data_plane)
     _add_problem_handlers(app)
     app.add_middleware(LastResort)
+    if data_plane.rehearsal:
+        app.add_middleware(SaysRehearsal)
     return app
 
 
@@ -78,32 +90,41 @@ def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, 
                     "required": False,
                     "schema": {"type": "string", "maxLength": _LONGEST_IDEMPOTENCY_KEY},
                     "description": "Your name for this request: sent again, it is answered again and charged once.",
-                }
+                },
+                DRY_RUN_PARAMETER,
             ],
         },
     )
     async def predict(request: Request) -> Response:
         client = await authenticated_client(request, ledger, data_plane.lineage)
+        pass_point("authenticated")
         body = await read_body(request, largest_body)
         parsed = parse_predict_request(body)
         if parsed.model is not None:
             data_plane.check_model(parsed.model)
         X = data_plane.check_rows(parsed.instances)
+        pass_point("validated")
+        if wants_dry_run(request):
+            return JSONResponse(quote_out(data_plane, await data_plane.quote(client, X, _idempotency(request, body))))
         # A client that hangs up must not stop a charged request between its charge and its stored answer.
         prediction = await asyncio.shield(data_plane.predict(client, X, _idempotency(request, body)))
         budget = await data_plane.budget(client)
+        pass_point("answered")
         return JSONResponse(
-            {
+            rehearsal_note(data_plane)
+            | {
                 "predictions": prediction.probabilities.tolist(),
                 "receipt": _receipt(data_plane, prediction).model_dump(),
                 "budget": budget.model_dump(mode="json"),
             }
         )
 
+    add_receipt_route(app, data_plane, ledger)
+
     @app.get("/budget", summary="See what is spent and what is left", openapi_extra={"security": security})
-    async def budget(request: Request) -> AccountReport:
+    async def budget(request: Request) -> AccountExplanation:
         client = await authenticated_client(request, ledger, data_plane.lineage)
-        return await data_plane.budget(client)
+        return await data_plane.explained_budget(client)
 
 
 def _add_public_routes(app: FastAPI, data_plane: DataPlane) -> None:
@@ -121,9 +142,9 @@ def _add_public_routes(app: FastAPI, data_plane: DataPlane) -> None:
         return {"status": "live"}
 
     @app.get("/readyz", summary="Whether the service can charge and answer")
-    async def readyz() -> dict[str, str]:
+    async def readyz() -> dict[str, object]:
         await data_plane.check_ready()
-        return {"status": "ready"}
+        return {"status": "ready"} | rehearsal_note(data_plane)
 
 
 def _add_problem_handlers(app: FastAPI) -> None:
@@ -187,6 +208,12 @@ def _as_problem(error: Exception) -> Problem:
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 ProblemType.LEDGER_UNAVAILABLE,
                 "the ledger cannot be reached, so nothing is answered; asking again is safe and is charged once",
+            )
+        case RowNotCharged():
+            return Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                ProblemType.LEDGER_UNAVAILABLE,
+                "a row was forgotten before it was answered, so nothing is answered; asking again charges it again",
             )
     _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
     return Problem(

@@ -50,6 +50,45 @@ class PredictResponse(BaseModel):
     budget: AccountReport
 
 
+class QuoteOut(BaseModel):
+    """What a request would cost now. Nothing is spent by asking, and nothing is promised: others may ask first."""
+
+    rows: int
+    new_rows: int
+    free: list[bool]
+    """For each row whether it would cost nothing: it is paid for already, or occurs earlier in the request."""
+    price_per_row_rho: float
+    cost_rho: float
+    admitted: bool
+    refusal: str | None
+    """The type of problem that the request would be refused with."""
+    scope: str | None
+    """Whose account would refuse it: client or lineage."""
+
+
+class ClientReceiptOut(BaseModel):
+    """One charge to the client's account."""
+
+    id: int
+    model: str
+    mechanism: str
+    charged_rows: int
+    price_per_row_rho: float
+    charged_rho: float
+    time: float
+    """Seconds since the epoch."""
+    hash: str
+    """The receipt's place in the lineage's chain: keep it, and nobody can take the receipt out unseen."""
+
+
+class ReceiptsOut(BaseModel):
+    """A page of receipts, oldest first."""
+
+    receipts: list[ClientReceiptOut]
+    next_after: int | None
+    """Ask for the next page with this as `after`; null if there is none."""
+
+
 class ProblemOut(BaseModel):
     """An error (RFC 9457)."""
 

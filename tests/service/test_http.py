@@ -46,7 +46,9 @@ def test_answers_are_probabilities_and_are_charged(service):
         "price_per_row_rho": pytest.approx(0.005),
         "charged_rho": pytest.approx(0.01),
     }
-    assert answer["budget"] == http.get("/budget").json()
+    explained = http.get("/budget").json()
+    assert explained.pop("explanation")["releases"] == [{"losses": "gaussian:0.1", "times": 2}]
+    assert answer["budget"] == explained
 
 
 def test_the_same_row_again_is_the_same_answer_for_nothing(service):

@@ -50,7 +50,6 @@ async def _lines(url: str) -> tuple[str, ...]:
     ("name", "value", "line"),
     [
         ("appendonly", "no", "the ledger's store has `appendonly no`; set `appendonly yes`"),
-        ("appendfsync", "everysec", "the ledger's store has `appendfsync everysec`; set `appendfsync always`"),
         ("appendfsync", "no", "the ledger's store has `appendfsync no`; set `appendfsync always`"),
         (
             "maxmemory-policy",
@@ -69,7 +68,7 @@ async def test_a_setting_that_could_lose_a_charge_is_refused_by_name(
 
 
 async def test_every_setting_to_change_has_its_line(changeable_url: str, store: "redis.Redis[bytes]") -> None:
-    store.config_set("appendfsync", "everysec")
+    store.config_set("appendfsync", "no")
     store.config_set("maxmemory-policy", "volatile-ttl")
     assert len(await _lines(changeable_url)) == 2
 
@@ -186,8 +185,8 @@ async def test_a_reply_to_another_call_is_not_taken(embedded_url: str, monkeypat
     kept: list[object] = []
     real = Store.command
 
-    async def one_behind(self: Store, *words: str | bytes | int) -> object:
-        kept.append(await real(self, *words))
+    async def one_behind(self: Store, key: str, *words: str | bytes | int, durably: bool = False) -> object:
+        kept.append(await real(self, key, *words, durably=durably))
         return kept[-2] if len(kept) > 1 else kept[-1]
 
     monkeypatch.setattr(Store, "command", one_behind)
@@ -199,9 +198,14 @@ async def test_a_reply_to_another_call_is_not_taken(embedded_url: str, monkeypat
 
 async def test_more_calls_than_connections_wait_their_turn(embedded_url: str) -> None:
     store = Store(embedded_url, connections=2)
-    await store.verify(rehearsal=False)
-    replies = await asyncio.gather(*(store.call("find_client", ["dpserve:{none}:keys"], [str(n)]) for n in range(50)))
-    assert replies == [[None]] * 50
+    await store.verify()
+    replies = await asyncio.gather(
+        *(
+            store.call("none", "find_client", ["dpserve:{none}:services", "dpserve:{none}:keys"], [str(n)])
+            for n in range(50)
+        )
+    )
+    assert [reply.values for reply in replies] == [[None]] * 50
     await store.close()
 
 

@@ -1,0 +1,293 @@
+"""The accounts of the ledger: who may ask, for how much, and what the owner changed.
+
+Every act of the owner that changes what may be spent, or by whom, is written to the lineage's chain of acts.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from accounting.budgets import Budget
+from accounting.ledger import wire
+from accounting.ledger.errors import (
+    AcceptsTooLate,
+    ClientExists,
+    ClientRevoked,
+    KeyInUse,
+    LedgerRefusal,
+    UnknownClient,
+    UnknownKey,
+    UnknownLineage,
+)
+from accounting.ledger.journal import Journal, journal_folder, read_journals
+from accounting.ledger.store import OWNER, Asker, Store
+from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
+from accounting.ledger.wire import LineageKeys
+
+
+class Accounts:
+    """The accounts in a store. `Ledger` adds what spends from them."""
+
+    def __init__(self, store: Store, journals: Path | None = None) -> None:
+        """Use `store`, which was verified. `journals`: the folder of this service's journals, if it is one."""
+        self._store = store
+        self._journals_folder = journals
+        self._journals: dict[str, Journal] = {}
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the store may lose what it acknowledged."""
+        return self._store.rehearsal
+
+    async def join(self, lineage: str) -> None:
+        """Take up this service's journal of the lineage: from now on a store that is older is not believed.
+
+        Raises StoreBehind if the store is older than any journal of the lineage in the folder says,
+        LedgerUnavailable if the journal cannot be written. Without a folder of journals nothing is checked.
+        """
+        if self._journals_folder is None or lineage in self._journals:
+            return
+        journal = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
+        self._journals[lineage] = journal
+        for contents in await asyncio.to_thread(read_journals, journal_folder(self._journals_folder, lineage)):
+            asker = Asker(contents.service, contents.writes)
+            await self._read(lineage, asker=asker)
+
+    async def close(self) -> None:
+        """Close every connection and journal."""
+        await self._store.close()
+        for journal in self._journals.values():
+            await asyncio.to_thread(journal.close)
+
+    def _asker(self, lineage: str) -> Asker:
+        journal = self._journals.get(lineage)
+        return OWNER if journal is None else Asker(journal.service, journal.writes)
+
+    def _note(self, lineage: str, writes: int, receipts: Sequence[Receipt] = ()) -> None:
+        journal = self._journals.get(lineage)
+        if journal is not None and (receipts or writes > journal.writes):
+            journal.note(writes, receipts)
+
+    async def call(
+        self, lineage: str, function: str, keys: Sequence[str], arguments: Sequence[wire.Argument], *, durably: bool
+    ) -> list[Any]:
+        """Call a function of the library on a lineage, as this service if it has joined, and return its reply."""
+        named = [LineageKeys(lineage).services, *keys]
+        asker = self._asker(lineage)
+        return (await self._store.call(lineage, function, named, arguments, asker=asker, durably=durably)).values
+
+    async def _read(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Any]:
+        named = [LineageKeys(lineage).services, *keys]
+        asker = asker or self._asker(lineage)
+        return (await self._store.call(lineage, "read", named, [], asker=asker, durably=False)).values
+
+    # Lineages
+
+    async def open_lineage(self, lineage: str, budget: Budget, *, time: float) -> LineageAccount:
+        """Return the lineage's account, having opened it with `budget` if it did not exist.
+
+        An account that exists is left as it is, whatever its budget. `time` is in seconds since the epoch.
+        """
+        keys = LineageKeys(lineage)
+        await self.list_lineage(lineage)
+        await self.call(
+            lineage,
+            "open_lineage",
+            [keys.account, keys.acts],
+            [*wire.budget_arguments(budget), repr(time)],
+            durably=True,
+        )
+        return await self.lineage(lineage)
+
+    async def list_lineage(self, lineage: str) -> None:
+        """Let the store's list of lineages name this one."""
+        LineageKeys(lineage)
+        await self._store.command(wire.LINEAGES, "SADD", wire.LINEAGES, lineage, durably=True)
+
+    async def lineage(self, lineage: str) -> LineageAccount:
+        """Return the lineage's account. Raises UnknownLineage."""
+        keys = LineageKeys(lineage)
+        account = wire.read_lineage(lineage, await self._read(lineage, keys.account, keys.tally))
+        if account is None:
+            raise UnknownLineage(lineage)
+        return account
+
+    async def lineages(self) -> list[LineageAccount]:
+        """Return every lineage's account, by name."""
+        listed = await self._store.command(wire.LINEAGES, "SMEMBERS", wire.LINEAGES)
+        accounts = []
+        for name in sorted(name.decode() for name in listed):
+            with suppress(UnknownLineage):  # listed, but the call that would have opened it did not arrive
+                accounts.append(await self.lineage(name))
+        return accounts
+
+    async def set_lineage_budget(self, lineage: str, budget: Budget) -> LineageAccount:
+        """Replace the lineage's budget; what is spent stays spent.
+
+        A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage, and
+        AcceptsTooLate if an account that accepted any charge would, after its first release, accept only
+        Gaussian ones: that would choose the conversion by looking at what was charged.
+        """
+        keys = LineageKeys(lineage)
+        await self._set_budget(lineage, "", [keys.account, keys.tally], budget, UnknownLineage(lineage))
+        return await self.lineage(lineage)
+
+    async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount]]:
+        """Return the accounts of a lineage and of all its clients, by name, as they were at one instant.
+
+        A client that is added during the call may be missing. Raises UnknownLineage.
+        """
+        keys = LineageKeys(lineage)
+        names = sorted(name.decode() for name in await self._client_names(lineage))
+        clients = [keys.client(name) for name in names]
+        named = [key for client in clients for key in (client.account, client.tally)]
+        replies = await self._read(lineage, keys.account, keys.tally, *named)
+        account = wire.read_lineage(lineage, replies[:2])
+        if account is None:
+            raise UnknownLineage(lineage)
+        found = [
+            wire.read_client(lineage, name, replies[2 * place : 2 * place + 2]) for place, name in enumerate(names, 1)
+        ]
+        return account, [client for client in found if client is not None]
+
+    async def applied(self, lineage: str) -> set[bytes]:
+        """Return the hashes of the receipts that were put back under new numbers."""
+        key = LineageKeys(lineage).applied
+        return set(await self._store.command(key, "SMEMBERS", key))
+
+    async def stored_fields(self, lineage: str) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
+        """Return the fields of the lineage's account and of each client's, as they lie in the store, at one instant.
+
+        Raises UnknownLineage.
+        """
+        keys = LineageKeys(lineage)
+        names = sorted(name.decode() for name in await self._client_names(lineage))
+        replies = await self._read(lineage, keys.account, *(keys.client(name).account for name in names))
+        own, *others = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
+        if not own:
+            raise UnknownLineage(lineage)
+        return own, dict(zip(names, others, strict=True))
+
+    async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
+        """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""
+        return [wire.read_act(entry) for entry in await self._page(lineage, LineageKeys(lineage).acts, after, count)]
+
+    # Clients
+
+    async def add_client(
+        self, lineage: str, client: str, budget: Budget, digest: bytes, *, time: float
+    ) -> ClientAccount:
+        """Open a client's account; `digest` is `key_digest` of its API key, `time` in seconds since the epoch.
+
+        Raises UnknownLineage, ClientExists, and KeyInUse if the key is another client's.
+        """
+        keys = LineageKeys(lineage)
+        (status,) = await self.call(
+            lineage,
+            "add_client",
+            [keys.account, keys.acts, keys.clients, keys.api_keys, keys.client(client).account],
+            [*wire.budget_arguments(budget), repr(time), client, digest],
+            durably=True,
+        )
+        if status == b"unknown-lineage":
+            raise UnknownLineage(lineage)
+        if status == b"exists":
+            raise ClientExists(client)
+        if status == b"key-in-use":
+            raise KeyInUse
+        return await self.client(lineage, client)
+
+    async def client(self, lineage: str, client: str) -> ClientAccount:
+        """Return a client's account. Raises UnknownClient."""
+        keys = LineageKeys(lineage).client(client)
+        account = wire.read_client(lineage, client, await self._read(lineage, keys.account, keys.tally))
+        if account is None:
+            raise UnknownClient(client)
+        return account
+
+    async def clients(self, lineage: str) -> list[ClientAccount]:
+        """Return the lineage's clients, by name, the revoked ones included."""
+        return [await self.client(lineage, name.decode()) for name in sorted(await self._client_names(lineage))]
+
+    async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
+        """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
+        keys = LineageKeys(lineage).client(client)
+        await self._set_budget(lineage, client, [keys.account, keys.tally], budget, UnknownClient(client))
+        return await self.client(lineage, client)
+
+    async def revoke(self, lineage: str, client: str) -> None:
+        """Refuse this client from now on, its replays included. Raises UnknownClient."""
+        keys = LineageKeys(lineage)
+        (status,) = await self.call(
+            lineage, "revoke", [keys.account, keys.acts, keys.client(client).account], [client], durably=True
+        )
+        if status == b"unknown-client":
+            raise UnknownClient(client)
+
+    async def rotate_key(self, lineage: str, client: str, digest: bytes) -> None:
+        """Give a client another API key, of this digest; the former one is unknown from now on.
+
+        Raises UnknownClient, ClientRevoked, and KeyInUse if the key is another client's.
+        """
+        keys = LineageKeys(lineage)
+        (status,) = await self.call(
+            lineage,
+            "rotate_key",
+            [keys.account, keys.acts, keys.api_keys, keys.client(client).account],
+            [client, digest],
+            durably=True,
+        )
+        if status == b"unknown-client":
+            raise UnknownClient(client)
+        if status == b"revoked":
+            raise ClientRevoked(client)
+        if status == b"key-in-use":
+            raise KeyInUse
+
+    async def authenticate(self, lineage: str, digest: bytes) -> ClientAccount:
+        """Return the account of the client whose API key has this digest. Raises UnknownKey, ClientRevoked."""
+        (name,) = await self.call(lineage, "find_client", [LineageKeys(lineage).api_keys], [digest], durably=False)
+        if name is None:
+            raise UnknownKey
+        account = await self.client(lineage, name.decode())
+        if account.revoked:
+            raise ClientRevoked(account.client)
+        return account
+
+    # Receipts
+
+    async def receipts(
+        self, lineage: str, *, client: str | None = None, after: int = 0, count: int = 100
+    ) -> list[Receipt]:
+        """Return at most `count` receipts of a lineage, or of one client in it, oldest first.
+
+        Only those with a sequence number above `after` are returned: page on with the last one's.
+        """
+        keys = LineageKeys(lineage)
+        listed = keys.receipts if client is None else keys.client(client).receipts
+        entries = await self._page(lineage, listed, after, count)
+        if client is not None:
+            calls = (
+                self.call(lineage, "page", [keys.receipts], [number, number, 1], durably=False) for number, _ in entries
+            )
+            entries = [entry for found in await asyncio.gather(*calls) for entry in found]
+        return [wire.read_receipt(entry) for entry in entries]
+
+    async def _page(self, lineage: str, stream: str, after: int, count: int) -> list[Any]:
+        return await self.call(lineage, "page", [stream], [f"({after}-0", "+", count], durably=False)
+
+    async def _client_names(self, lineage: str) -> list[bytes]:
+        return await self.call(lineage, "list_clients", [LineageKeys(lineage).clients], [], durably=False)
+
+    async def _set_budget(
+        self, lineage: str, subject: str, keys: Sequence[str], budget: Budget, unknown: LedgerRefusal
+    ) -> None:
+        own = LineageKeys(lineage)
+        arguments = [*wire.budget_arguments(budget), subject]
+        (status,) = await self.call(lineage, "set_budget", [own.account, own.acts, *keys], arguments, durably=True)
+        if status == b"unknown":
+            raise unknown
+        if status == b"too-late":
+            raise AcceptsTooLate

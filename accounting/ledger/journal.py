@@ -1,0 +1,255 @@
+"""A service's own memory of what the store acknowledged to it: the witness against a store that comes back older.
+
+A journal is one file of JSON lines for one service and one lineage: who it is, then every receipt the service got
+and how many of its writes the store had acknowledged by then.
+
+Promises: a write is in the journal before anything is answered on its strength, so it outlives the service's
+sudden death; it is on the disk about a second later, so that both the store and the journal's last second must be
+lost at once for a loss to go unseen; two services never share a journal; a line that was torn by a crash is
+dropped, and any other damage is an error.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accounting.ledger.errors import LedgerUnavailable
+from accounting.ledger.values import Receipt, checked_name
+from accounting.losses import Cost
+
+LARGEST_FILE = 64 * 1024 * 1024
+"""Bytes after which a journal goes on in a new file; the one before it is kept, older ones are not."""
+
+_BETWEEN_SYNCS = 1.0
+_SUFFIX, _FORMER = ".jsonl", ".jsonl.1"
+
+
+@dataclass(frozen=True)
+class JournalContents:
+    """What a journal says: whose it is, the writes acknowledged to that service, and its receipts, in order."""
+
+    service: str
+    lineage: str
+    writes: int
+    receipts: tuple[Receipt, ...]
+
+
+class Journal:
+    """The journal that this process writes, from `open` to `close`."""
+
+    def __init__(self, path: Path, file: int, service: str, lineage: str, writes: int) -> None:
+        """Use `open`. `file` is open for appending, and locked."""
+        self.service = service
+        self.writes = writes
+        self._path = path
+        self._file = file
+        self._lineage = lineage
+        self._size = os.fstat(file).st_size
+        self._lock = threading.Lock()
+        self._failure: OSError | None = None
+        self._written = threading.Event()
+        self._closing = threading.Event()
+        self._syncing = threading.Thread(target=self._sync, name="dpserve-journal", daemon=True)
+        self._syncing.start()
+
+    @classmethod
+    def open(cls, folder: Path, lineage: str) -> "Journal":
+        """Go on with a journal of the lineage that no process has open, or begin one.
+
+        Raises LedgerUnavailable if the folder cannot be used.
+        """
+        home = journal_folder(folder, lineage)
+        try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            number = 0
+            while (file := _locked(path := home / f"{number}{_SUFFIX}")) is None:
+                number += 1
+            contents = read_journal(path)
+            service, writes = (contents.service, contents.writes) if contents else (secrets.token_hex(16), 0)
+            journal = cls(path, file, service, lineage, writes)
+            journal.mend()
+        except OSError as error:
+            raise _unusable(folder, error) from error
+        return journal
+
+    def mend(self) -> None:
+        """Cut a torn last line off; give a new journal its first line."""
+        kept = _whole_lines(self._path.read_bytes())
+        os.ftruncate(self._file, len(kept))
+        self._size = len(kept)
+        if not kept:
+            self._append([self._title()])
+
+    def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
+        """Write down receipts and how many of this service's writes the store has acknowledged.
+
+        Raises LedgerUnavailable if they cannot be: then nothing may be answered on their strength.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise _unusable(self._path.parent, self._failure)
+            self.writes = max(self.writes, writes)
+            lines = [{"writes": self.writes, "receipt": describe_receipt(receipt)} for receipt in receipts]
+            try:
+                self._append(lines or [{"writes": self.writes}])
+                if self._size > LARGEST_FILE:
+                    self._go_on_in_a_new_file()
+            except OSError as error:
+                raise _unusable(self._path.parent, error) from error
+        self._written.set()
+
+    def close(self) -> None:
+        """Put everything on the disk and leave the journal to others."""
+        self._written.set()
+        self._closing.set()
+        self._syncing.join()
+        os.close(self._file)
+
+    def _append(self, lines: Iterable[dict[str, Any]]) -> None:
+        data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+        if os.write(self._file, data) != len(data):
+            os.ftruncate(self._file, self._size)
+            raise OSError("the disk is full")
+        self._size += len(data)
+
+    def _title(self) -> dict[str, Any]:
+        return {"service": self.service, "lineage": self._lineage, "writes": self.writes}
+
+    def _go_on_in_a_new_file(self) -> None:
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text("")
+        file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        former, self._file, self._size = self._file, file, 0
+        self._append([self._title()])
+        os.fsync(file)
+        self._path.replace(self._path.with_suffix(_FORMER))
+        fresh.replace(self._path)
+        os.fsync(former)
+        os.close(former)
+
+    def _sync(self) -> None:
+        while True:
+            self._written.wait()
+            self._written.clear()
+            with self._lock:
+                file = os.dup(self._file)
+            try:
+                os.fdatasync(file)
+            except OSError as error:
+                self._failure = error  # whoever notes next hears of it
+                return
+            finally:
+                os.close(file)
+            if self._closing.wait(_BETWEEN_SYNCS) and not self._written.is_set():
+                return
+
+
+def journal_folder(folder: Path, lineage: str) -> Path:
+    """Return where the journals of a lineage lie within the folder of all journals."""
+    checked_name(lineage, "lineage")
+    return folder / lineage
+
+
+def read_journals(folder: Path) -> list[JournalContents]:
+    """Return every journal below `folder`. Raises ValueError for a file that is none."""
+    found = (read_journal(path) for path in sorted(folder.rglob(f"*{_SUFFIX}")))
+    return [contents for contents in found if contents is not None]
+
+
+def read_journal(path: Path) -> JournalContents | None:
+    """Return what a journal says, its former file included; None for one with nothing in it yet.
+
+    Raises ValueError for a file that is no journal, or one with a receipt that was altered.
+    """
+    former = path.with_suffix(_FORMER)
+    lines: list[dict[str, Any]] = []
+    for one in (former, path):
+        if one.exists():
+            lines += [_parsed(one, line) for line in _whole_lines(one.read_bytes()).splitlines()]
+    if not lines:
+        return None
+    try:
+        receipts = tuple(receipt_from(line["receipt"]) for line in lines if "receipt" in line)
+        contents = JournalContents(
+            str(lines[0]["service"]), str(lines[0]["lineage"]), max(int(line["writes"]) for line in lines), receipts
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a journal: {error}") from error
+    for receipt in receipts:
+        if receipt.hash != receipt.hash_from_contents():
+            raise ValueError(f"{path}: receipt {receipt.sequence} was altered")
+    return contents
+
+
+def describe_receipt(receipt: Receipt) -> dict[str, Any]:
+    """Return a receipt as plain values that JSON can hold; hashes in hexadecimal."""
+    return {
+        "sequence": receipt.sequence,
+        "lineage": receipt.lineage,
+        "client": receipt.client,
+        "model": receipt.model,
+        "mechanism": receipt.mechanism,
+        "cost": str(receipt.cost),
+        "price": receipt.price,
+        "rows": receipt.rows,
+        "total": receipt.total,
+        "time": receipt.time,
+        "previous": receipt.previous.hex(),
+        "hash": receipt.hash.hex(),
+    }
+
+
+def receipt_from(described: dict[str, Any]) -> Receipt:
+    """Return the receipt that `describe_receipt` described. Raises KeyError, TypeError or ValueError."""
+    return Receipt(
+        sequence=int(described["sequence"]),
+        lineage=str(described["lineage"]),
+        client=str(described["client"]),
+        model=str(described["model"]),
+        mechanism=str(described["mechanism"]),
+        cost=Cost.parse(described["cost"]),
+        price=int(described["price"]),
+        rows=int(described["rows"]),
+        total=int(described["total"]),
+        time=float(described["time"]),
+        previous=bytes.fromhex(described["previous"]),
+        hash=bytes.fromhex(described["hash"]),
+    )
+
+
+def _whole_lines(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _parsed(path: Path, line: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a journal: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ValueError(f"{path} is not a journal")  # noqa: TRY004 - it is the file's content that is wrong
+    return parsed
+
+
+def _locked(path: Path) -> int | None:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    if not path.exists() or os.fstat(file).st_ino != path.stat().st_ino:  # its owner went on in a new file
+        os.close(file)
+        return None
+    return file
+
+
+def _unusable(folder: Path, error: OSError) -> LedgerUnavailable:
+    return LedgerUnavailable(f"the ledger's journal in {folder} cannot be written: {error.strerror or error}")

@@ -1,0 +1,237 @@
+"""The ways to a store that speaks the Redis protocol: one server, the primary that Sentinels name, or a Cluster.
+
+Promises: commands that are sent together travel on one connection, one after the other; nothing is sent twice,
+except to a Cluster's other node after a node said that it did not run a command because the key is not its own;
+a connection on which anything went wrong is not used again; every new connection is inspected before its use.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+import redis.exceptions as refused
+from redis.asyncio import Connection, ConnectionPool
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+
+Words = Sequence[str | bytes | int]
+Exchange = Callable[[Words], Awaitable[Any]]
+Inspect = Callable[[Exchange], Awaitable[None]]
+"""Looks at a store over a new connection; whatever it raises makes the connection unusable."""
+
+_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+_REDIRECTIONS = 3
+
+
+class Link(Protocol):
+    """A way to a store."""
+
+    async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
+        """Send the commands to where `key` lives, on one connection; return their replies, errors as values."""
+
+    async def visit(self) -> None:
+        """Make sure that there is an inspected connection to every primary."""
+
+    async def disconnect(self) -> None:
+        """Close every connection; later commands open new ones."""
+
+    async def close(self) -> None:
+        """Close for good."""
+
+
+def link_to(url: str, inspect: Inspect, *, deadline: float, connections: int) -> Link:
+    """Return a way to the store at `url`; nothing is sent yet. Raises ValueError for an address that is none."""
+    address(url)
+    parts = urlsplit(url)
+    options: dict[str, Any] = {
+        "socket_timeout": deadline,
+        "socket_connect_timeout": deadline,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "redis_connect_func": _greeting(inspect),
+    }
+    if parts.scheme == "redis+sentinel":
+        service, _, db = parts.path.strip("/").partition("/")
+        sentinel = Sentinel(  # type: ignore[no-untyped-call]
+            _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2}
+        )
+        primary = sentinel.master_for(service, db=int(db or 0), **_credentials(parts), **options)
+        return _Direct(primary.connection_pool, connections)
+    if parts.scheme == "redis+cluster":
+        return _Cluster(_hosts(parts), _credentials(parts), options, connections)
+    return _Direct(ConnectionPool.from_url(url, **options), connections)
+
+
+def address(url: str) -> str:
+    """Return where `url` leads, without its password. Raises ValueError for an address that is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        raise ValueError(
+            "the ledger's address must start with redis://, rediss:// or unix://, or with redis+sentinel:// or "
+            "redis+cluster://"
+        )
+    unknown = [name for name in parse_qs(parts.query) if name != "db" and not name.startswith("ssl_")]
+    if unknown:
+        raise ValueError(f"the ledger's address may set db and ssl_..., not {', '.join(sorted(unknown))}")
+    if parts.scheme == "unix":
+        return parts.path
+    try:
+        hosts = ", ".join(f"{host}:{port}" for host, port in _hosts(parts))
+    except ValueError as error:
+        raise ValueError("the ledger's address is not one that can be read: its port is no number") from error
+    service = parts.path.strip("/")
+    if parts.scheme == "redis+sentinel" and not service:
+        raise ValueError("the Sentinels' address must name the service: redis+sentinel://host:port/service")
+    return f"{service} by {hosts}" if parts.scheme == "redis+sentinel" else hosts
+
+
+def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
+    port_if_none = 26379 if parts.scheme == "redis+sentinel" else 6379
+    hosts = []
+    for place in parts.netloc.rpartition("@")[2].split(","):
+        one = urlsplit(f"//{place}")
+        hosts.append((one.hostname or "localhost", one.port or port_if_none))
+    return hosts
+
+
+def _credentials(parts: SplitResult) -> dict[str, Any]:
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    found = {"username": unquote(user), "password": unquote(password)}
+    return {name: value for name, value in found.items() if value}
+
+
+def _greeting(inspect: Inspect) -> Callable[[Connection], Awaitable[None]]:
+    async def greet(connection: Connection) -> None:
+        async def exchange(words: Words) -> Any:
+            await connection.send_packed_command(connection.pack_command(*words), check_health=False)
+            return await connection.read_response()
+
+        try:
+            await connection.on_connect()
+            await inspect(exchange)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+
+    return greet
+
+
+class _Direct:
+    """One server, or whichever server the Sentinels name when a connection is made."""
+
+    def __init__(self, pool: ConnectionPool, connections: int) -> None:
+        self._pool = pool
+        self._free = asyncio.Semaphore(connections)
+
+    async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
+        del key
+        async with self._connection() as connection:
+            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            return [await _reply(connection) for _ in commands]
+
+    async def visit(self) -> None:
+        await self.send("", [("PING",)])
+
+    async def disconnect(self) -> None:
+        await self._pool.disconnect()
+
+    async def close(self) -> None:
+        await self._pool.aclose()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        async with self._free:
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            try:
+                yield connection
+            except BaseException:
+                # A reply may still be on its way: nobody must take it for the next call's.
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await self._pool.release(connection)
+
+
+async def _reply(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except refused.ResponseError as error:
+        return error
+
+
+class _Cluster:
+    """A Cluster: the library knows which node holds which slot, and each primary has a way of its own."""
+
+    def __init__(
+        self, seeds: list[tuple[str, int]], credentials: dict[str, Any], options: dict[str, Any], connections: int
+    ) -> None:
+        self._seeds = seeds
+        self._credentials = credentials
+        self._options = options
+        self._connections = connections
+        self._topology: RedisCluster | None = None
+        self._nodes: dict[tuple[str, int], _Direct] = {}
+
+    async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
+        slot = key_slot(key.encode())
+        for _ in range(_REDIRECTIONS):
+            try:
+                replies = await (await self._node_of(slot)).send(key, commands)
+            except (refused.ConnectionError, OSError, TimeoutError):
+                await self._forget_topology()
+                raise
+            if not isinstance(replies[0], refused.MovedError):
+                return replies
+            await self._forget_topology()
+        return replies
+
+    async def visit(self) -> None:
+        topology = await self._known_topology()
+        for node in topology.get_primaries():
+            await self._node(str(node.host), int(node.port)).visit()
+
+    async def disconnect(self) -> None:
+        for node in self._nodes.values():
+            await node.disconnect()
+
+    async def close(self) -> None:
+        await self._forget_topology()
+        for node in self._nodes.values():
+            await node.close()
+
+    async def _node_of(self, slot: int) -> _Direct:
+        topology = await self._known_topology()
+        node = topology.nodes_manager.get_node_from_slot(slot)
+        return self._node(str(node.host), int(node.port))
+
+    def _node(self, host: str, port: int) -> _Direct:
+        if (host, port) not in self._nodes:
+            pool = ConnectionPool(host=host, port=port, **self._credentials, **self._options)
+            self._nodes[host, port] = _Direct(pool, self._connections)
+        return self._nodes[host, port]
+
+    async def _known_topology(self) -> RedisCluster:
+        if self._topology is None:
+            last: Exception | None = None
+            for host, port in self._seeds:
+                timeouts = {name: self._options[name] for name in ("socket_timeout", "socket_connect_timeout")}
+                topology = RedisCluster(host=host, port=port, protocol=2, **self._credentials, **timeouts)
+                try:
+                    self._topology = await topology.initialize()
+                except (refused.RedisError, OSError, TimeoutError) as error:
+                    await topology.aclose()
+                    last = error
+                else:
+                    return self._topology
+            raise refused.ConnectionError("no node of the cluster says who holds what") from last
+        return self._topology
+
+    async def _forget_topology(self) -> None:
+        topology, self._topology = self._topology, None
+        if topology is not None:
+            await topology.aclose()

@@ -1,0 +1,138 @@
+"""Whether a lineage's books are right: its chains walked, every balance computed again from the receipts.
+
+Promises: with no findings, the receipts and acts are those that were written (as far as SHA-256 and the newest
+hash can tell), every account has spent exactly what its receipts say, and every limit is the one last set. A
+service may go on charging meanwhile: the accounts are read first, at one instant, and the receipts up to there.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from accounting.ledger import chain
+from accounting.ledger.accounts import Accounts
+from accounting.ledger.journal import JournalContents
+from accounting.ledger.values import Account, Act, ClientAccount, LineageAccount, Receipt
+from accounting.losses import Cost
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found in a lineage: `findings` has one line for everything that is wrong."""
+
+    lineage: str
+    receipts: int
+    acts: int
+    head: bytes
+    findings: tuple[str, ...]
+
+
+async def all_receipts(ledger: Accounts, lineage: str, upto: int, client: str | None = None) -> AsyncIterator[Receipt]:
+    """Yield the receipts of a lineage, or of a client in it, with numbers up to `upto`, oldest first."""
+    after = 0
+    while after < upto and (page := await ledger.receipts(lineage, client=client, after=after, count=_PAGE)):
+        for receipt in page:
+            if receipt.sequence <= upto:
+                yield receipt
+        after = page[-1].sequence
+
+
+async def all_acts(ledger: Accounts, lineage: str, upto: int) -> list[Act]:
+    """Return the acts of a lineage with numbers up to `upto`, oldest first."""
+    acts: list[Act] = []
+    while len(acts) < upto and (page := await ledger.acts(lineage, after=len(acts), count=_PAGE)):
+        acts += page
+    return acts[:upto]
+
+
+async def verify(ledger: Accounts, lineage: str, witnesses: Iterable[JournalContents] = ()) -> Verification:
+    """Walk a lineage's chains and compute its balances. Raises UnknownLineage.
+
+    `witnesses`: journals of services, whose receipts must be in the chain.
+    """
+    account, clients = await ledger.snapshot(lineage)
+    books = _Books(lineage)
+    async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
+        books.enter(receipt)
+    books.close(account, clients)
+    books.check_acts(account, clients, await all_acts(ledger, lineage, account.newest_act))
+    applied = await ledger.applied(lineage)
+    for journal in witnesses:
+        books.check_witness(journal, applied)
+    return Verification(lineage, account.newest_receipt, account.newest_act, account.head, tuple(books.findings))
+
+
+@dataclass
+class _Books:
+    """The balances as the receipts have them."""
+
+    lineage: str
+    findings: list[str] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=lambda: [chain.GENESIS])
+    tallies: dict[str, Counter[Cost]] = field(default_factory=dict)
+    spent: Counter[str] = field(default_factory=Counter)
+    whole: Counter[Cost] = field(default_factory=Counter)
+
+    def enter(self, receipt: Receipt) -> None:
+        expected = len(self.hashes)
+        if receipt.sequence != expected:
+            self.findings.append(f"receipt {expected} is missing: the next one is {receipt.sequence}")
+            self.hashes += [receipt.previous] * (receipt.sequence - expected)
+        if receipt.previous != self.hashes[-1]:
+            self.findings.append(f"receipt {receipt.sequence} does not follow from the one before it")
+        if receipt.hash != receipt.hash_from_contents() or receipt.lineage != self.lineage:
+            self.findings.append(f"receipt {receipt.sequence} was altered")
+        if receipt.price != receipt.cost.picorho or receipt.total != receipt.price * receipt.rows:
+            self.findings.append(f"receipt {receipt.sequence} charges {receipt.total} picorho, which its cost does not")
+        self.hashes.append(receipt.hash)
+        self.spent[receipt.client] += receipt.total
+        self.tallies.setdefault(receipt.client, Counter())[receipt.cost] += receipt.rows
+        self.whole[receipt.cost] += receipt.rows
+
+    def close(self, account: LineageAccount, clients: Sequence[ClientAccount]) -> None:
+        if len(self.hashes) - 1 != account.newest_receipt:
+            self.findings.append(
+                f"the account counts {account.newest_receipt} receipts, and there are {len(self.hashes) - 1}"
+            )
+        if self.hashes[-1] != account.head:
+            self.findings.append("the newest receipt's hash is not the one that the account holds")
+        self._compare("the lineage", account, self.spent.total(), self.whole)
+        for client in clients:
+            tally = self.tallies.get(client.client, Counter())
+            self._compare(f"client {client.client}", client, self.spent[client.client], tally)
+        known = {client.client for client in clients} | {""}
+        self.findings += [f"receipts name a client {name!r}, who is none" for name in sorted(self.spent.keys() - known)]
+
+    def _compare(self, who: str, account: Account, spent: int, tally: Counter[Cost]) -> None:
+        if account.spent != spent:
+            self.findings.append(f"{who} has spent {account.spent} picorho, and its receipts say {spent}")
+        if dict(account.tally) != dict(tally):
+            self.findings.append(f"the tally of {who} is not that of its receipts")
+
+    def check_acts(self, account: LineageAccount, clients: Sequence[ClientAccount], acts: Sequence[Act]) -> None:
+        previous, budgets, revoked = chain.GENESIS, dict[str, str](), set[str]()
+        for number, act in enumerate(acts, 1):
+            if act.sequence != number or act.previous != previous or act.hash != act.hash_from_contents():
+                self.findings.append(f"act {number} was altered or is missing")
+            previous = act.hash
+            if act.kind in ("open", "add", "budget"):
+                budgets[act.subject] = act.detail
+            elif act.kind == "revoke":
+                revoked.add(act.subject)
+        if len(acts) != account.newest_act or previous != account.acts_head:
+            self.findings.append("the newest act is not the one that the account holds")
+        for name, one in {"": account, **{client.client: client for client in clients}}.items():
+            # A client that only its receipts brought back has no act, a limit of 0, and is revoked.
+            limit, accepts = budgets.get(name, "0 any").split()[:2]
+            if (one.budget.picorho, one.budget.accepts) != (int(limit), accepts):
+                self.findings.append(f"the budget of {name or 'the lineage'} is not the one that was last set")
+            if isinstance(one, ClientAccount) and one.revoked != (name in revoked or name not in budgets):
+                self.findings.append(f"client {name} is revoked without an act, or not revoked in spite of one")
+
+    def check_witness(self, journal: JournalContents, applied: set[bytes]) -> None:
+        for receipt in journal.receipts:
+            ours = self.hashes[receipt.sequence] if receipt.sequence < len(self.hashes) else b""
+            if ours != receipt.hash and receipt.hash not in applied:
+                self.findings.append(f"receipt {receipt.sequence}, which a service was given, is not in the ledger")

@@ -1,0 +1,184 @@
+"""`dpserve explain`: what was released, by five analyses, for one person, and in plain words."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from accounting.explanation import (
+    AccountExplanation,
+    AnsweredExplanation,
+    Explanation,
+    explain_account,
+    parse_release,
+)
+from accounting.explanation import explain as explain_releases
+from accounting.ledger import Ledger
+from accounting.losses import Cost
+from dpserve.commands import options
+from dpserve.commands.lineages import chosen_lineage
+
+
+def explain(
+    release: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--release",
+            help="What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), "
+            "exponential:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release "
+            "are joined by commas. May be given several times.",
+        ),
+    ] = None,
+    times: Annotated[
+        list[int] | None, typer.Option("--times", help="How often: once for every --release, in their order.")
+    ] = None,
+    delta: options.Delta = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Also say the delta that each analysis gives at this epsilon.")
+    ] = None,
+    attack: Annotated[
+        str | None,
+        typer.Option("--attack", help="TPR:FPR of a membership attack: the epsilon it implies, and if it is possible."),
+    ] = None,
+    client: Annotated[str | None, typer.Option("--client", help="Explain this client's account.")] = None,
+    lineage: Annotated[
+        str | None,
+        typer.Option("--lineage", help="Explain this lineage's account; with --client, the lineage it belongs to."),
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            "--price",
+            help="The next answer's price, written as a --release. [default: what the lineage's newest receipt paid]",
+            show_default=False,
+        ),
+    ] = None,
+    ledger: options.Ledger_ = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Explain releases given by hand (--release), or an account of the ledger (--client, --lineage).
+
+    Of an account it prints the same object as GET /budget serves.
+    """
+    explained: AnsweredExplanation | AccountExplanation
+    if release:
+        if client or lineage or price:
+            raise typer.BadParameter("explain releases, or an account of the ledger, not both")
+        if delta is None:
+            raise typer.BadParameter("is needed with --release", param_hint="--delta")
+        explained = explain_releases(
+            _counted(release, times or []), delta, epsilon=epsilon, attack=_rates(attack) if attack else None
+        )
+    elif client or lineage:
+        if delta is not None or times or epsilon is not None or attack:
+            raise typer.BadParameter("an account has its own delta and releases: leave the other options out")
+        location = options.ledger_location(ledger)
+        explained = asyncio.run(_account(location, client, lineage, parse_release(price) if price else None))
+    else:
+        raise typer.BadParameter("say what to explain: --release KIND:PARAMETER, --client NAME or --lineage NAME")
+    if as_json:
+        typer.echo(explained.model_dump_json(indent=2))
+        return
+    console = Console()
+    if isinstance(explained, AnsweredExplanation):
+        _print_explanation(console, explained)
+        _print_answers(console, explained)
+    else:
+        _print_account(console, explained)
+        _print_explanation(console, explained.explanation)
+
+
+def _counted(releases: list[str], times: list[int]) -> dict[Cost, int]:
+    if times and len(times) != len(releases):
+        raise typer.BadParameter(f"give one for each of the {len(releases)} --release", param_hint="--times")
+    counts: dict[Cost, int] = {}
+    for text, count in zip(releases, times or [1] * len(releases), strict=True):
+        cost = parse_release(text)
+        counts[cost] = counts.get(cost, 0) + count
+    return counts
+
+
+def _rates(attack: str) -> tuple[float, float]:
+    found, _, accused = attack.partition(":")
+    try:
+        return float(found), float(accused)
+    except ValueError as error:
+        raise ValueError(f"an attack is written TPR:FPR, as 0.08:0.05, not {attack!r}") from error
+
+
+async def _account(location: str, client: str | None, lineage: str | None, price: Cost | None) -> AccountExplanation:
+    async with Ledger.open(location) as opened:
+        whole = await opened.lineage(await chosen_lineage(opened, lineage))
+        if price is None and whole.newest_receipt:
+            newest = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
+            price = newest[0].cost
+        if client is None:
+            return explain_account(whole.tally, whole.budget, price=price)
+        account = await opened.client(whole.lineage, client)
+        return explain_account(account.tally, account.budget, price=price, lineage_left=whole.remaining)
+
+
+def _print_account(console: Console, account: AccountExplanation) -> None:
+    table = Table("account", "rho", f"epsilon at delta = {account.delta:g}")
+    for name, amount in (("limit", account.limit), ("spent", account.spent), ("remaining", account.remaining)):
+        table.add_row(name, f"{amount.rho:.6g}", f"{amount.epsilon:.4g}")
+    console.print(table, highlight=False)
+
+
+def _print_explanation(console: Console, explained: Explanation) -> None:
+    table = Table("analysis", f"epsilon at delta = {explained.delta:g}", "prices", "how")
+    for analysis in explained.analyses:
+        epsilon = "does not apply" if analysis.epsilon is None else f"{analysis.epsilon:.4g}"
+        mark = "  <- tightest" if analysis.name == explained.tightest else ""
+        prices = "may adapt" if analysis.holds_for_adaptive_prices else "fixed"
+        table.add_row(analysis.name, epsilon + mark, prices, analysis.method)
+    for theorem in explained.published_theorems:
+        epsilon = "beyond all numbers" if theorem.epsilon is None else f"{theorem.epsilon:.4g}"
+        table.add_row(
+            f"as taught: {theorem.name}", epsilon, "fixed", "" if theorem.premises_hold else "its premises do not hold"
+        )
+    console.print(table, highlight=False)
+    meaning = explained.identifiability
+    bounds = Table("what it means for one record", "at most", "source")
+    for what, bound, source in (
+        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "but for a probability of delta"),
+        ("  1/(1 + e^-epsilon)", meaning.posterior_belief_at_epsilon, "Bernau et al. 2021; no bound by itself"),
+        ("  the same under RDP", meaning.posterior_belief_under_rdp_as_published, "their Section 4.4"),
+        (
+            "membership advantage, TPR - FPR",
+            meaning.membership_advantage_bound,
+            "proved here, exact for Gaussian noise",
+        ),
+        ("  of any (epsilon, delta)", meaning.advantage_bound_from_epsilon_delta, "Kairouz et al. 2015"),
+        ("  1 - e^-epsilon + delta e^-epsilon", meaning.advantage_bound_of_erlingsson, "Erlingsson et al. 2019"),
+        ("  e^epsilon - 1", meaning.advantage_bound_of_yeom, "Yeom et al. 2018, for pure epsilon"),
+        ("  rho_alpha", meaning.advantage_as_published_by_bernau, "Bernau et al. 2021, Theorem 2, classical sigma"),
+        ("  rho_alpha under RDP", meaning.advantage_under_rdp_as_published, "their Section 4.4"),
+    ):
+        bounds.add_row(what, "does not apply" if bound is None else f"{bound:.4f}", source)
+    for power in explained.attack_power:
+        bounds.add_row(
+            f"TPR at FPR {power.false_positive_rate:g}", f"{power.true_positive_rate_bound:.4f}", "1 - f(FPR)"
+        )
+    console.print(bounds, highlight=False)
+    console.print("\n" + explained.in_plain_words, highlight=False, markup=False)
+
+
+def _print_answers(console: Console, explained: AnsweredExplanation) -> None:
+    if explained.deltas:
+        table = Table("analysis", f"delta at epsilon = {explained.deltas[0].epsilon:g}")
+        for reading in explained.deltas:
+            table.add_row(reading.name, f"{reading.delta:.4g}")
+        console.print("", table, highlight=False)
+    attack = explained.attack
+    if attack is not None:
+        console.print(
+            f"\nAn attack that finds {attack.true_positive_rate:.4g} of the members and accuses "
+            f"{attack.false_positive_rate:.4g} of the others shows epsilon to be at least {attack.least_epsilon:.4g} "
+            f"at delta = {explained.delta:g}. These releases allow it to find "
+            f"{attack.true_positive_rate_bound:.4g}: it is "
+            + ("possible." if attack.possible else "not possible, so something else was released as well."),
+            highlight=False,
+        )

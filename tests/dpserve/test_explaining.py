@@ -1,0 +1,78 @@
+"""`dpserve explain`: of releases given by hand, and of accounts, as `GET /budget` serves them."""
+
+import json
+
+import httpx
+import pytest
+
+from accounting.explanation import explain, parse_release
+
+
+def test_releases_given_by_hand(run):
+    found = json.loads(run("explain", "--release", "gaussian:20", "--times", 200, "--delta", 1e-6, "--json").stdout)
+
+    assert found == json.loads(explain({parse_release("gaussian:20"): 200}, 1e-6).model_dump_json())
+    assert [analysis["name"] for analysis in found["analyses"]] == ["basic", "advanced", "zcdp", "rdp", "exact"]
+
+
+def test_several_releases_as_a_table(run):
+    arguments = ["--release", "gaussian:20", "--times", 200, "--release", "exponential:0.1,laplace:40", "--times", 3]
+    said = run("explain", *arguments, "--delta", 1e-6, "--epsilon", 2, "--attack", "0.9:0.05").stdout
+
+    assert "203 noisy results" in said
+    assert "<- tightest" in said
+    assert "delta at epsilon = 2" in said
+    assert "it is not possible" in said
+
+
+def test_dp_sgd_shows_the_theorems_as_taught(run):
+    said = run("explain", "--release", "sgm:1.06:0.02", "--times", 5000, "--delta", 1e-5).stdout
+
+    assert "as taught: moments accountant" in said
+    assert "its premises do not hold" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--release", "gaussian:-1", "--delta", "1e-6"], "must be a finite number above 0"),
+        (["--release", "noise:1", "--delta", "1e-6"], "a release is written gaussian:"),
+        (["--release", "gaussian:1", "--delta", "1"], "delta must lie strictly between 0 and 1"),
+        (["--release", "gaussian:1", "--times", "-1", "--delta", "1e-6"], "a number of releases must lie between 0"),
+        (["--release", "gaussian:1", "--delta", "1e-6", "--attack", "x"], "an attack is written TPR:FPR"),
+        (["--client", "nobody"], "the ledger has no lineage yet"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(run, arguments, said):
+    assert said in run.fails("explain", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say what to explain"),
+        (["--release", "gaussian:1"], "--delta"),
+        (["--release", "gaussian:1", "--times", 1, "--times", 2, "--delta", 1e-6], "--times"),
+        (["--release", "gaussian:1", "--client", "alice", "--delta", 1e-6], "not both"),
+        (["--client", "alice", "--delta", 1e-6], "has its own delta"),
+    ],
+)
+def test_wrong_usage_is_exit_2(run, arguments, said):
+    assert said in run("explain", *arguments, status=2).stderr
+
+
+def test_an_account_is_explained_as_the_service_serves_it(run, service):
+    key = run("clients", "add", "alice", "--posterior-belief", 0.95, "--delta", 1e-6).stdout.strip()
+    headers = {"Authorization": f"Bearer {key}"}
+    httpx.post(f"{service}/predict", json={"instances": [[30, 5000], [31, 5000]]}, headers=headers).raise_for_status()
+
+    served = httpx.get(f"{service}/budget", headers=headers).json()
+
+    assert json.loads(run("explain", "--client", "alice", "--json").stdout) == served
+    assert served["explanation"]["releases"] == [{"losses": served["price"]["losses"], "times": 2}]
+    assert served["queries_left"] > 0
+    assert f"{served['queries_left']:,} more answers" in run("explain", "--client", "alice").stdout.replace("\n", " ")
+    (name,) = {line.split()[1] for line in run("lineage", "show").stdout.splitlines() if line.startswith("│")}
+    whole = json.loads(run("explain", "--lineage", name, "--price", "gaussian:100", "--json").stdout)
+    assert whole["spent"] != whole["limit"]
+    assert whole["price"]["losses"] == "gaussian:0.01"
