@@ -136,9 +136,9 @@ def _laplace(price: Price, classes: int) -> Laplace:
 
 def _selected_neuron(price: Price, classes: int) -> SelectedNeuron:  # noqa: ARG001
     """Split rho evenly over selection and Gaussian noise, or a pure epsilon over selection and Laplace noise."""
-    half = Price(price.kind, price.amount / 2, price.delta)
-    selection_epsilon = _pure_epsilon(half, 8)
-    noise = GaussianLoss(_mu(half)) if price.kind == "rho" else LaplaceLoss(selection_epsilon)
+    half = Fraction(1, 2)
+    selection_epsilon = _pure_epsilon(price, 8, half)
+    noise = GaussianLoss(_mu(price, half)) if price.kind == "rho" else LaplaceLoss(selection_epsilon)
     mechanism = SelectedNeuron(selection_epsilon, noise)
     mechanism.prepare()
     return mechanism
@@ -155,10 +155,10 @@ def _published(price: Price, classes: int) -> Published:
     return Published(classes, _mu(price), "gaussian")
 
 
-def _mu(price: Price) -> float:
-    """Return the mu that costs `price`, rounded down."""
+def _mu(price: Price, share: Fraction = Fraction(1)) -> float:
+    """Return the mu that costs this share of `price`, rounded down."""
     if price.kind == "rho":
-        return rounded_down(_root(2 * price.exact))
+        return rounded_down(_root(2 * share * price.exact))
     if price.kind == "noise-multiplier":
         return rounded_down(1 / price.exact)
     if price.delta is None:
@@ -166,13 +166,13 @@ def _mu(price: Price) -> float:
     return gaussian_mu(rounded_down(price.exact), price.delta)
 
 
-def _pure_epsilon(price: Price, rho_share: int) -> float:
-    """Return the epsilon of a loss with rho = epsilon^2 / rho_share that costs `price`, rounded down."""
+def _pure_epsilon(price: Price, per_rho: int, share: Fraction = Fraction(1)) -> float:
+    """Return the epsilon of a loss with rho = epsilon^2 / per_rho that costs this share of `price`, rounded down."""
     if price.kind == "noise-multiplier":
         raise ValueError("a selection has no noise multiplier; write the price rho:R or epsilon:E")
     if price.delta is not None:
         raise ValueError("this mechanism is priced by a pure epsilon; write the price epsilon:E")
-    return rounded_down(price.exact if price.kind == "epsilon" else _root(rho_share * price.exact))
+    return rounded_down(share * price.exact if price.kind == "epsilon" else _root(per_rho * share * price.exact))
 
 
 def _root(number: Fraction) -> Fraction:

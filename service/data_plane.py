@@ -108,9 +108,12 @@ class DataPlane:
 
         Raises what `Ledger.charge` raises; then nothing was charged.
         """
+        # Features and sensitivities are public, and computed first: what they fail on is never charged.
+        phi = self.head.features(X)
+        sensitivity = self.head.logit_sensitivity(phi)
         charge = await self._ledger.charge(self._request(client, X, idempotency))
         pass_point("charged")
-        answers = await self._answers(charge, X)
+        answers = await self._answers(charge, phi, sensitivity)
         probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
         replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
         return Prediction(probabilities, charge.receipt, replayed)
@@ -134,7 +137,7 @@ class DataPlane:
             idempotency=idempotency,
         )
 
-    async def _answers(self, charge: Charge, X: Floats) -> dict[bytes, bytes]:
+    async def _answers(self, charge: Charge, phi: Floats, sensitivity: Floats) -> dict[bytes, bytes]:
         """Return every row's stored answer by the row's id, computing and storing those that have none."""
         answers: dict[bytes, bytes] = {}
         unanswered: dict[bytes, int] = {}
@@ -144,17 +147,14 @@ class DataPlane:
             else:
                 unanswered.setdefault(row.row_id, position)
         if unanswered:
-            released = self._release(X[list(unanswered.values())])
+            rows = list(unanswered.values())
+            released = self.mechanism.release(self.head.logits(phi[rows]), sensitivity[rows], self._randomness)
             drawn = [(row_id, row.astype("<f8").tobytes()) for row_id, row in zip(unanswered, released, strict=True)]
             pass_point("released")
             stored = await self._ledger.settle(self.lineage, drawn)
             pass_point("settled")
             answers.update(zip(unanswered, stored, strict=True))
         return answers
-
-    def _release(self, X: Floats) -> Floats:
-        phi = self.head.features(X)
-        return self.mechanism.release(self.head.logits(phi), self.head.logit_sensitivity(phi), self._randomness)
 
     async def budget(self, client: str) -> AccountReport:
         """Return what the client has spent, what is left, and what that means. Raises UnknownClient.

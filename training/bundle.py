@@ -1,7 +1,9 @@
 """A bundle: a folder with `model.safetensors` and `certificate.json`. No pickle anywhere.
 
-Loading verifies: the certificate's numbers are derived again, the tensors' digest and shapes are compared, and
-the public random tensors are checked against their seed where this NumPy draws the same ones.
+Loading verifies: the certificate's numbers are derived again, the model file's digest is compared, the certificate
+is compared with the copy of it inside the model file, and the public random tensors are drawn again from their seed.
+So neither file can be changed, or exchanged for another bundle's, without the other. Someone who may write both can
+forge a bundle whole: that is whoever runs the service.
 """
 
 import hashlib
@@ -12,19 +14,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from training.certificate import Certificate
 from training.errors import BundleError
-from training.feature_maps import NORM_BOUND
-from training.sensitivity import LARGEST_WEIGHT_NORM
+from training.sensitivity import LARGEST_WEIGHT_NORM, weight_norm
 
 Floats = NDArray[np.float64]
 
 MODEL_FILE = "model.safetensors"
 CERTIFICATE_FILE = "certificate.json"
 _FEATURE_MAP_PREFIX = "feature_map."
+_SEALED = "certificate"
+_SQUARES_UNDERFLOW = 2.0**-500
+"""Longer than any row whose squares all underflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +50,8 @@ class CertifiedHead:
 
     def logit_sensitivity(self, phi: Floats) -> Floats:
         """How far one record can move each row's computed logits in L2: (n,). Public, given the row."""
-        norms: Floats = np.sqrt(np.einsum("ij,ij->i", phi, phi)) * (1 + 2.0**-30)
-        return self.certificate.logit_sensitivity_per_norm * np.minimum(norms, NORM_BOUND)
+        norms: Floats = np.sqrt(np.einsum("ij,ij->i", phi, phi)) * (1 + 2.0**-30) + _SQUARES_UNDERFLOW
+        return self.certificate.logit_sensitivity_per_norm * norms
 
 
 def save_bundle(folder: Path, head: CertifiedHead) -> Certificate:
@@ -58,7 +62,10 @@ def save_bundle(folder: Path, head: CertifiedHead) -> Certificate:
     if folder.exists():
         raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
     tensors = {"weights": head.weights} | {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in head.tensors.items()}
-    model = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+    model = save(
+        {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()},
+        metadata={_SEALED: head.certificate.sealed()},
+    )
     certificate = head.certificate.model_copy(update={"weights_sha256": hashlib.sha256(model).hexdigest()})
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
@@ -96,15 +103,20 @@ def load_bundle(folder: Path) -> CertifiedHead:
         )
     try:
         tensors = load(model)
+        with safe_open(folder / MODEL_FILE, framework="numpy") as opened:
+            sealed = (opened.metadata() or {}).get(_SEALED)
     except SafetensorError as error:
         raise BundleError(f"{folder / MODEL_FILE} is damaged: {error}") from error
+    if sealed != certificate.sealed():
+        raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
     return _checked_head(certificate, tensors)
 
 
 def _checked_head(certificate: Certificate, tensors: dict[str, NDArray[np.generic]]) -> CertifiedHead:
     feature_map = certificate.feature_map
+    public = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in feature_map.public_tensors().items()}
     expected = {"weights": (len(certificate.classes), feature_map.dimension)} | {
-        _FEATURE_MAP_PREFIX + name: tensor.shape for name, tensor in feature_map.public_tensors().items()
+        name: tensor.shape for name, tensor in public.items()
     }
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if found != expected:
@@ -114,8 +126,9 @@ def _checked_head(certificate: Certificate, tensors: dict[str, NDArray[np.generi
         if tensor.dtype != np.float64 or not np.isfinite(tensor.astype(np.float64)).all():
             raise BundleError(f"the tensor {name} must hold finite float64 numbers")
         checked[name] = tensor.astype(np.float64)
-    norm = float(np.linalg.norm(checked["weights"]))
-    if norm > LARGEST_WEIGHT_NORM * (1 + 1e-9):
+        if name in public and not np.array_equal(checked[name], public[name]):
+            raise BundleError(f"the tensor {name} is not the one that the public seed draws")
+    if weight_norm(checked["weights"]) > LARGEST_WEIGHT_NORM:
         raise BundleError(f"the weights' norm is above {LARGEST_WEIGHT_NORM:g}, which training never exceeds")
     weights = checked.pop("weights")
     return CertifiedHead(

@@ -11,13 +11,20 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, AnyFeatureMap
-from training.sensitivity import logit_sensitivity_per_norm, weight_sensitivity
+from training.sensitivity import (
+    LARGEST_PARAMETER,
+    SMALLEST_PARAMETER,
+    logit_sensitivity_per_norm,
+    weight_sensitivity,
+)
 
 ASSUMPTIONS = (
     "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
     "protected for each of them, and for all together only by the composition of their number.",
-    "Bounds, classes, feature map, Lambda and tolerance were chosen without looking at the private records. "
-    "Choosing any of them by results on the private records is not covered.",
+    "Bounds, classes, columns and their names and encodings, feature map, Lambda and tolerance were chosen without "
+    "looking at the private records. Choosing any of them by results on the private records is not covered.",
+    "Training succeeded. That it does, rather than be refused for a bad value or miss its tolerance, can depend on "
+    "one record, and is not hidden from whoever sees that a model is served.",
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
     "The weights, this file's digest of them and the lineage key stay with the owner; only priced answers leave.",
     "Accuracy, the number of records and any other figure computed from the private records are not covered if "
@@ -45,9 +52,9 @@ class Certificate(BaseModel):
     feature_map: AnyFeatureMap
     feature_norm_bound: float
     """R, with ||phi(x)||_2 <= R for every x."""
-    strong_convexity: float = Field(gt=0, allow_inf_nan=False)
+    strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """Lambda."""
-    tolerance: float = Field(gt=0, allow_inf_nan=False)
+    tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """tau: training returns weights with a gradient norm of at most this, for every data set, or fails."""
     weight_sensitivity: float
     """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm."""
@@ -79,6 +86,10 @@ class Certificate(BaseModel):
             differs.append("the assumptions are not those that the proof makes")
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
+
+    def sealed(self) -> str:
+        """Return everything in it but the digest, to be kept inside the weights' file that the digest covers."""
+        return self.model_dump_json(exclude={"weights_sha256"})
 
     def public(self) -> dict[str, object]:
         """Return what may be shown to clients, ready for JSON."""

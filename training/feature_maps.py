@@ -16,11 +16,11 @@ from the one of exact arithmetic, whatever the order of summation.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Floats = NDArray[np.float64]
 
@@ -30,6 +30,8 @@ NORM_BOUND = 1.0
 _SHRINK = 1.0 - 2.0**-30
 _UNIT_ROUNDOFF = 2.0**-53
 _LARGEST_DIMENSION = 2**22
+_CLIP_NORMS = (2.0**-20, 2.0**20)
+"""Within these no square that matters underflows or overflows when a norm is computed."""
 
 
 class FeatureMap(BaseModel):
@@ -41,10 +43,21 @@ class FeatureMap(BaseModel):
     """The declared lower bound of each of the d features."""
     upper: tuple[float, ...]
     """The declared upper bound of each of the d features."""
-    clip_norm: float = Field(gt=0, allow_inf_nan=False)
+    clip_norm: float = Field(ge=_CLIP_NORMS[0], le=_CLIP_NORMS[1], allow_inf_nan=False)
     """Scaled rows longer than this are drawn back to it."""
     bias: float = Field(ge=0, lt=1)
     """The constant last coordinate."""
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        if not 0 < len(self.lower) == len(self.upper) < _LARGEST_DIMENSION:
+            raise ValueError(
+                f"there must be a lower and an upper bound for each of up to {_LARGEST_DIMENSION} features"
+            )
+        for low, high in zip(self.lower, self.upper, strict=True):
+            if not (low < high and math.isfinite(low) and math.isfinite(high - low)):
+                raise ValueError(f"bounds must be finite and in order, not {low:g}:{high:g}")
+        return self
 
     @property
     def dimension(self) -> int:
@@ -73,7 +86,9 @@ class FeatureMap(BaseModel):
 
     @property
     def _scaling_error(self) -> float:
-        return 8 * (len(self.lower) + 8) * _UNIT_ROUNDOFF
+        # A norm over k coordinates is off by at most (k/2 + 2) u, in any order of summation, and each map computes
+        # one over the d scaled features and one over at most its own dimension.
+        return 8 * (max(len(self.lower), self.dimension) + 8) * _UNIT_ROUNDOFF
 
     def _into_unit_ball(self, X: Floats) -> Floats:
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
@@ -98,8 +113,8 @@ class Fourier(FeatureMap):
 
     kind: Literal["fourier"] = "fourier"
     random_features: int = Field(ge=2, le=_LARGEST_DIMENSION, multiple_of=2)
-    bandwidth: float = Field(gt=0, allow_inf_nan=False)
-    seed: int = Field(ge=0)
+    bandwidth: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False)
+    seed: int = Field(ge=0, lt=2**32)
 
     @property
     def dimension(self) -> int:
@@ -113,8 +128,7 @@ class Fourier(FeatureMap):
 
     def public_tensors(self) -> dict[str, Floats]:
         """omega: (D/2, d)."""
-        generator = np.random.Generator(np.random.PCG64(self.seed))
-        return {"omega": generator.standard_normal((self.random_features // 2, len(self.lower))) / self.bandwidth}
+        return {"omega": _standard_normal(self.seed, (self.random_features // 2, len(self.lower))) / self.bandwidth}
 
     def _hidden(self, v: Floats, tensors: dict[str, Floats]) -> Floats:
         angles = v @ tensors["omega"].T
@@ -126,7 +140,7 @@ class Relu(FeatureMap):
 
     kind: Literal["relu"] = "relu"
     random_features: int = Field(ge=1, le=_LARGEST_DIMENSION)
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**32)
 
     @property
     def dimension(self) -> int:
@@ -140,8 +154,7 @@ class Relu(FeatureMap):
 
     def public_tensors(self) -> dict[str, Floats]:
         """omega: (D, d)."""
-        generator = np.random.Generator(np.random.PCG64(self.seed))
-        return {"omega": generator.standard_normal((self.random_features, len(self.lower)))}
+        return {"omega": _standard_normal(self.seed, (self.random_features, len(self.lower)))}
 
     def _hidden(self, v: Floats, tensors: dict[str, Floats]) -> Floats:
         return _clip_norm(np.maximum(v @ tensors["omega"].T, 0) * math.sqrt(2 / self.random_features), 1.0)
@@ -153,6 +166,11 @@ AnyFeatureMap = Annotated[Identity | Fourier | Relu, Field(discriminator="kind")
 def default_clip_norm(features: int) -> float:
     """Half the norm of the all-ones row: a public rule, because a quantile of the records' norms would be private."""
     return math.sqrt(features) / 2
+
+
+def _standard_normal(seed: int, shape: tuple[int, int]) -> Floats:
+    # NumPy promises never to change this generator's stream, so that every later version can check the tensors.
+    return np.random.RandomState(seed).standard_normal(shape)
 
 
 def _clip_norm(X: Floats, largest: float) -> Floats:

@@ -1,9 +1,10 @@
 """Lineages: all models trained on the same records share one, and with it one budget.
 
-The name is a keyed digest of the records (HMAC-SHA256 under a secret of the owner's), so that training again on
-the same records, in any order, gives the same lineage, and nobody without the key can test a guess at the
-records against it. Records that overlap but differ get different digests: an owner who trains on a growing or
-changing set names the lineage and so keeps the models under one budget.
+The name is a keyed digest of the file or set that the records come from (HMAC-SHA256 under a secret of the
+owner's), so that training again on the same records, in any order and from whichever columns, gives the same
+lineage, and nobody without the key can test a guess at the records against it. Sets that overlap but differ get
+different digests: an owner who trains on a growing or changing set names the lineage and so keeps the models
+under one budget.
 """
 
 import hashlib
@@ -21,11 +22,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def lineage_of(records: Records, key: bytes) -> str:
-    """Return the lineage's name: 32 hexadecimal digits, the same for the same records in any order."""
-    each = sorted(
-        hmac.digest(key, row.tobytes() + records.declaration.classes[label].encode(), "sha256")
-        for row, label in zip(records.X + 0.0, records.y, strict=True)
-    )
+    """Return the lineage's name: 32 hexadecimal digits, the same for the same source in any order of its rows.
+
+    The source counts, not what was picked from it: other columns, rows, classes, bounds or features of one file
+    stay in its lineage.
+    """
+    each = sorted(hmac.digest(key, row, "sha256") for row in records.source)
     return hmac.digest(key, b"".join(each), hashlib.sha256).hex()[:32]
 
 

@@ -1,9 +1,15 @@
-"""How far one record can move the certified head and its answers. Every figure is global: it holds for all data sets.
+"""How far one record can move the certified head and its answers.
 
-Neighbouring data sets differ by the addition or removal of one record.
+Every figure is global: it holds for all pairs of neighbouring data sets on which training succeeds. Neighbouring
+data sets differ by the addition or removal of one record.
 """
 
 import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 _UNIT_ROUNDOFF = 2.0**-53
 _UP = 1 + 2.0**-40
@@ -11,6 +17,25 @@ _UP = 1 + 2.0**-40
 
 LARGEST_WEIGHT_NORM = 2.0**16
 """Weights are projected onto the ball of this Frobenius norm: public, so that rounding errors have a public bound."""
+
+SMALLEST_PARAMETER, LARGEST_PARAMETER = 1e-12, 1e12
+"""Lambda and the tolerance lie between these, so that no sensitivity overflows or vanishes."""
+
+
+def weight_norm(weights: Floats) -> float:
+    """Return the Frobenius norm to within 2 u: the squares are rounded once each and summed exactly."""
+    return math.sqrt(math.fsum(np.square(weights).ravel()))
+
+
+def projected(weights: Floats) -> Floats:
+    """Return the weights drawn back to the ball of LARGEST_WEIGHT_NORM, if they lie outside.
+
+    The ball aimed at is smaller by 2^-30 of its radius, so that rounding cannot leave them outside; against the
+    projection onto that ball the norm is off by 2 u, the factor and the product by u each: 4 u in all.
+    """
+    radius = LARGEST_WEIGHT_NORM * (1 - 2.0**-30)
+    norm = weight_norm(weights)
+    return weights if norm <= radius else weights * (radius / norm)
 
 
 def weight_sensitivity(strong_convexity: float, tolerance: float, norm_bound: float) -> float:
@@ -25,16 +50,17 @@ def weight_sensitivity(strong_convexity: float, tolerance: float, norm_bound: fl
     ||grad J(W) + grad CE(W phi, y)|| <= sqrt(2) R. J' is Lambda-strongly convex and grad J'(W') = 0, hence
     Lambda ||W - W'|| <= ||grad J'(W) - grad J'(W')|| <= sqrt(2) R. Training returns V with ||grad J(V)|| <= tau,
     hence ||V - W|| <= tau / Lambda, for either data set: ||V - V'|| <= (sqrt(2) R + 2 tau) / Lambda. Projection
-    onto a ball is 1-Lipschitz; its rounding moves each of V, V' by at most 2 u times the radius.
+    onto a ball is 1-Lipschitz; as computed (`projected`) it is off by at most 4 u times the radius for each.
     The tolerance must be the public one. The norm that was measured for D says nothing about its neighbours.
     (Chaudhuri, Monteleoni and Sarwate 2011, Lemma 7 and Corollary 8, for the sum of losses and add/remove.)
     """
-    if not (math.isfinite(strong_convexity) and strong_convexity > 0):
-        raise ValueError(f"Lambda must be positive and finite, not {strong_convexity}")
-    if not (math.isfinite(tolerance) and tolerance > 0):
-        raise ValueError(f"the tolerance must be positive and finite, not {tolerance}")
+    for name, value in (("Lambda", strong_convexity), ("the tolerance", tolerance)):
+        if not SMALLEST_PARAMETER <= value <= LARGEST_PARAMETER:
+            raise ValueError(
+                f"{name} must lie between {SMALLEST_PARAMETER:g} and {LARGEST_PARAMETER:g}, not be {value}"
+            )
     exact = (math.sqrt(2) * norm_bound + 2 * tolerance) / strong_convexity
-    return (exact + 4 * _UNIT_ROUNDOFF * LARGEST_WEIGHT_NORM) * _UP
+    return (exact + 8 * _UNIT_ROUNDOFF * LARGEST_WEIGHT_NORM) * _UP
 
 
 def logit_evaluation_error(dimension: int) -> float:

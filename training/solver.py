@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from training.errors import NotConverged
 from training.objective import RegularisedCrossEntropy
-from training.sensitivity import LARGEST_WEIGHT_NORM
+from training.sensitivity import projected
 
 Floats = NDArray[np.float64]
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -49,11 +49,11 @@ def minimise(
         progress(bound)
     if not bound <= tolerance:
         raise NotConverged(
-            f"the gradient norm could only be shown to be below {bound:.3g}, and the tolerance is {tolerance:.3g}: "
-            "raise --tolerance (it adds 2 tolerance / Lambda to the sensitivity) or --lam"
+            f"the gradient norm could only be shown to be below {bound:.3g}, and the tolerance is {tolerance:.3g}. "
+            "Start again with a --tolerance for the largest number of records there might have been, about 1e-9 for "
+            "each (it adds 2 tolerance / Lambda to the sensitivity): fitting it to these records would tell about them"
         )
-    norm = float(np.linalg.norm(best))
-    return best if norm <= LARGEST_WEIGHT_NORM else best * (LARGEST_WEIGHT_NORM / norm)
+    return projected(best)
 
 
 def gradient_bound(objective: RegularisedCrossEntropy, W: Floats, feature_error: float) -> float:

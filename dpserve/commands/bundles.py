@@ -37,6 +37,9 @@ def train(
     ] = None,
     label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
+    clip: Annotated[
+        bool, typer.Option("--clip", help="Draw values beyond the bounds back to them instead of refusing them.")
+    ] = False,
     where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
     random_features: Annotated[int, typer.Option(help="fourier, relu: how many.")] = 1000,
     bandwidth: Annotated[float, typer.Option(help="fourier: the kernel's width, in units of the unit ball.")] = 0.5,
@@ -52,7 +55,7 @@ def train(
     tolerance: Annotated[
         float, typer.Option(help="tau: the gradient norm that is reached, or training fails.")
     ] = DEFAULT_TOLERANCE,
-    seed: Annotated[int, typer.Option(min=0, help="Of the public random features and the split of digits.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the public random features.")] = 0,
     lineage: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +70,7 @@ def train(
     ] = None,
 ) -> None:
     """Train a certified head on private records and write a bundle: the weights and what is proved about them."""
-    records = _read(data, label, classes, bounds or [], ignore or [], where, seed)
+    records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     declaration = records.declaration
     shared = {
         "lower": declaration.lower,
@@ -140,10 +143,10 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
 
 
 def _read(
-    data: str, label: str, classes: str | None, bounds: list[str], ignore: list[str], where: str | None, seed: int
+    data: str, label: str, classes: str | None, bounds: list[str], ignore: list[str], where: str | None, *, clip: bool
 ) -> Records:
     if data == "digits":
-        return load_digits(seed).train
+        return load_digits().train
     path = Path(data)
     names = [name.strip() for name in classes.split(",")] if classes else []
     if not names:
@@ -153,9 +156,9 @@ def _read(
         )
     match path.suffix.lower():
         case ".csv":
-            return read_csv(path, label=label, classes=names, bounds=bounds, ignore=ignore)
+            return read_csv(path, label=label, classes=names, bounds=bounds, ignore=ignore, clip=clip)
         case ".npz":
-            return read_npz(path, classes=names, bounds=bounds, where=where)
+            return read_npz(path, classes=names, bounds=bounds, where=where, clip=clip)
     raise TrainingError(f"--data takes 'digits', a .csv or an .npz file, not {data!r}")
 
 

@@ -63,15 +63,6 @@ def test_every_bit_is_fair():
         assert abs(ones - 20_000) <= 6 * 100
 
 
-def test_words_are_erased_from_the_buffer_as_they_leave_it():
-    source = SystemRandomness()
-    words = source.words(500)
-    buffer = source._stream._buffer
-    assert words.all()
-    assert not buffer[:500].any()
-    assert not np.isin(words, buffer).any()
-
-
 def test_changing_returned_words_changes_nothing_to_come():
     source = SystemRandomness()
     source.words(10)[:] = 0
@@ -128,29 +119,26 @@ def _draw_from_the_inherited_source(_):
     return _INHERITED.words(100)
 
 
-def test_a_child_forked_while_a_thread_draws_does_not_wait_for_it():
-    source = SystemRandomness()
-    source.words(1)
-    with source._stream._lock:
-        child = forked(lambda: source.words(100))
-    assert all_different(child, source.words(100))
+def test_nothing_is_kept_between_calls():
+    """A machine resumed twice from one image of its memory must not draw the same words twice."""
+    assert not vars(SystemRandomness())
+    assert not hasattr(SystemRandomness, "__slots__")
 
 
 def test_a_fork_during_a_call_is_noticed_before_it_returns(monkeypatch):
     source = SystemRandomness()
-    source.words(1)
-    take = randomness._Stream.take
+    keystream = randomness._keystream
     receiving, sending = os.pipe()
     child = None
 
-    def take_and_fork(stream, count):
+    def draw_and_fork(count):
         nonlocal child
-        words = take(stream, count)
-        monkeypatch.setattr(randomness._Stream, "take", take)
+        words = keystream(count)
+        monkeypatch.setattr(randomness, "_keystream", keystream)
         child = os.fork()
         return words
 
-    monkeypatch.setattr(randomness._Stream, "take", take_and_fork)
+    monkeypatch.setattr(randomness, "_keystream", draw_and_fork)
     words = source.words(100)
     if child == 0:
         os.write(sending, words.tobytes())
@@ -161,25 +149,3 @@ def test_a_fork_during_a_call_is_noticed_before_it_returns(monkeypatch):
     os.waitpid(child, 0)
     assert len(in_child) == 100
     assert all_different(words, in_child)
-
-
-def test_a_fork_behind_the_interpreters_back_is_noticed(monkeypatch):
-    source = SystemRandomness()
-    source.words(1)
-    stream = source._stream
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    source.words(1)
-    assert source._stream is not stream
-
-
-def test_a_recycled_process_id_is_noticed(monkeypatch):
-    """A grandchild may be given the id of the process that filled the buffer."""
-    source = SystemRandomness()
-    source.words(1)
-    pid = os.getpid()
-
-    def child():
-        monkeypatch.setattr(os, "getpid", lambda: pid)
-        return source.words(1000)
-
-    assert all_different(forked(child), source.words(1000))

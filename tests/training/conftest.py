@@ -17,7 +17,9 @@ def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3
         tuple(str(label) for label in range(classes)),
     )
     X = generator.uniform(size=(n, features))
-    return Records(X, generator.integers(classes, size=n), declaration)
+    y = generator.integers(classes, size=n)
+    source = tuple(row.tobytes() + bytes([label]) for row, label in zip(X, y, strict=True))
+    return Records(X, y, declaration, source)
 
 
 @pytest.fixture

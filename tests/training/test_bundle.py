@@ -3,10 +3,14 @@ import json
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load, save
 
 from training.bundle import CERTIFICATE_FILE, MODEL_FILE, load_bundle, save_bundle
 from training.errors import BundleError
+from training.feature_maps import Relu
+from training.recipe import Recipe
+from training.train import train
 
 
 @pytest.fixture
@@ -22,7 +26,8 @@ def change_certificate(folder, **changes):
 
 def change_tensors(folder, tensors):
     """Change the model and have the certificate agree with the change, as a forger would."""
-    model = save(tensors)
+    with safe_open(folder / MODEL_FILE, framework="numpy") as former:
+        model = save(tensors, metadata=former.metadata())
     (folder / MODEL_FILE).write_bytes(model)
     change_certificate(folder, weights_sha256=hashlib.sha256(model).hexdigest())
 
@@ -71,6 +76,26 @@ def test_a_smaller_sensitivity_is_found(folder):
 def test_a_broken_certificate_is_refused(folder, changes, said):
     change_certificate(folder, **changes)
     with pytest.raises(BundleError, match=said):
+        load_bundle(folder)
+
+
+@pytest.mark.parametrize("field", ["lineage", "name"])
+def test_a_certificate_belongs_to_its_weights(folder, field):
+    """Nothing but the seal ties these to the weights, and another lineage would be a fresh budget."""
+    change_certificate(folder, **{field: "another"})
+    with pytest.raises(BundleError, match="not the certificate that these weights were given"):
+        load_bundle(folder)
+
+
+def test_public_tensors_must_be_those_of_the_seed(records, tmp_path):
+    lower, upper = records.declaration.lower, records.declaration.upper
+    feature_map = Relu(lower=lower, upper=upper, clip_norm=1.0, bias=0.0, random_features=3, seed=5)
+    folder = tmp_path / "random"
+    save_bundle(folder, train(records, Recipe("random", feature_map, 1.0), "lineage-of-tests"))
+    load_bundle(folder)
+    tensors = load((folder / MODEL_FILE).read_bytes())
+    change_tensors(folder, tensors | {"feature_map.omega": tensors["feature_map.omega"] + 1})
+    with pytest.raises(BundleError, match="not the one that the public seed draws"):
         load_bundle(folder)
 
 

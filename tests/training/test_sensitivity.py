@@ -8,14 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from training.data.records import Declaration, Records
+from training.feature_maps import Fourier, Identity, Relu
 from training.objective import RegularisedCrossEntropy
+from training.recipe import Recipe
 from training.sensitivity import (
     LARGEST_WEIGHT_NORM,
     logit_evaluation_error,
     logit_sensitivity_per_norm,
+    projected,
+    weight_norm,
     weight_sensitivity,
 )
 from training.solver import minimise
+from training.train import train
 
 TOLERANCE = 1e-6
 
@@ -66,6 +72,54 @@ def test_no_neighbour_violates_the_bound(seed, n, dimension, classes, strong_con
     assert (moved <= per_norm * np.linalg.norm(queries, axis=1)).all()
 
 
+def feature_map_of(kind, clip_norm, bias, seed):
+    shared = {"lower": (0.0, -1.0, 5.0), "upper": (1.0, 1.0, 1e6), "clip_norm": clip_norm, "bias": bias}
+    match kind:
+        case "identity":
+            return Identity(**shared)
+        case "fourier":
+            return Fourier(**shared, random_features=16, bandwidth=0.3, seed=seed)
+    return Relu(**shared, random_features=16, seed=seed)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 30),
+    kind=st.sampled_from(["identity", "fourier", "relu"]),
+    clip_norm=st.sampled_from([2.0**-20, 1e-3, 0.5, 1.0, 2.0**20]),
+    bias=st.sampled_from([0.0, 0.3, 0.999]),
+    strong_convexity=st.sampled_from([1e-2, 1.0, 100.0, 1e10]),
+    extreme=st.sampled_from(["inside", "corner", "tiny"]),
+)
+def test_no_certified_head_violates_its_own_figures(seed, n, kind, clip_norm, bias, strong_convexity, extreme):
+    """The whole way from records to computed logits, on neighbours, for every map and far-off parameters."""
+    generator = np.random.default_rng(seed)
+    feature_map = feature_map_of(kind, clip_norm, bias, seed % 1000)
+    declaration = Declaration(("a", "b", "c"), feature_map.lower, feature_map.upper, ("no", "yes"))
+    lower, upper = np.array(feature_map.lower), np.array(feature_map.upper)
+    X = generator.uniform(lower, upper, (n + 1, 3))
+    X[-1] = {"inside": X[-1], "corner": upper, "tiny": np.nextafter(lower, upper)}[extreme]
+    y = generator.integers(2, size=n + 1)
+    recipe = Recipe("small", feature_map, strong_convexity, 1e-6)
+    fewer, more = (train(Records(X[:k], y[:k], declaration, ()), recipe, "lineage") for k in (n, n + 1))
+    phi = more.features(np.vstack([X, [lower, upper], np.nextafter([lower], upper)]))
+    moved = np.linalg.norm(fewer.logits(phi) - more.logits(phi), axis=1)
+    assert (moved <= more.logit_sensitivity(phi)).all()
+    assert np.linalg.norm(fewer.weights - more.weights) <= more.certificate.weight_sensitivity
+
+
+@pytest.mark.parametrize("norm", [0.5, 0.999999, 1.0, 1.5, 1e6])
+def test_projection_ends_inside_the_ball_and_where_it_should(norm):
+    weights = np.random.default_rng(2).standard_normal((1, 1000))
+    scaled = weights / np.linalg.norm(weights) * (norm * LARGEST_WEIGHT_NORM)
+    drawn = projected(scaled)
+    assert weight_norm(drawn) <= LARGEST_WEIGHT_NORM
+    exact = math.sqrt(sum(Fraction(value) ** 2 for value in scaled[0]))
+    factor = min(1.0, LARGEST_WEIGHT_NORM * (1 - 2.0**-30) / exact)
+    assert np.linalg.norm(drawn - scaled * factor) <= 4 * 2.0**-53 * LARGEST_WEIGHT_NORM
+
+
 def test_the_bound_is_nearly_reached():
     """A bound that nothing comes near could hide a mistake: one record that all others contradict comes near."""
     phi = np.tile([1.0, 0.0], (400, 1))
@@ -81,11 +135,11 @@ def test_the_figure_of_the_proof():
     assert Fraction(weight_sensitivity(2.0, 1e-5, 1.0)) > (Fraction(2) ** Fraction(1, 2) + 2e-5) / 2
 
 
-@pytest.mark.parametrize("nonsense", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("nonsense", [0.0, -1.0, 1e-13, 1e13, math.inf, math.nan])
 def test_nonsense_is_refused(nonsense):
-    with pytest.raises(ValueError, match="Lambda must be positive"):
+    with pytest.raises(ValueError, match="Lambda must lie between"):
         weight_sensitivity(nonsense, 1e-5, 1.0)
-    with pytest.raises(ValueError, match="tolerance must be positive"):
+    with pytest.raises(ValueError, match="tolerance must lie between"):
         weight_sensitivity(1.0, nonsense, 1.0)
 
 

@@ -14,12 +14,15 @@ from training.errors import DataError
 Arrays = dict[str, NDArray[np.generic]]
 
 
-def read_npz(path: Path, *, classes: Sequence[str], bounds: Sequence[str], where: str | None = None) -> Records:
+def read_npz(
+    path: Path, *, classes: Sequence[str], bounds: Sequence[str], where: str | None = None, clip: bool = False
+) -> Records:
     """Read `X` and `y` from an .npz archive; nothing in it may need pickle.
 
     X: (n, ...) numbers, every record flattened in C order; or `X_packed` (n, ceil(d/8)) of np.packbits with
-    `n_features` = d. y: (n,). where: the name of a boolean array (n,) that picks the rows to use.
-    Features are called x0, x1, ... Raises DataError naming the row and the column.
+    `n_features` = d. y: (n,). where: the name of a boolean array (n,) that picks the rows to use. clip: draw
+    values back to their bounds instead of refusing them. Features are called x0, x1, ... Raises DataError naming
+    the row and the column.
     """
     arrays = _arrays(path)
     X = _features(path, arrays)
@@ -39,6 +42,8 @@ def read_npz(path: Path, *, classes: Sequence[str], bounds: Sequence[str], where
         X[rows],
         labels[rows],
         Declaration(names, lower, upper, tuple(classes)),
+        source=[row.tobytes() + str(label).encode() for row, label in zip(X + 0.0, labels, strict=True)],
+        clip=clip,
         row_name=lambda index: f"{path.name}, row {rows[index]}",
     )
 

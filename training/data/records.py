@@ -45,11 +45,16 @@ class Declaration:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """n records that fit their declaration. X: (n, d) float64 within the bounds; y: (n,) int64 class indices."""
+    """n records that fit their declaration. X: (n, d) float64 within the bounds; y: (n,) int64 class indices.
+
+    source: the canonical bytes of every row of the file or set they come from, whether it, or each of its columns,
+    is used or not: what makes two trainings ones on the same records.
+    """
 
     X: Floats
     y: NDArray[np.int64]
     declaration: Declaration
+    source: tuple[bytes, ...]
 
     def __len__(self) -> int:
         """How many records there are: private."""
@@ -61,12 +66,15 @@ def check_records(
     labels: Sequence[object] | NDArray[np.generic],
     declaration: Declaration,
     *,
+    source: Sequence[bytes],
+    clip: bool = False,
     row_name: Callable[[int], str] = lambda index: f"row {index}",
 ) -> Records:
     """Return the records, or raise DataError naming the first row and column that break the declaration.
 
-    X: (n, d) float64. labels: n values, each equal (as text, or as a number) to one declared class.
-    row_name: how the source counts its rows, given a 0-based index.
+    X: (n, d) float64. labels: n values, each equal (as text, or as a number) to one declared class. source: see
+    `Records`. clip: draw finite values back to their bounds instead of refusing them. row_name: how the source
+    counts its rows, given a 0-based index.
     """
     if X.ndim != 2 or X.shape[1] != declaration.features:
         raise DataError(f"the records have shape {X.shape}, and {declaration.features} features are declared")
@@ -75,6 +83,8 @@ def check_records(
     if len(X) == 0:
         raise DataError("there are no records")
     lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
+    if clip:
+        X = np.where(np.isfinite(X), np.clip(X, lower, upper), X)
     for broken, what in (
         (~np.isfinite(X), "is not a finite number"),
         (lower > X, "is below the declared bound {low:g}"),
@@ -84,8 +94,13 @@ def check_records(
             row, column = (int(index) for index in np.argwhere(broken)[0])
             said = what.format(low=lower[column], high=upper[column])
             name = declaration.feature_names[column]
-            raise DataError(f"{row_name(row)}, column {name!r}: {X[row, column]:g} {said}")
-    return Records(X, _class_indices(labels, declaration.classes, row_name), declaration)
+            advice = (
+                ""
+                if "finite" in what
+                else (". Bounds are public: do not widen them to fit the records; --clip clips the records to them")
+            )
+            raise DataError(f"{row_name(row)}, column {name!r}: {X[row, column]:g} {said}{advice}")
+    return Records(X, _class_indices(labels, declaration.classes, row_name), declaration, tuple(source))
 
 
 def _class_indices(
@@ -111,6 +126,6 @@ def _class_indices(
 
 def _as_number(text: str) -> float | None:
     try:
-        return float(text)
+        return None if "_" in text else float(text)
     except ValueError:
         return None

@@ -44,6 +44,10 @@ def test_numbers_name_classes_too(tmp_path):
         (GOOD + "50,inf,1,no\n", {}, "line 5, column 'income': inf is not a finite number"),
         (GOOD + "150,1,1,no\n", {}, "line 5, column 'age': 150 is above the declared bound 120"),
         (GOOD + "-1,1,1,no\n", {}, "line 5, column 'age': -1 is below the declared bound 0"),
+        (GOOD + '"1\n",1,1,no\n5,x,1,no\n', {}, "line 7, column 'income'"),
+        (GOOD + "1,1_0,1,no\n", {}, "line 5, column 'income': '1_0' is not a number"),
+        (GOOD + '1,"1,1,no\n', {}, "line 5: unexpected end of data"),
+        (GOOD + "150,1,1,no\n", {}, "do not widen them to fit the records"),
         (GOOD + "1,1,1,maybe\n", {}, "line 5: label 'maybe' is not one of the declared classes no, yes"),
         (GOOD, {"bounds": ("age=0:120",)}, "declare public bounds for income"),
         (GOOD, {"bounds": ("agee=0:120",)}, "no feature 'agee'"),
@@ -57,6 +61,23 @@ def test_numbers_name_classes_too(tmp_path):
 def test_errors_name_the_place(tmp_path, text, changes, said):
     with pytest.raises(DataError, match=said):
         read(tmp_path, text, **changes)
+
+
+def test_clipping_draws_values_back_to_their_bounds(tmp_path):
+    assert read(tmp_path, GOOD + "150,-1,1,no\n", clip=True).X[-1].tolist() == [120, 0]
+    with pytest.raises(DataError, match="not a finite number"):
+        read(tmp_path, GOOD + "inf,-1,1,no\n", clip=True)
+
+
+def test_an_underscore_makes_no_number_of_a_class(tmp_path):
+    with pytest.raises(DataError, match="label '1_0'"):
+        read(tmp_path, "a,y\n1,1_0\n", label="y", classes=("10", "0"), bounds=("0:9",), ignore=())
+
+
+def test_the_source_is_the_same_however_it_is_written(tmp_path):
+    first = read(tmp_path, GOOD).source
+    second = read(tmp_path, "ok,id,income,age\nyes,7.0,1000.50,3e1\nno, 8,2000,40\n").source
+    assert first == second
 
 
 def test_a_missing_file_is_named(tmp_path):
