@@ -36,7 +36,10 @@ def main() -> None:
     try:
         app()
     except (TrainingError, LedgerError, CannotServe, ValueError) as error:
-        sys.stderr.write(f"dpserve: {error}\n")
+        sys.stderr.write("".join(f"dpserve: {line}\n" for line in str(error).splitlines()))
+        sys.exit(1)
+    except OSError as error:
+        sys.stderr.write(f"dpserve: {error.strerror or error}: {error.filename or ''}\n")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -6,6 +6,7 @@ client = Client("http://127.0.0.1:8000", key)
 probabilities = client.predict_proba(X)
 """
 
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 _PROBLEM = "urn:dpserve:problem:"
+_VISIBLE = re.compile(r"[!-~]{1,256}")
 
 
 class ServiceError(Exception):
@@ -29,6 +31,10 @@ class ServiceError(Exception):
         self.kind = kind
         self.status = status
         self.problem = dict(problem or {})
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Be picklable, so that a worker process can raise it in its parent."""
+        return _again, (type(self), str(self), self.kind, self.status, self.problem)
 
 
 class BudgetExhausted(ServiceError):
@@ -49,6 +55,10 @@ class BudgetExhausted(ServiceError):
         self.remaining = self.problem["remaining"]
 
 
+def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:
+    return kind(detail, kind=known[0], status=known[1], problem=known[2])
+
+
 class _Unavailable(Exception):
     """Worth asking again: the same key makes sure that it is charged once."""
 
@@ -61,7 +71,15 @@ class Client:
     """A client of one service. Every request carries an idempotency key, so a retry is never charged twice."""
 
     def __init__(self, url: str, key: str, *, timeout: float = 30.0, attempts: int = 4) -> None:
-        """url: of the service. key: the API key. timeout: seconds for one try. attempts: tries before giving up."""
+        """url: of the service. key: the API key. timeout: seconds for one try. attempts: tries before giving up.
+
+        Raises ValueError for what cannot be a URL or a key, without repeating the key.
+        """
+        key = key.strip()
+        if not _VISIBLE.fullmatch(key):
+            raise ValueError("the API key must be visible ASCII characters without spaces")
+        if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
+            raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
         self._http = httpx.Client(
             base_url=url, timeout=timeout, headers={"Authorization": f"Bearer {key}", "User-Agent": "dpserve-client"}
         )
@@ -72,12 +90,13 @@ class Client:
         """Return private class probabilities, (n, C), for rows X, (n, d).
 
         Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
-        Raises BudgetExhausted when a batch costs more than is left: rows of earlier batches are paid for, and
-        asking for them again returns the same answers at no cost.
+        Raises ValueError, naming the first row that cannot be asked about, before anything is sent; BudgetExhausted
+        when a batch costs more than is left: rows of earlier batches are paid for, and asking for them again
+        returns the same answers at no cost.
         """
-        rows = _rows(X)
+        rows = self._checked_rows(X)
         largest = int(self.model()["largest_batch"])
-        batches = [self._predict(rows[start : start + largest]) for start in range(0, max(1, len(rows)), largest)]
+        batches = [self._predict(rows[start : start + largest]) for start in range(0, len(rows), largest)]
         return np.concatenate(batches)
 
     def predict(self, X: ArrayLike) -> NDArray[np.str_]:
@@ -96,7 +115,7 @@ class Client:
         Spends nothing: `new_rows` cost `cost_rho` together, `free` says which rows cost nothing, and `admitted`
         whether the request would be answered.
         """
-        rows = _finite_rows(X)
+        rows = self._checked_rows(X)
         quote: dict[str, Any] = self._ask("POST", "/predict?dry_run=true", {"instances": rows.tolist()})["quote"]
         return quote
 
@@ -127,8 +146,25 @@ class Client:
         """Close the connections."""
         self.close()
 
+    def _checked_rows(self, X: ArrayLike) -> NDArray[np.float64]:
+        rows = np.asarray(X, dtype=np.float64)
+        if rows.ndim != 2 or len(rows) == 0:
+            raise ValueError(f"X must have two dimensions, rows and features, and at least one row, not {rows.shape}")
+        names = self.model()["feature_names"]
+        if rows.shape[1] != len(names):
+            raise ValueError(f"row 0 has {rows.shape[1]} values; the model takes {len(names)}")
+        bounds = self.model()["feature_map"]
+        inside = (rows >= np.asarray(bounds["lower"])) & (rows <= np.asarray(bounds["upper"]))
+        if not inside.all():
+            row, column = (int(place) for place in np.argwhere(~inside)[0])
+            raise ValueError(
+                f"row {row}, column {column} ({names[column]!r}) is {rows[row, column]:g}; it must be a number from "
+                f"{bounds['lower'][column]:g} to {bounds['upper'][column]:g}"
+            )
+        return rows
+
     def _predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        answer = self._ask("POST", "/predict", {"instances": _finite_rows(rows).tolist()})
+        answer = self._ask("POST", "/predict", {"instances": rows.tolist()})
         return np.asarray(answer["predictions"], dtype=np.float64)
 
     def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -147,7 +183,7 @@ class Client:
     def _ask_once(self, method: str, path: str, body: object, headers: dict[str, str]) -> dict[str, Any]:
         try:
             response = self._http.request(method, path, json=body, headers=headers)
-        except httpx.HTTPError as error:
+        except httpx.TransportError as error:
             raise _Unavailable(ServiceError(f"{self._http.base_url} does not answer: {error}")) from error
         if response.is_success:
             answer: dict[str, Any] = response.json()
@@ -156,21 +192,6 @@ class Client:
         if response.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE):
             raise _Unavailable(failed)
         raise failed
-
-
-def _rows(X: ArrayLike) -> NDArray[np.float64]:
-    rows = np.asarray(X, dtype=np.float64)
-    if rows.ndim != 2:
-        raise ValueError(f"X must have two dimensions, rows and features, not shape {rows.shape}")
-    return rows
-
-
-def _finite_rows(X: ArrayLike) -> NDArray[np.float64]:
-    rows = _rows(X)
-    if not np.isfinite(rows).all():
-        row, column = np.argwhere(~np.isfinite(rows))[0]
-        raise ValueError(f"row {row}, column {column} is {rows[row, column]}; every value must be finite")
-    return rows
 
 
 def _error(response: httpx.Response) -> ServiceError:

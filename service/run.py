@@ -1,23 +1,26 @@
 """Bringing the service up: verify everything, then listen; and down: drain, then leave the ledger."""
 
+import asyncio
+import errno
 import logging
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import uvicorn
 
 from accounting.budgets import Budget
-from accounting.ledger import Ledger, UnknownLineage
+from accounting.ledger import Ledger, LineageAccount, UnknownLineage
+from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness, SystemRandomness
 from service.data_plane import DataPlane
 from service.http.app import create_app
+from service.http.impatience import impatient_protocol
 from training.bundle import CertifiedHead
 
 
@@ -30,10 +33,17 @@ class ServiceSettings:
     """0 picks a free port."""
     largest_batch: int = 1000
     """Rows of one request."""
-    largest_body: int = 32 * 1024 * 1024
-    """Bytes of one request's body."""
-    drain_seconds: int = 30
+    most_connections: int = 512
+    """Open at a time; more are closed at once, so that the ledger always finds a file descriptor."""
+    drain_seconds: int = 20
     """How long requests under way may take to finish after the service was told to stop."""
+
+    def largest_body(self, features: int) -> int:
+        """Return how many bytes a request's body may have: what the largest batch takes in full precision."""
+        return 4096 + self.largest_batch * (features * _LONGEST_NUMBER + 8)
+
+
+_LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
 
 
 class CannotServe(Exception):
@@ -43,21 +53,22 @@ class CannotServe(Exception):
 def bind(settings: ServiceSettings) -> socket.socket:
     """Return a listening socket, or raise CannotServe: done first, so that a taken port is found before all else."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio sets TCP_NODELAY; without it an answer waits 40 ms for an acknowledgement.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
         listening.listen(1024)
     except (OSError, OverflowError) as error:
         listening.close()
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise CannotServe(
-            f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another with --port"
-        ) from error
+        advice = "choose another with --port (PORT= with make)" if taken else "look at --host and --port"
+        raise CannotServe(f"cannot listen on {settings.host}:{settings.port}: {reason}; {advice}") from error
     return listening
 
 
-async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> None:
+async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> LineageAccount:
     """See to it that the lineage has an account: open it with `budget`, or find it there.
 
     Raises CannotServe when there is none and no budget is given, or one with another budget: a budget is never
@@ -72,12 +83,26 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> N
                 f"the lineage {lineage} has no budget yet: say what all clients together may learn, "
                 "with --epsilon E --delta D"
             ) from None
-        await ledger.open_lineage(lineage, budget, time=time.time())
-        return
+        account = await ledger.open_lineage(lineage, budget, time=time.time())
     if budget is not None and account.budget != budget:
         raise CannotServe(
             f"the lineage {lineage} has another budget already; leave --epsilon and --delta out, or change it "
             "with 'dpserve lineage set-budget'"
+        )
+    return account
+
+
+def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
+    """Raise CannotServe if the lineage's account could never pay for one row."""
+    if account.budget.accepts == "gaussian" and not mechanism.cost.is_gaussian:
+        raise CannotServe(
+            f"the lineage {account.lineage} pays for Gaussian noise only, and {mechanism.name!r} is not: serve "
+            "--mechanism gaussian, or give the lineage a budget that accepts any before its first answer"
+        )
+    if mechanism.cost.picorho > account.budget.picorho:
+        raise CannotServe(
+            f"one row costs rho = {float(mechanism.cost.rho):.6g}, more than the whole budget of the lineage, "
+            f"{to_rho(account.budget.picorho):.6g}; choose a lower --price"
         )
 
 
@@ -93,11 +118,10 @@ async def serve(
 ) -> None:
     """Answer requests until told to stop (SIGINT, SIGTERM). on_ready: told the address, once requests are answered."""
     randomness = randomness or SystemRandomness()
-    # The first release builds the noise table; no client should wait for it.
-    mechanism.release(np.zeros((1, len(head.certificate.classes))), np.ones(1), randomness)
     data_plane = DataPlane(head, mechanism, ledger, randomness, largest_batch=settings.largest_batch)
     config = uvicorn.Config(
-        create_app(data_plane, ledger, largest_body=settings.largest_body),
+        create_app(data_plane, ledger, largest_body=settings.largest_body(len(head.certificate.feature_names))),
+        http=impatient_protocol(settings.most_connections),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -110,20 +134,36 @@ async def serve(
     if ledger.rehearsal:
         logging.getLogger("dpserve").warning("this is a rehearsal: the ledger may lose charges; use no private records")
     logging.getLogger("dpserve").info("serving %s on %s", head.certificate.name, address)
-    with _signals_end_quietly():
-        await server.serve(sockets=[listening])
+    await server.serve(sockets=[listening])
 
 
-@contextmanager
-def _signals_end_quietly() -> Iterator[None]:
-    """uvicorn drains on a signal and then raises it again; the ledger must still be closed after that."""
-    if threading.current_thread() is not threading.main_thread():
+@asynccontextmanager
+async def stopping_on_signals() -> AsyncIterator[None]:
+    """See to it that SIGINT, SIGTERM and SIGHUP end the block as an exception would, so that all is closed.
+
+    While uvicorn serves it has its own handlers for the first two: it drains, returns, and raises the signal
+    again. That second coming, and every impatient one, must not cut the closing short.
+    """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if task is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    told = False
+
+    def stop(*_: object) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            loop.call_soon_threadsafe(task.cancel)
+
+    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
+    except asyncio.CancelledError:
+        if not told:
+            raise
     finally:
+        told = True
         for number, handler in former.items():
             signal.signal(number, handler)
 

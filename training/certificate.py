@@ -4,6 +4,7 @@ Everything in it but the digest of the weights and the lineage is public, and `p
 digest of the exact weights would let an adversary who knows all records but one test a guess at the last.
 """
 
+import re
 from datetime import UTC, datetime
 from typing import Literal, Self
 
@@ -17,6 +18,9 @@ from training.sensitivity import (
     logit_sensitivity_per_norm,
     weight_sensitivity,
 )
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What models and lineages are called."""
 
 ASSUMPTIONS = (
     "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
@@ -39,7 +43,7 @@ class Certificate(BaseModel):
 
     format_version: Literal[1] = 1
     status: Literal["proven"] = "proven"
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    name: str = Field(pattern=f"^{NAME.pattern}$")
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     """Random, not derived from the weights."""
     created: AwareDatetime
@@ -61,7 +65,7 @@ class Certificate(BaseModel):
     logit_sensitivity_per_norm: float
     """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
     assumptions: tuple[str, ...] = ASSUMPTIONS
-    lineage: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    lineage: str = Field(pattern=f"^{NAME.pattern}$")
     weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of model.safetensors. Private."""
 

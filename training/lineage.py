@@ -10,15 +10,14 @@ under one budget.
 import hashlib
 import hmac
 import os
-import re
 import secrets
 from pathlib import Path
 
+from training.certificate import NAME
 from training.data.records import Records
 from training.errors import TrainingError
 
 _KEY_BYTES = 32
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def lineage_of(records: Records, key: bytes) -> str:
@@ -33,7 +32,7 @@ def lineage_of(records: Records, key: bytes) -> str:
 
 def check_lineage_name(name: str) -> str:
     """Return the owner's own name for a lineage, or raise TrainingError."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise TrainingError(f"a lineage is named with letters, digits, '.', '_' and '-', at most 64, not {name!r}")
     return name
 

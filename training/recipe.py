@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from training.certificate import derive
+from training.certificate import NAME, derive
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 
@@ -21,6 +21,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse what no certificate could be made for."""
+        if not NAME.fullmatch(self.name):
+            raise TrainingError(
+                f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}; see --name"
+            )
         try:
             derive(self.strong_convexity, self.tolerance, self.feature_map.dimension)
         except ValueError as error:

@@ -78,7 +78,9 @@ def train(
         "clip_norm": default_clip_norm(declaration.features) if clip_norm is None else clip_norm,
         "bias": bias,
     }
-    recipe = Recipe(name or out.name, _feature_map(features, shared, random_features, bandwidth, seed), lam, tolerance)
+    recipe = Recipe(
+        name or out.resolve().name, _feature_map(features, shared, random_features, bandwidth, seed), lam, tolerance
+    )
     lineage_name = (
         check_lineage_name(lineage)
         if lineage is not None

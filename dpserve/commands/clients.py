@@ -30,7 +30,7 @@ def add(
     mu: options.Mu = None,
     posterior_belief: options.PosteriorBelief = None,
     advantage: options.Advantage = None,
-    accepts: options.AcceptsOption = "gaussian",
+    accepts: options.AcceptsWhatIsNeeded = None,
     lineage: Lineage = None,
     ledger: options.Ledger_ = None,
 ) -> None:
@@ -38,12 +38,13 @@ def add(
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
-    budget = words.budget(accepts)
+    words.budget(accepts or "gaussian")  # so that nonsense is refused before the ledger is opened
     key = new_api_key()
 
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             chosen = await chosen_lineage(opened, lineage)
+            budget = words.budget(accepts or (await opened.lineage(chosen)).budget.accepts)
             await opened.add_client(chosen, name, budget, key_digest(key), time=time.time())
 
     asyncio.run(apply())
@@ -90,8 +91,8 @@ def show(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) ->
     console.print(
         f"{account.client} of lineage {account.lineage} is {'revoked' if account.revoked else 'active'}\n"
         f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.picorho):.6g}; epsilon spent: "
-        f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.picorho):.4g} at delta = {budget.delta:g}; "
-        f"accepts: {budget.accepts}",
+        f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.picorho):.4g} at delta = {budget.delta:g}"
+        f"; accepts: {budget.accepts}",
         highlight=False,
     )
     for cost, releases in account.tally.items():

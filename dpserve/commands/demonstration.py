@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from rich.table import Table
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
 from dpserve.commands.bundles import print_certificate, train_with_progress
-from service.run import CannotServe
+from service.run import CannotServe, ServiceSettings, bind
 from training.bundle import save_bundle
 from training.data.digits import Digits, load_digits
 from training.feature_maps import Fourier, default_clip_norm
@@ -43,6 +44,9 @@ def demo(
 ) -> None:
     """Train on scikit-learn's digits, serve, ask until the budget is gone, and show what was learnt and spent."""
     console = Console()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # so that a stopped demonstration also cleans up
+    bind(ServiceSettings(port=port)).close()
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
         digits = load_digits()
@@ -107,7 +111,7 @@ def _service(bundle: Path, folder: Path, port: int, *, quiet: bool) -> Iterator[
             if log is not None:
                 log.seek(0)
                 raise CannotServe(log.read().strip().removeprefix("dpserve: "))
-            raise CannotServe("the service did not start")
+            sys.exit(1)  # the service has said why
         yield Service(address, load_bundle(bundle).certificate.lineage, ledger, process)
     finally:
         process.terminate()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from accounting.ledger import Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
@@ -47,7 +47,9 @@ def show(ledger: options.Ledger_ = None) -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             return await opened.lineages()
 
-    table = Table("lineage", "epsilon spent", "of", "at delta", "rho spent", "of", "releases", "accepts")
+    table = Table(
+        Column("lineage", no_wrap=True), "epsilon spent", "of", "at delta", "rho spent", "of", "releases", "accepts"
+    )
     for account in asyncio.run(read()):
         budget = account.budget
         table.add_row(
@@ -88,6 +90,10 @@ def set_budget(
             try:
                 account = await opened.lineage(name)
             except UnknownLineage:
+                if not (Path(lineage) / CERTIFICATE_FILE).exists():
+                    raise CannotServe(
+                        f"the ledger has no lineage {name!r}, and there is no bundle of that name to open one for"
+                    ) from None
                 await opened.open_lineage(name, budget, time=time.time())
                 return f"opened the lineage {name}"
             raised = budget.picorho > account.budget.picorho

@@ -61,6 +61,15 @@ AcceptsOption = Annotated[
         "for every mechanism.",
     ),
 ]
+AcceptsWhatIsNeeded = Annotated[
+    str | None,
+    typer.Option(
+        "--accepts",
+        help="What the account pays for: 'gaussian' noise only, or 'any'. "
+        "[default: what the mechanism or the lineage needs]",
+        show_default=False,
+    ),
+]
 
 
 def state_folder() -> Path:
@@ -75,7 +84,15 @@ def journals_folder() -> Path:
 
 def ledger_location(given: str | None) -> str:
     """Return the URL or folder to open the ledger at."""
-    return given if given is not None else str(state_folder() / "ledger")
+    if given is None:
+        return str(state_folder() / "ledger")
+    if not given or (":" in given and "://" not in given):
+        raise typer.BadParameter(
+            f"{given!r} is neither a URL, as redis://host:6379/0, nor a folder: a new ledger would be opened there, "
+            "with nothing spent",
+            param_hint="--ledger",
+        )
+    return given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,14 @@ import typer
 from accounting.ledger import REMEMBERED_ROWS, Ledger
 from dpserve.commands import options
 from mechanisms.mechanism import priced
-from service.run import CannotServe, ServiceSettings, bind, open_lineage
+from service.run import (
+    CannotServe,
+    ServiceSettings,
+    bind,
+    check_affordable,
+    open_lineage,
+    stopping_on_signals,
+)
 from service.run import serve as run_service
 from training.bundle import load_bundle
 
@@ -33,7 +40,7 @@ def serve(
     mu: options.Mu = None,
     posterior_belief: options.PosteriorBelief = None,
     advantage: options.Advantage = None,
-    accepts: options.AcceptsOption = "gaussian",
+    accepts: options.AcceptsWhatIsNeeded = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8000,
     largest_batch: Annotated[int, typer.Option(min=1, max=10_000, help="The most rows of one request.")] = 1000,
@@ -70,19 +77,23 @@ def serve(
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
-    budget = words.budget_if_given(accepts)
+    budget = words.budget_if_given(accepts or ("gaussian" if chosen.cost.is_gaussian else "any"))
     settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
 
     async def run() -> None:
         with bind(settings) as listening:
-            async with Ledger.open(
-                options.ledger_location(ledger),
-                rehearsal=rehearsal,
-                replicas=ledger_replicas,
-                journals=options.journals_folder(),
-                remembered_rows=remembered_rows,
-            ) as opened:
-                await open_lineage(opened, head.certificate.lineage, budget)
+            async with (
+                stopping_on_signals(),
+                Ledger.open(
+                    options.ledger_location(ledger),
+                    rehearsal=rehearsal,
+                    replicas=ledger_replicas,
+                    journals=options.journals_folder(),
+                    remembered_rows=remembered_rows,
+                ) as opened,
+            ):
+                account = await open_lineage(opened, head.certificate.lineage, budget)
+                check_affordable(account, chosen)
                 await run_service(
                     head,
                     chosen,

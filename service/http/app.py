@@ -3,10 +3,11 @@
 import asyncio
 import hashlib
 import logging
+import re
 from http import HTTPStatus
 from importlib.metadata import version
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -22,13 +23,14 @@ from accounting.ledger import (
     MechanismNotAccepted,
     RowNotCharged,
     UnknownClient,
+    UnknownLineage,
 )
 from accounting.picorho import to_rho
 from service.data_plane import DataPlane, Prediction
 from service.errors import InvalidRows, UnknownModel
 from service.fault_points import pass_point
-from service.http.authentication import authenticated_client
-from service.http.bodies import parse_predict_request, read_body
+from service.http.authentication import BEARER, authenticated_client
+from service.http.bodies import parse_off_the_loop, read_body
 from service.http.last_resort import LastResort
 from service.http.ledger_routes import (
     DRY_RUN_PARAMETER,
@@ -42,6 +44,7 @@ from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.schemas import PredictRequest, PredictResponse, ProblemOut, ReceiptOut
 
 _LONGEST_IDEMPOTENCY_KEY = 255
+_IDEMPOTENCY_KEY = re.compile(rf"[!-~]{{1,{_LONGEST_IDEMPOTENCY_KEY}}}")
 
 _log = logging.getLogger("dpserve")
 
@@ -56,6 +59,7 @@ def create_app(data_plane: DataPlane, ledger: Ledger, *, largest_body: int) -> F
         title="dpserve",
         version=version("dpserve"),
         description=_DESCRIPTION,
+        redirect_slashes=False,
         responses={
             "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
         },
@@ -74,15 +78,15 @@ def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, 
         "required": True,
         "content": {"application/json": {"schema": PredictRequest.model_json_schema()}},
     }
-    security: list[dict[str, list[str]]] = [{"bearer": []}]
+    security = [Depends(BEARER)]
 
     @app.post(
         "/predict",
         response_model=PredictResponse,
+        dependencies=security,
         summary="Ask for private predictions",
         openapi_extra={
             "requestBody": body_schema,
-            "security": security,
             "parameters": [
                 {
                     "name": "Idempotency-Key",
@@ -99,7 +103,7 @@ def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, 
         client = await authenticated_client(request, ledger, data_plane.lineage)
         pass_point("authenticated")
         body = await read_body(request, largest_body)
-        parsed = parse_predict_request(body)
+        parsed = await parse_off_the_loop(body)
         if parsed.model is not None:
             data_plane.check_model(parsed.model)
         X = data_plane.check_rows(parsed.instances)
@@ -121,7 +125,7 @@ def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, 
 
     add_receipt_route(app, data_plane, ledger)
 
-    @app.get("/budget", summary="See what is spent and what is left", openapi_extra={"security": security})
+    @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
     async def budget(request: Request) -> AccountExplanation:
         client = await authenticated_client(request, ledger, data_plane.lineage)
         return await data_plane.explained_budget(client)
@@ -137,10 +141,12 @@ def _add_public_routes(app: FastAPI, data_plane: DataPlane) -> None:
         data_plane.check_model(name)
         return data_plane.model()
 
+    @app.head("/livez", include_in_schema=False)
     @app.get("/livez", summary="Whether the process answers")
     async def livez() -> dict[str, str]:
         return {"status": "live"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether the service can charge and answer")
     async def readyz() -> dict[str, object]:
         await data_plane.check_ready()
@@ -167,9 +173,10 @@ def _add_problem_handlers(app: FastAPI) -> None:
             HTTPStatus.NOT_FOUND: ProblemType.NOT_FOUND,
             HTTPStatus.METHOD_NOT_ALLOWED: ProblemType.METHOD_NOT_ALLOWED,
         }.get(status, ProblemType.INVALID_REQUEST)
-        return Problem(
-            status, kind, f"{request.method} {request.url.path}: {status.description or status.phrase}"
-        ).response()
+        said = f"{request.method} {request.url.path}: {status.description or status.phrase}"
+        response = Problem(status, kind, said).response()
+        response.headers.update(error.headers or {})
+        return response
 
 
 def _as_problem(error: Exception) -> Problem:
@@ -201,7 +208,7 @@ def _as_problem(error: Exception) -> Problem:
             return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT, str(error))
         case ClientRevoked() | UnknownClient():
             return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_REVOKED, "this API key was revoked")
-        case LedgerUnavailable():
+        case LedgerUnavailable() | UnknownLineage():
             # The store's own words may name hosts and paths: they are for the owner's log.
             _log.error("ledger unavailable: %s", error)
             return Problem(
@@ -225,11 +232,11 @@ def _idempotency(request: Request, body: bytes) -> Idempotency | None:
     key = request.headers.get("idempotency-key")
     if key is None:
         return None
-    if not 0 < len(key) <= _LONGEST_IDEMPOTENCY_KEY:
+    if not _IDEMPOTENCY_KEY.fullmatch(key):
         raise Problem(
             HTTPStatus.BAD_REQUEST,
             ProblemType.INVALID_REQUEST,
-            f"an Idempotency-Key has 1 to {_LONGEST_IDEMPOTENCY_KEY} characters",
+            f"an Idempotency-Key has 1 to {_LONGEST_IDEMPOTENCY_KEY} visible ASCII characters",
         )
     return Idempotency(key, hashlib.sha256(body).digest())
 

@@ -3,9 +3,13 @@
 from http import HTTPStatus
 
 from fastapi import Request
+from fastapi.security import HTTPBearer
 
 from accounting.ledger import ClientRevoked, Ledger, UnknownKey, key_digest
 from service.http.problems import Problem, ProblemType
+
+BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
+"""Says in the OpenAPI document how to authenticate; `authenticated_client` does it."""
 
 _LONGEST_KEY = 256
 

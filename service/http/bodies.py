@@ -1,5 +1,6 @@
 """Reading a request's body once, within a limit, into validated rows."""
 
+import asyncio
 from http import HTTPStatus
 
 from fastapi import Request
@@ -8,20 +9,42 @@ from pydantic import ValidationError
 from service.http.problems import Problem, ProblemType
 from service.http.schemas import PredictRequest
 
+SECONDS_FOR_BODY = 30.0
+_SMALL_BODY = 64 * 1024
+
 
 async def read_body(request: Request, largest: int) -> bytes:
     """Return the body, or raise a 413 problem as soon as it is longer than `largest` bytes."""
+    too_large = Problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        ProblemType.BODY_TOO_LARGE,
+        f"the body is longer than {largest} bytes; send fewer rows at a time",
+        limit_bytes=largest,
+    )
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > largest:
+        raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > largest:
-            raise Problem(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                ProblemType.BODY_TOO_LARGE,
-                f"the body is longer than {largest} bytes; send fewer rows at a time",
-                limit_bytes=largest,
-            )
+    try:
+        async with asyncio.timeout(SECONDS_FOR_BODY):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > largest:
+                    raise too_large
+    except TimeoutError:
+        raise Problem(
+            HTTPStatus.REQUEST_TIMEOUT,
+            ProblemType.INVALID_REQUEST,
+            f"the body did not arrive within {SECONDS_FOR_BODY:g} seconds",
+        ) from None
     return bytes(body)
+
+
+async def parse_off_the_loop(body: bytes) -> PredictRequest:
+    """Return the parsed body as `parse_predict_request` does; other requests go on while a large one is parsed."""
+    if len(body) < _SMALL_BODY:
+        return parse_predict_request(body)
+    return await asyncio.to_thread(parse_predict_request, body)
 
 
 def parse_predict_request(body: bytes) -> PredictRequest:

@@ -4,6 +4,7 @@ import logging
 import traceback
 from http import HTTPStatus
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.problems import Problem, ProblemType
@@ -31,9 +32,11 @@ class LastResort:
 
         try:
             await self._app(scope, receive, watched)
+        except ClientDisconnect:
+            _log.debug("the client of %r hung up before its request was complete", scope.get("path"))
         except Exception as error:  # noqa: BLE001
             place = "".join(traceback.format_tb(error.__traceback__)[-4:])
-            _log.error("%s while answering %s\n%s", type(error).__name__, scope.get("path"), place)
+            _log.error("%s while answering %r\n%s", type(error).__name__, scope.get("path"), place)
             if scope["type"] == "http" and not started:
                 problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
                 await problem.response()(scope, receive, send)

@@ -3,13 +3,13 @@
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from accounting.ledger import BudgetExhausted, Ledger, MechanismNotAccepted, Quote
 from accounting.picorho import to_rho
 from service.data_plane import DataPlane
-from service.http.authentication import authenticated_client
+from service.http.authentication import BEARER, authenticated_client
 from service.http.problems import Problem, ProblemType
 from service.http.schemas import ClientReceiptOut, QuoteOut, ReceiptsOut
 
@@ -56,9 +56,7 @@ def quote_out(data_plane: DataPlane, quote: Quote) -> dict[str, Any]:
 def add_receipt_route(app: FastAPI, data_plane: DataPlane, ledger: Ledger) -> None:
     """Add `GET /budget/receipts`."""
 
-    @app.get(
-        "/budget/receipts", summary="Read your receipts, page by page", openapi_extra={"security": [{"bearer": []}]}
-    )
+    @app.get("/budget/receipts", summary="Read your receipts, page by page", dependencies=[Depends(BEARER)])
     async def receipts(
         request: Request,
         after: Annotated[int, Query(ge=0, le=2**53, description="Only receipts with a number above this.")] = 0,

@@ -1,5 +1,7 @@
 """The public client against a running service."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -51,13 +53,42 @@ def test_wrong_input_is_refused_before_it_is_sent_or_by_the_service(service, key
     with Client(service, key) as client:
         with pytest.raises(ValueError, match="two dimensions"):
             client.predict_proba(ROWS[0])
-        with pytest.raises(ValueError, match="row 1, column 0 is nan"):
+        with pytest.raises(ValueError, match=r"row 1, column 0 \('age'\) is nan"):
             client.predict_proba([[1, 2], [np.nan, 1]])
-        with pytest.raises(ServiceError, match="row 0 has 3 values; the model takes 2"):
+        with pytest.raises(ValueError, match=r"row 1002, column 0 \('age'\) is 121; .* from 0 to 120"):
+            client.predict_proba(np.vstack([np.ones((1002, 2)), [[121, 0]]]))
+        with pytest.raises(ValueError, match="row 0 has 3 values; the model takes 2"):
             client.predict_proba([[1, 2, 3]])
-        with pytest.raises(ServiceError, match="the batch is empty"):
+        with pytest.raises(ValueError, match="at least one row"):
             client.predict_proba(np.empty((0, 2)))
         assert client.budget()["queries_left"] == 10
+
+
+def test_what_cannot_be_a_key_or_a_url_is_refused_without_repeating_the_key(service):
+    for key in ("", "secret key", "sécret"):
+        with pytest.raises(ValueError, match="visible ASCII") as refusal:
+            Client(service, key)
+        assert "cret" not in str(refusal.value)
+    for url in ("127.0.0.1:8000", "ftp://host", ""):
+        with pytest.raises(ValueError, match="must begin with http"):
+            Client(url, "key")
+
+
+def test_a_key_read_from_a_file_may_end_in_a_newline(service, key):
+    with Client(service, key + "\n") as client:
+        assert client.budget()["queries_left"] == 10
+
+
+def test_refusals_can_be_pickled(service, key):
+    with Client(service, key) as client, pytest.raises(BudgetExhausted) as refusal:
+        client.predict_proba(np.column_stack([np.arange(11.0), np.arange(11.0)]))
+    again = pickle.loads(pickle.dumps(refusal.value))
+    assert (type(again), str(again), again.scope, again.cost) == (
+        BudgetExhausted,
+        str(refusal.value),
+        "client",
+        refusal.value.cost,
+    )
 
 
 def test_a_wrong_key_and_a_dead_service(service):

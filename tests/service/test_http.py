@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.laplace import Laplace
 from service.http.problems import MEDIA_TYPE
+from service.run import ServiceSettings, bind
 from training.bundle import CertifiedHead
 from training.objective import softmax
 
@@ -192,8 +194,9 @@ def test_an_idempotency_key_names_one_body(service):
     other = http.post("/predict", json={"instances": [[0.5] * 4]}, headers=headers)
     problem(other, 422, "idempotency-conflict")
     assert service.spent() == PRICE
-    too_long = http.post("/predict", json={"instances": [ROW]}, headers={"Idempotency-Key": "k" * 256})
-    problem(too_long, 400, "invalid-request")
+    for key in ("k" * 256, "", "a b", "\u00e9".encode() * 100):
+        refused = http.post("/predict", json={"instances": [ROW]}, headers={"Idempotency-Key": key})
+        problem(refused, 400, "invalid-request")
 
 
 class Plain:
@@ -277,6 +280,44 @@ def test_the_public_page_of_a_model(service):
     assert page["mechanism_status"] == page["status"] == "proven"
     assert page["weight_sensitivity"] > 0
     assert not {"weights_sha256", "lineage", "created"} & set(page)
+
+
+def test_a_socket_answers_without_delay():
+    with bind(ServiceSettings(port=0)) as listening:
+        assert listening.proto == socket.IPPROTO_TCP  # what asyncio looks at before it sets TCP_NODELAY
+
+
+def test_an_announced_length_is_refused_unread(service):
+    key = service.add_client()
+    host, port = service.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = (
+            f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: 10000000000\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        assert b" 413 " in connection.recv(4096)
+
+
+def test_a_client_that_hangs_up_is_no_error(service, caplog):
+    key = service.add_client()
+    host, port = service.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: 100\r\n\r\n{{"
+        connection.sendall(head.encode())
+    assert service.http(key).post("/predict", json={"instances": [ROW]}).status_code == 200
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_probes_answer_head_and_methods_are_named(service):
+    assert service.http().head("/livez").status_code == 200
+    assert service.http().get("/predict").headers["allow"] == "POST"
+
+
+def test_the_document_says_how_to_authenticate(service):
+    document = service.http().get("/openapi.json").json()
+    (scheme,) = document["components"]["securitySchemes"].values()
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    assert document["paths"]["/predict"]["post"]["security"]
 
 
 def test_health_and_documentation(service):
