@@ -17,7 +17,7 @@ OBJECTIONS = (
     "With three or more classes the answer shows the differences of all logits but one exactly, so that neighbouring "
     "models' answers lie on different sets and no finite epsilon holds, whatever the noise.",
     "The claimed sensitivities are no worst-case bounds: they spread an L2 bound evenly over the weights, keep the "
-    "hidden layer fixed, and are those of an exact minimiser of a mean of convex losses, which the trained network is not.",
+    "hidden layer fixed, and are those of the exact minimiser of a mean of convex losses, which no trained network is.",
     "The claimed sensitivities depend on the number of records, which is private and can be computed from them.",
     "The epsilon that is charged for an answer is the claimed one. It bounds nothing that was proved.",
 )
@@ -106,7 +106,7 @@ class UnprovenCertificate(BaseModel):
         if mechanism.status == "proven":
             raise NoCertificate(
                 f"the mechanism {mechanism.name!r} needs a certificate: a proven bound on how far one record can move "
-                "the logits. There is none for this network, because it is no minimiser of a strongly convex objective. "
+                "the logits. There is none for this network: it is no minimiser of a strongly convex objective. "
                 "Train a certified head on the same records with 'dpserve train', or serve this network as the paper "
                 "does with --mechanism published --accept-unproven"
             )

@@ -32,7 +32,7 @@ def network() -> PublishedNetwork:
     X = rng.uniform([-1.0, 0.0], [1.0, 50.0], size=(120, 2))
     declaration = Declaration(("a", "b"), (-1.0, 0.0), (1.0, 50.0), ("no", "yes", "perhaps"))
     y = ((X[:, 0] > 0) + (X[:, 1] > 25)).astype(np.int64)
-    return train_published(Records(X, y, declaration), "rival", "people", hidden=(6, 5), epochs=40)
+    return train_published(Records(X, y, declaration, ()), "rival", "people", hidden=(6, 5), epochs=40)
 
 
 def test_it_comes_back_as_it_was_and_answers(network: PublishedNetwork, tmp_path: Path) -> None:
