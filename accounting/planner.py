@@ -112,7 +112,7 @@ class Option(BaseModel):
 
 
 class Plan(BaseModel):
-    """What was asked for, and every option that the budget allows, the most accurate enforced one first."""
+    """What was asked for, and every option that the budget allows, the best enforced one for it first."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -187,7 +187,10 @@ def plan(
                     continue
                 rho = affordable
             options.append(_option(mechanism, composition, rho, count, classes, sensitivity, sample))
-    options.sort(key=lambda option: (not option.enforced, -(option.accuracy or 0.0), -option.queries))
+    if accuracy is not None:
+        options.sort(key=lambda option: (not option.enforced, -option.queries))
+    else:
+        options.sort(key=lambda option: (not option.enforced, -(option.accuracy or 0.0)))
     return Plan(
         delta=delta,
         budgets=tuple(

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from dpserve.commands import bundles, clients, demonstration, explaining, ledger, lineages, serving
+from dpserve.commands import bundles, clients, demonstration, explaining, ledger, lineages, planning, serving
 
 app = typer.Typer(
     name="dpserve",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("train")(bundles.train)
 app.command("inspect")(bundles.inspect)
+app.command("plan")(planning.plan)
 app.command("explain")(explaining.explain)
 app.command("serve")(serving.serve)
 app.command("demo")(demonstration.demo)

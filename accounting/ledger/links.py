@@ -223,7 +223,7 @@ class _Cluster:
                 topology = RedisCluster(host=host, port=port, protocol=2, **self._credentials, **timeouts)
                 try:
                     self._topology = await topology.initialize()
-                except (refused.RedisError, OSError, TimeoutError) as error:
+                except (refused.RedisError, refused.RedisClusterException, OSError, TimeoutError) as error:
                     await topology.aclose()
                     last = error
                 else:

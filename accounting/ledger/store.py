@@ -130,7 +130,7 @@ class Store:
         commands: list[Words] = [words]
         waits = durably and self.waits
         if waits:
-            commands.append(("WAITAOF", 1, self._replicas, int(1000 * self.deadline)))
+            commands.append(("WAITAOF", 1, self._replicas, int(900 * self.deadline)))  # its answer beats the deadline
         try:
             async with asyncio.timeout(self.deadline):
                 replies = await self._link.send(key, commands)
@@ -184,7 +184,7 @@ class Store:
         return Reply(reply[2:], int(reply[1]))
 
     async def _inspect(self, exchange: Exchange) -> None:
-        """Look at the store behind a new connection. `_Unread` errors of the link pass through."""
+        """Look at the store behind a new connection."""
         try:
             failures = await self._unsafe_settings(exchange) if not self.rehearsal else []
             if (await exchange(("ROLE",)))[0] != b"master":

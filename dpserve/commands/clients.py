@@ -91,8 +91,8 @@ def show(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) ->
     console.print(
         f"{account.client} of lineage {account.lineage} is {'revoked' if account.revoked else 'active'}\n"
         f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.picorho):.6g}; epsilon spent: "
-        f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.picorho):.4g} at delta = {budget.delta:g}"
-        f"; accepts: {budget.accepts}",
+        f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.picorho):.4g} at delta = "
+        f"{budget.delta:g}; accepts: {budget.accepts}",
         highlight=False,
     )
     for cost, releases in account.tally.items():

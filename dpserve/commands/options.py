@@ -135,3 +135,8 @@ class BudgetWords:
     def budget_if_given(self, accepts: str) -> Budget | None:
         """Return the budget, or None where no word of it was said."""
         return None if self == BudgetWords() else self.budget(accepts)
+
+    def budgets(self) -> dict[Accepts, Budget]:
+        """Return the same budget as each kind of account would hold it; mu has a meaning for one kind only."""
+        kinds: tuple[Accepts, ...] = ("gaussian",) if self.mu is not None else ("gaussian", "any")
+        return {kind: self.budget(kind) for kind in kinds}

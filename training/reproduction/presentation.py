@@ -157,7 +157,7 @@ def write_plot(results: Results, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plotting needs matplotlib: pip install 'dpserve[plot]'") from error
+        raise ImportError("plotting needs matplotlib: pip install 'dpserve[plots]'") from error
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

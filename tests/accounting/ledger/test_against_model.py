@@ -1,6 +1,7 @@
 """Any interleaving of the ledger's calls, against a plain model of what they mean."""
 
 import asyncio
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,6 +23,7 @@ from accounting.ledger import (
     RowNotCharged,
     UnknownClient,
 )
+from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 
 from .conftest import asking, budget, dump, new_lineage, open_accounts
@@ -111,6 +113,8 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         self.answer = 0
 
     def teardown(self) -> None:
+        if hasattr(self, "model"):
+            assert self.runner.run(verify(self.ledger, self.lineage)).findings == ()
         self.runner.run(self.ledger.close())
         self.runner.close()
 
@@ -154,6 +158,21 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         self.seen += requests
         for request, got in zip(requests, self.runner.run(self.ledger.charge_batch(requests)), strict=True):
             self.check(request, got)
+
+    @rule(client=clients, asked=rows, cost=st.sampled_from(COSTS), body=bodies)
+    def quote(self, client: str, asked: list[str], cost: Cost, body: str) -> None:
+        request = self.request(client, asked, cost, body)
+        before = dump(self.url, self.lineage)
+        expected = deepcopy(self.model).charge(request)
+        if expected in (UnknownClient, ClientRevoked, IdempotencyConflict):
+            with pytest.raises(expected):
+                self.runner.run(self.ledger.quote(request))
+            return
+        quote = self.runner.run(self.ledger.quote(request))
+        assert dump(self.url, self.lineage) == before
+        free = [row in self.model.answers or row in request.row_ids[:at] for at, row in enumerate(request.row_ids)]
+        assert (list(quote.free), quote.total) == (free, free.count(False) * cost.picorho)
+        assert (expected if isinstance(expected, type) else None) is (quote.refusal and type(quote.refusal))
 
     @rule(which=st.integers(0, 100))
     def retry(self, which: int) -> None:

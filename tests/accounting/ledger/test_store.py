@@ -91,6 +91,52 @@ async def test_a_store_that_becomes_a_replica_charges_nothing(changeable_url: st
             await ledger.charge(asking(lineage, "ann", "1"))
 
 
+async def test_settings_are_looked_at_again_on_every_reconnect(
+    changeable_url: str, store: "redis.Redis[bytes]"
+) -> None:
+    lineage = new_lineage()
+    async with await Ledger.connect(changeable_url) as ledger:
+        await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+        store.config_set("appendonly", "no")
+        store.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(LedgerUnavailable):  # the connection that was cut
+            await ledger.charge(asking(lineage, "ann", "1"))
+        with pytest.raises(UnsafeStore, match="set `appendonly yes`"):
+            await ledger.charge(asking(lineage, "ann", "1"))
+        store.config_set("appendonly", "yes")
+        assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is not None
+
+
+async def test_a_disk_that_lags_is_waited_for(changeable_url: str, store: "redis.Redis[bytes]") -> None:
+    store.config_set("appendfsync", "everysec")
+    lineage = new_lineage()
+    async with await Ledger.connect(changeable_url) as ledger:
+        store.config_resetstat()
+        await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+        await ledger.charge(asking(lineage, "ann", "1"))
+        assert store.info("commandstats")["cmdstat_waitaof"]["calls"] >= 3
+    async with await Ledger.connect(changeable_url, rehearsal=True) as ledger:
+        store.config_resetstat()
+        await ledger.charge(asking(lineage, "ann", "2"))
+        assert "cmdstat_waitaof" not in store.info("commandstats")
+
+
+async def test_replicas_that_are_not_there_are_an_uncertain_outcome(
+    changeable_url: str, store: "redis.Redis[bytes]"
+) -> None:
+    lineage = new_lineage()
+    async with await Ledger.connect(changeable_url) as ledger:
+        await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+    async with await Ledger.connect(changeable_url, replicas=1, deadline=0.5) as ledger:
+        with pytest.raises(LedgerUnavailable, match=r"on 0 of 1 replicas'|did not answer within"):
+            await ledger.charge(asking(lineage, "ann", "1"))
+
+
+async def test_sentinels_without_replicas_to_wait_for_are_refused() -> None:
+    with pytest.raises(UnsafeStore, match="set `--ledger-replicas 1`"):
+        await Ledger.connect(f"redis+sentinel://127.0.0.1:{free_port()}/ledger")
+
+
 async def test_settings_that_may_not_be_read_are_a_failure(changeable_url: str, store: "redis.Redis[bytes]") -> None:
     store.acl_setuser("shy", enabled=True, nopass=True, keys="*", categories=["+@all"], commands=["-config"])
     failures = await _lines(changeable_url.replace("redis://", "redis://shy:any@"))
@@ -216,6 +262,7 @@ async def test_more_calls_than_connections_wait_their_turn(embedded_url: str) ->
         ("localhost:6379", "must start with redis://, rediss:// or unix://"),
         ("redis://localhost?retry_on_timeout=yes&socket_timeout=9", "not retry_on_timeout, socket_timeout"),
         ("redis://localhost:none", "is not one that can be read"),
+        ("redis+sentinel://localhost:26379", "must name the service"),
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:

@@ -1,0 +1,182 @@
+"""`dpserve plan`: what a budget buys, before training and after it.
+
+No private record is read: an accuracy comes from rows that the owner declares public, from a distribution of
+margins that the owner gives, or, before training, from the largest margin that any head can have.
+"""
+
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from accounting.planner import Plan, PublicSample
+from accounting.planner import plan as plan_budget
+from dpserve.commands import options
+from dpserve.commands.plotting import plot_accuracy
+from dpserve.commands.public_rows import read_public_rows
+from mechanisms.mechanism import priced
+from training.bundle import load_bundle
+from training.feature_maps import NORM_BOUND
+from training.margins import largest_margin
+from training.recipe import DEFAULT_TOLERANCE
+from training.sensitivity import weight_sensitivity
+
+_MARGIN_POINTS = 201
+_OVERHEAD_FROM = 580
+"""Times 1/sqrt(C): the noise multiplier from which `mechanisms.gaussian` adds more than 1 % of noise."""
+
+
+def plan(
+    bundle: Annotated[Path | None, typer.Argument(help="The bundle's folder; none before training.")] = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    rho: options.Rho = None,
+    mu: options.Mu = None,
+    posterior_belief: options.PosteriorBelief = None,
+    advantage: options.Advantage = None,
+    queries: Annotated[
+        int | None, typer.Option("--queries", help="How many rows the budget has to pay for. [default: 1000]")
+    ] = None,
+    accuracy: Annotated[
+        float | None, typer.Option("--accuracy", help="Or the accuracy that answers must have: how many rows then?")
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            "--public",
+            help="FILE.csv or FILE.npz of labelled rows that you declare public, of which none was trained on; or "
+            "'digits', the digits held out of training. Bounds and classes are the bundle's.",
+        ),
+    ] = None,
+    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
+    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
+    where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
+    margins: Annotated[
+        str | None,
+        typer.Option(
+            "--margins", help="MEAN:SD of the true class's logit over the others, normally distributed: your own guess."
+        ),
+    ] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Before training: how many records, about.")] = None,
+    lam: Annotated[float | None, typer.Option("--lam", help="Before training: Lambda.")] = None,
+    norm: Annotated[float, typer.Option("--norm", help="Before training: R, the bound of the features' norm.")] = (
+        NORM_BOUND
+    ),
+    classes: Annotated[int | None, typer.Option("--classes", help="Before training: C, how many classes.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw accuracy against number of queries into FILE.png.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Say what a budget buys: for each proven mechanism the noise, the price of a row, and the accuracy to expect.
+
+    Works on a bundle, or before training from --lam, --classes and, for an upper end of the accuracy, --n.
+    """
+    words = options.BudgetWords(
+        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
+    )
+    budgets = words.budgets()
+    if bundle is not None:
+        if n is not None or lam is not None or classes is not None:
+            raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
+        head = load_bundle(bundle)
+        count = len(head.certificate.classes)
+        sensitivity = head.certificate.weight_sensitivity * NORM_BOUND
+        sample = read_public_rows(head, public, label, ignore or [], where) if public else None
+    else:
+        if lam is None or classes is None:
+            raise typer.BadParameter("name a bundle, or give --lam and --classes to plan before training")
+        if public is not None:
+            raise typer.BadParameter("needs a bundle, whose answers it scores", param_hint="--public")
+        count, sensitivity = classes, weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
+        sample = _ceiling(n, lam, norm, classes, sensitivity) if n is not None and margins is None else None
+    if margins is not None:
+        if public is not None:
+            raise typer.BadParameter("take the place of --public: give one of them", param_hint="--margins")
+        sample = _normal_margins(margins, count, sensitivity)
+    if plot is not None and sample is None:
+        raise typer.BadParameter("needs --public, --margins or --n to draw an accuracy from", param_hint="--plot")
+    found = plan_budget(
+        budgets, classes=count, queries=queries, accuracy=accuracy, sensitivity=sensitivity, sample=sample
+    )
+    if plot is not None and sample is not None:
+        plot_accuracy(plot, budgets, sample, found)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        _print_plan(Console(), found)
+
+
+def _ceiling(n: int, lam: float, norm: float, classes: int, sensitivity: float) -> PublicSample:
+    margin = largest_margin(n, lam, DEFAULT_TOLERANCE, norm, classes)
+    return PublicSample.of_margins(
+        np.array([margin]),
+        classes,
+        sensitivity,
+        f"rows of the largest margin that {n} records allow, {margin:.4g}: an upper end, not an expectation",
+    )
+
+
+def _normal_margins(text: str, classes: int, sensitivity: float) -> PublicSample:
+    mean, _, deviation = text.partition(":")
+    try:
+        margins = NormalDist(float(mean), float(deviation))
+        points = np.array([margins.inv_cdf((i + 0.5) / _MARGIN_POINTS) for i in range(_MARGIN_POINTS)])
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"margins are written MEAN:SD with a finite mean and SD > 0, not {text!r}") from error
+    if not np.isfinite(points).all():
+        raise ValueError(f"margins are written MEAN:SD with a finite mean and SD > 0, not {text!r}")
+    origin = f"margins given as normal with mean {margins.mean:g} and standard deviation {margins.stdev:g}"
+    return PublicSample.of_margins(points, classes, sensitivity, origin)
+
+
+def _print_plan(console: Console, found: Plan) -> None:
+    for budget in found.budgets:
+        console.print(
+            f"A budget that accepts {budget.accepts!r} charges: rho = {budget.rho:.6g}, epsilon = "
+            f"{budget.epsilon:.4g} at delta = {found.delta:g}.",
+            highlight=False,
+        )
+    if found.sensitivity is not None:
+        console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
+    table = Table("mechanism", "composition", "noise multiplier", "rho per row", "queries", "accuracy", "serve with")
+    for option in found.options:
+        table.add_row(
+            option.mechanism,
+            "filter (enforced)" if option.enforced else f"{option.composition}, fixed prices",
+            "-" if option.noise_multiplier is None else f"{option.noise_multiplier:.4g}",
+            f"{option.rho:.3g}",
+            f"{option.queries:,}",
+            "-" if option.accuracy is None else f"{option.accuracy:.4f}",
+            _served_with(option.mechanism, option.price, found.classes),
+        )
+    console.print(table, highlight=False)
+    if not found.options:
+        console.print("No mechanism can do that within the budget.")
+    if found.accuracy_from is None:
+        console.print("No accuracy is given: it takes --public rows, --margins, or --n before training.")
+    else:
+        console.print(
+            f"Accuracy on {found.accuracy_from}; without noise it would be {found.noiseless_accuracy:.4f}.",
+            highlight=False,
+        )
+    if any((option.noise_multiplier or 0) > _OVERHEAD_FROM / found.classes**0.5 for option in found.options):
+        console.print(
+            f"From a noise multiplier of about {_OVERHEAD_FROM / found.classes**0.5:.0f} the noise as drawn is larger "
+            "than planned, up to twice as large; the price holds all the same."
+        )
+
+
+def _served_with(mechanism: str, price: str | None, classes: int) -> str:
+    """Return the options of `dpserve serve`, or why it would refuse them: asked of the mechanism itself."""
+    if price is None:
+        return ""
+    try:
+        priced(mechanism, price, classes)
+    except ValueError as error:
+        return f"not to be had: {error}"
+    return f"--mechanism {mechanism} --price {price}"

@@ -1,0 +1,135 @@
+"""Asking for a price spends nothing; what is remembered is bounded and what is spent is not."""
+
+import pytest
+import redis
+
+from accounting.ledger import (
+    Answered,
+    BudgetExhausted,
+    Charge,
+    ClientRevoked,
+    KeyInUse,
+    Ledger,
+    MechanismNotAccepted,
+    RowNotCharged,
+    Unanswered,
+    UnknownClient,
+    UnknownKey,
+    UnknownLineage,
+    key_digest,
+)
+from accounting.ledger.verification import verify
+from accounting.losses import Cost, LaplaceLoss
+
+from .conftest import COST, asking, budget, dump, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+PRICE = COST.picorho
+
+
+async def test_a_quote_says_what_the_charge_would(ledger: Ledger, lineage: str, store_url: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(4), bob=releases(9))
+    await ledger.charge(asking(lineage, "ann", "1", "2"))
+    before = dump(store_url, lineage)
+    quote = await ledger.quote(asking(lineage, "ann", "1", "3", "3", "4"))
+    assert (quote.total, quote.free, quote.refusal) == (2 * PRICE, (True, False, True, False), None)
+    quote = await ledger.quote(asking(lineage, "ann", "3", "4", "5"))
+    assert isinstance(quote.refusal, BudgetExhausted)
+    assert (quote.refusal.scope, quote.refusal.cost, quote.refusal.remaining) == ("client", 3 * PRICE, 2 * PRICE)
+    quote = await ledger.quote(asking(lineage, "bob", *"12345678"))
+    assert isinstance(quote.refusal, BudgetExhausted)
+    assert quote.refusal.scope == "lineage"
+    assert (await ledger.quote(asking(lineage, "ann", "2", "1"))).total == 0
+    assert dump(store_url, lineage) == before
+
+
+async def test_what_has_no_price_is_refused_a_quote(ledger: Ledger, lineage: str) -> None:
+    with pytest.raises(UnknownLineage):
+        await ledger.quote(asking(lineage, "ann", "1"))
+    await open_accounts(ledger, lineage, releases(9), ann=releases(4))
+    with pytest.raises(UnknownClient):
+        await ledger.quote(asking(lineage, "bob", "1"))
+    await ledger.revoke(lineage, "ann")
+    with pytest.raises(ClientRevoked):
+        await ledger.quote(asking(lineage, "ann", "1"))
+
+
+async def test_a_quote_names_what_an_account_does_not_accept(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=budget(10**12, "gaussian"))
+    quote = await ledger.quote(asking(lineage, "ann", "1", cost=Cost((LaplaceLoss(0.1),))))
+    assert isinstance(quote.refusal, MechanismNotAccepted)
+
+
+async def test_old_answers_are_forgotten_and_cost_again_and_the_spend_never(store_url: str, lineage: str) -> None:
+    async with await Ledger.connect(store_url, remembered_rows=20) as ledger:
+        await open_accounts(ledger, lineage, releases(1000), ann=releases(1000))
+        for number in range(100):
+            (row,) = (await ledger.charge(asking(lineage, "ann", str(number)))).rows
+            await ledger.settle(lineage, [(row.row_id, str(number).encode())])
+            held = dump(store_url, lineage)
+            assert sum(len(held.get(f"dpserve:{{{lineage}}}:{rows}", ())) for rows in ("rows", "rows:old")) <= 20
+        young = await ledger.charge(asking(lineage, "ann", *map(str, range(90, 100))))
+        assert young.receipt is None
+        assert [row.answer for row in young.rows if isinstance(row, Answered)] == [
+            str(number).encode() for number in range(90, 100)
+        ]
+        again = await ledger.charge(asking(lineage, "ann", "0"))
+        assert isinstance(again.rows[0], Unanswered)
+        assert again.receipt is not None
+        account = await ledger.lineage(lineage)
+        assert account.spent == 101 * PRICE
+        assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_row_forgotten_before_it_was_answered_takes_no_answer(embedded_url: str, lineage: str) -> None:
+    async with await Ledger.connect(embedded_url, remembered_rows=2) as ledger:
+        await open_accounts(ledger, lineage, releases(10), ann=releases(10))
+        (row,) = (await ledger.charge(asking(lineage, "ann", "0"))).rows
+        await ledger.charge(asking(lineage, "ann", "1"))
+        await ledger.charge(asking(lineage, "ann", "2"))
+        with pytest.raises(RowNotCharged):
+            await ledger.settle(lineage, [(row.row_id, b"too late")])
+        assert (await ledger.charge(asking(lineage, "ann", "0"))).receipt is not None
+
+
+async def test_a_request_larger_than_the_memory_is_answered_whole(embedded_url: str, lineage: str) -> None:
+    async with await Ledger.connect(embedded_url, remembered_rows=2) as ledger:
+        await open_accounts(ledger, lineage, releases(100), ann=releases(100))
+        request = asking(lineage, "ann", *map(str, range(50)))
+        rows = (await ledger.charge(request)).rows
+        answers = [(row.row_id, b"answer") for row in rows]
+        assert await ledger.settle(lineage, answers) == [b"answer"] * 50
+        assert await ledger.charge(request) == Charge(None, tuple(Answered(row.row_id, b"answer") for row in rows))
+
+
+async def test_idempotency_keys_are_bounded_too(
+    embedded_url: str, lineage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accounting.ledger.wire.IDEMPOTENCY_KEYS", 10)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+        for number in range(40):
+            await ledger.charge(asking(lineage, "ann", "1", key=f"key {number}", body="body"))
+        with redis.Redis.from_url(embedded_url, protocol=2) as store:
+            name = f"dpserve:{{{lineage}}}:client:ann:requests"
+            assert store.hlen(name) + store.hlen(f"{name}:old") <= 10
+        assert (await ledger.lineage(lineage)).releases == 1
+
+
+async def test_a_rotated_key_is_the_only_one(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
+    await ledger.rotate_key(lineage, "ann", key_digest("new"))
+    assert (await ledger.authenticate(lineage, key_digest("new"))).client == "ann"
+    with pytest.raises(UnknownKey):
+        await ledger.authenticate(lineage, key_digest(f"{lineage}/ann"))
+    with pytest.raises(KeyInUse):
+        await ledger.rotate_key(lineage, "bob", key_digest("new"))
+    with pytest.raises(UnknownClient):
+        await ledger.rotate_key(lineage, "eve", key_digest("other"))
+    await ledger.revoke(lineage, "ann")
+    with pytest.raises(ClientRevoked):
+        await ledger.rotate_key(lineage, "ann", key_digest("newer"))
+    kinds = [act.kind for act in await ledger.acts(lineage)]
+    assert kinds == ["open", "add", "add", "rotate-key", "revoke"]
+    assert (await verify(ledger, lineage)).findings == ()

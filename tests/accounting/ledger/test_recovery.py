@@ -1,0 +1,282 @@
+"""A store that comes back older is found out, and made whole again from backup and journals."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from accounting.ledger import Answered, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind, Unanswered, key_digest
+from accounting.ledger.journal import Journal, read_journal, read_journals
+from accounting.ledger.recovery import (
+    CannotRestore,
+    DeclaredLoss,
+    LossUndeclared,
+    backup,
+    reconcile,
+    restore,
+)
+from accounting.ledger.verification import verify
+from accounting.losses import Cost, GaussianLoss
+
+from .conftest import COST, asking, budget, new_lineage, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+PRICE = COST.picorho
+
+
+async def _answer(ledger: Ledger, client: str, *rows: str) -> None:
+    charge = await ledger.charge(asking("lineage", client, *rows))
+    await ledger.settle("lineage", [(row.row_id, b"answer") for row in charge.rows])
+
+
+async def _lines(ledger: Ledger) -> list[str]:
+    return [line async for line in backup(ledger)]
+
+
+async def _open(ledger: Ledger) -> None:
+    await open_accounts(ledger, "lineage", releases(100), ann=releases(50), bob=releases(50))
+
+
+async def test_a_store_restored_from_an_older_copy_is_refused_until_it_is_reconciled(tmp_path: Path) -> None:
+    store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
+    async with Ledger.open(store, journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _open(ledger)
+        await _answer(ledger, "ann", "1")
+        charged = await ledger.charge(asking("lineage", "ann", "charged in the copy, answered later"))
+    shutil.copytree(store, copy)
+    async with Ledger.open(store, journals=journals) as ledger:
+        await ledger.join("lineage")
+        await ledger.settle("lineage", [(charged.rows[0].row_id, b"answer")])
+        await _answer(ledger, "ann", "2", "3")
+        await _answer(ledger, "bob", "4")
+        right = await ledger.snapshot("lineage")
+    async with Ledger.open(copy, journals=journals) as ledger:
+        with pytest.raises(StoreBehind, match="dpserve ledger reconcile"):
+            await ledger.join("lineage")
+        for call in (ledger.lineage("lineage"), ledger.charge(asking("lineage", "ann", "5"))):
+            with pytest.raises(StoreBehind):
+                await call
+        async with Ledger.open(copy) as owner:
+            done = await reconcile(owner, "lineage", read_journals(journals))
+            assert (done.put_back, done.renumbered, done.services) == (2, 0, 1)
+            again = await reconcile(owner, "lineage", read_journals(journals))
+            assert again.put_back == 0
+        account, clients = await ledger.snapshot("lineage")
+        assert (account.spent, account.tally, account.head) == (right[0].spent, right[0].tally, right[0].head)
+        assert [one.spent for one in clients] == [one.spent for one in right[1]]
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+        # The copy knows the row as charged and not answered: to compute it again would be a second release.
+        asked = await ledger.charge(asking("lineage", "ann", "charged in the copy, answered later"))
+        assert isinstance(asked.rows[0], Unanswered)
+        assert asked.receipt is not None
+        replayed = await ledger.charge(asking("lineage", "ann", "1"))
+        assert isinstance(replayed.rows[0], Answered)
+
+
+async def test_an_emptied_store_is_refused_even_while_the_service_runs(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path / "store") as store:
+        async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
+            await ledger.join("lineage")
+            await _open(ledger)
+            await _answer(ledger, "ann", "1")
+            await ledger._store.command("", "FLUSHALL")
+            with pytest.raises(StoreBehind, match="of one service's 2 writes to lineage lineage it has 0"):
+                await ledger.authenticate("lineage", bytes(32))
+            with pytest.raises(StoreBehind):
+                await ledger.charge(asking("lineage", "ann", "2"))
+
+
+async def test_a_lost_settlement_alone_is_found_out(tmp_path: Path) -> None:
+    """The charge is there; its answer, which a client has, is not: computing it again would be a second release."""
+    store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
+    async with Ledger.open(store, journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _open(ledger)
+        charge = await ledger.charge(asking("lineage", "ann", "1"))
+    shutil.copytree(store, copy)
+    async with Ledger.open(store, journals=journals) as ledger:
+        await ledger.join("lineage")
+        await ledger.settle("lineage", [(charge.rows[0].row_id, b"answer")])
+    async with Ledger.open(copy, journals=journals) as ledger:
+        with pytest.raises(StoreBehind):
+            await ledger.join("lineage")
+
+
+async def test_a_backup_is_restored_and_reconciled(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _open(ledger)
+        await _answer(ledger, "ann", "1", "2")
+        await ledger.revoke("lineage", "bob")
+        lines = await _lines(ledger)
+        backed_up = await ledger.snapshot("lineage")
+        await _answer(ledger, "ann", "3")
+        right, receipts = await ledger.snapshot("lineage"), await ledger.receipts("lineage")
+    async with Ledger.open(tmp_path / "new") as ledger:
+        assert await restore(ledger, lines) == ["lineage"]
+        assert await ledger.snapshot("lineage") == backed_up
+        assert (await verify(ledger, "lineage")).findings == ()
+        with pytest.raises(CannotRestore, match="has a lineage lineage already"):
+            await restore(ledger, lines)
+        await reconcile(ledger, "lineage", read_journals(journals))
+        account, clients = await ledger.snapshot("lineage")
+        assert (account.spent, account.head) == (right[0].spent, right[0].head)
+        assert clients == right[1]
+        assert await ledger.receipts("lineage") == receipts
+    async with Ledger.open(tmp_path / "new", journals=journals) as ledger:
+        await ledger.join("lineage")
+        assert (await ledger.authenticate("lineage", key_digest("lineage/ann"))).client == "ann"
+        await _answer(ledger, "ann", "4")
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "not one", "empty"])
+async def test_a_damaged_backup_is_refused_whole(tmp_path: Path, damage: str) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        await _answer(ledger, "ann", "1", "2")
+        lines = await _lines(ledger)
+    damaged = {
+        "cut": lines[:-1],
+        "altered": [line.replace('"rows":2', '"rows":1') for line in lines],
+        "not one": ["{}\n"],
+        "empty": [],
+    }[damage]
+    async with Ledger.open(tmp_path / "new") as ledger:
+        with pytest.raises(CannotRestore):
+            await restore(ledger, damaged)
+        assert await ledger.lineages() == []
+
+
+async def test_a_chain_that_went_on_gets_the_lost_receipts_under_new_numbers_once(tmp_path: Path) -> None:
+    """The service whose writes were lost was away, and another one, with no memory of them, served on."""
+    store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
+    async with Ledger.open(store, journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _open(ledger)
+        await _answer(ledger, "ann", "1")
+    shutil.copytree(store, copy)
+    async with Ledger.open(store, journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _answer(ledger, "ann", "2", "3")
+        await ledger.add_client("lineage", "carl", releases(9), bytes(32), time=0.0)
+        await _answer(ledger, "carl", "4")
+    async with Ledger.open(copy) as ledger:
+        await _answer(ledger, "bob", "5")
+        done = await reconcile(ledger, "lineage", read_journals(journals))
+        assert (done.put_back, done.renumbered) == (2, 2)
+        assert (await reconcile(ledger, "lineage", read_journals(journals))).put_back == 0
+        account, (ann, bob, carl) = await ledger.snapshot("lineage")
+        assert account.spent == 5 * PRICE
+        assert (ann.spent, bob.spent, carl.spent) == (3 * PRICE, PRICE, PRICE)
+        assert carl.revoked  # the account was lost: its name must not be given to another
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+
+
+async def test_receipts_in_no_journal_must_be_declared(tmp_path: Path) -> None:
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    async with Ledger.open(store) as owner:
+        await _open(owner)
+    shutil.copytree(store, copy)
+    with EmbeddedStore(store) as running:
+        first = await Ledger.connect(running.url, journals=tmp_path / "first")
+        second = await Ledger.connect(running.url, journals=tmp_path / "second")
+        for ledger in (first, second):
+            await ledger.join("lineage")
+        for number in range(4):
+            await _answer((first, second)[number % 2], "ann", str(number))
+        await first.close()
+        await second.close()
+    async with Ledger.open(copy) as ledger:
+        with pytest.raises(LossUndeclared) as caught:
+            await reconcile(ledger, "lineage", read_journals(tmp_path / "second"))
+        assert caught.value.missing == 2
+        assert (await ledger.lineage("lineage")).spent == 0
+        dear = Cost((GaussianLoss(1.0),))
+        declared = DeclaredLoss(3, dear, "ann", 5.0)
+        await reconcile(ledger, "lineage", read_journals(tmp_path / "second"), declared)
+        account, (ann, _) = await ledger.snapshot("lineage")
+        assert account.spent == ann.spent == 2 * PRICE + 3 * dear.picorho
+        assert (await verify(ledger, "lineage")).findings == ()
+        await reconcile(ledger, "lineage", [], DeclaredLoss(1, COST))
+        assert (await ledger.lineage("lineage")).spent == 3 * PRICE + 3 * dear.picorho
+        assert (await ledger.client("lineage", "ann")).spent == ann.spent
+        assert (await verify(ledger, "lineage")).findings == ()
+
+
+async def test_putting_back_looks_at_no_limit(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _open(ledger)
+        await _answer(ledger, "ann", "1", "2", "3")
+    async with Ledger.open(tmp_path / "new") as ledger:
+        await open_accounts(ledger, "lineage", releases(2), ann=budget(0))
+        await reconcile(ledger, "lineage", read_journals(journals))
+        account = await ledger.lineage("lineage")
+        assert (account.spent, account.remaining) == (3 * PRICE, 0)
+
+
+async def test_two_services_of_one_machine_keep_journals_of_their_own(embedded_url: str, tmp_path: Path) -> None:
+    lineage = new_lineage()
+    first = await Ledger.connect(embedded_url, journals=tmp_path)
+    await first.join(lineage)
+    await open_accounts(first, lineage, releases(9), ann=releases(9))
+    second = await Ledger.connect(embedded_url, journals=tmp_path)
+    await second.join(lineage)
+    await asyncio.gather(*(one.charge(asking(lineage, "ann", str(id(one)))) for one in (first, second)))
+    contents = read_journals(tmp_path)
+    assert len({one.service for one in contents}) == 2
+    assert [len(one.receipts) for one in contents] == [1, 1]
+    await first.close()
+    third = await Ledger.connect(embedded_url, journals=tmp_path)
+    await third.join(lineage)  # goes on with the first one's
+    assert len(read_journals(tmp_path)) == 2
+    await second.close()
+    await third.close()
+
+
+async def test_a_journal_survives_a_torn_line_and_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 500)
+    async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
+        await ledger.join("lineage")
+        await _open(ledger)
+        for number in range(3):
+            await ledger.charge(asking("lineage", "ann", str(number)))
+    path = tmp_path / "journals" / "lineage" / "0.jsonl"
+    contents = read_journal(path)
+    assert contents is not None
+    assert contents.writes == 3
+    assert contents.receipts
+    with path.open("ab") as file:
+        file.write(b'{"writes":9')
+    assert read_journal(path) == contents
+    journal = Journal.open(tmp_path / "journals", "lineage")
+    assert (journal.service, journal.writes) == (contents.service, 3)
+    journal.note(4)
+    journal.close()
+    mended = read_journal(path)
+    assert mended is not None
+    assert mended.writes == 4
+
+
+async def test_a_journal_that_was_altered_is_no_witness(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
+        await ledger.join("lineage")
+        await _open(ledger)
+        await _answer(ledger, "ann", "1", "2")
+    path = tmp_path / "journals" / "lineage" / "0.jsonl"
+    path.write_text(path.read_text().replace('"rows":2', '"rows":1'))
+    with pytest.raises(ValueError, match="receipt 1 was altered"):
+        read_journal(path)
+
+
+async def test_nothing_is_charged_on_the_strength_of_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
+        (tmp_path / "journals").mkdir()
+        (tmp_path / "journals" / "lineage").write_text("in the way")
+        with pytest.raises(LedgerUnavailable, match="journal"):
+            await ledger.join("lineage")

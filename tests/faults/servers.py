@@ -1,0 +1,130 @@
+"""Servers for the fault tests, each a process of its own on loopback: stores, Sentinels, a cluster, services."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from accounting.ledger.embedded import server_binary
+
+_SERVE = (sys.executable, "-u", "-m", "dpserve", "serve", "--port", "0", "--price", "rho:0.001")
+
+DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": '""'}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class StoreServer:
+    """A Valkey on one port and one folder, which can be killed and started again."""
+
+    folder: Path
+    settings: Mapping[str, str] = field(default_factory=lambda: DURABLE)
+    port: int = field(default_factory=free_port)
+    sentinel_for: int = 0
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> "StoreServer":
+        self.folder.mkdir(exist_ok=True)
+        lines = [f"port {self.port}", "bind 127.0.0.1", f'dir "{self.folder}"']
+        if self.sentinel_for:
+            lines += [
+                f"sentinel monitor ledger 127.0.0.1 {self.sentinel_for} 2",
+                "sentinel down-after-milliseconds ledger 500",
+                "sentinel failover-timeout ledger 3000",
+            ]
+        else:
+            lines += [f"{name} {value}" for name, value in self.settings.items()]
+        configuration = self.folder / "server.conf"
+        configuration.write_text("\n".join(lines) + "\n")
+        words = [str(server_binary()), str(configuration), *(["--sentinel"] if self.sentinel_for else [])]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert self.process.stdout is not None
+        ready = (b"Ready to accept connections", b"+monitor master")
+        said = b""
+        for line in self.process.stdout:
+            said = line
+            if any(word in line for word in ready):
+                return self
+        self.kill()
+        raise RuntimeError(f"the store did not start: {said.decode()}")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def __enter__(self) -> "StoreServer":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+@dataclass
+class Services:
+    """Starts `dpserve serve` processes of one bundle, with one home and so one ledger."""
+
+    bundle: Path
+    home: Path
+    ledger: str
+    log: Path
+
+    def command_line(self, *words: object) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "dpserve", *map(str, words), "--ledger", self.ledger],
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @contextmanager
+    def serving(self, *words: object, fault: str = "") -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+        with self.log.open("a") as log:
+            process = subprocess.Popen(
+                [*_SERVE, str(self.bundle), "--ledger", self.ledger, *map(str, words)],
+                env=self._environment() | ({"DPSERVE_FAULT_POINT": fault} if fault else {}),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        try:
+            assert process.stdout is not None
+            address = ""
+            for line in process.stdout:
+                if line.startswith("dpserve: serving"):
+                    address = line.split()[-1]
+                    break
+            assert address, self.log.read_text()
+            yield address, process
+        finally:
+            process.terminate()
+            process.communicate()
+
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {"DPSERVE_HOME": str(self.home), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

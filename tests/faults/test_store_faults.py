@@ -1,0 +1,287 @@
+"""The store dies, loses its tail, fills its disk, freezes; primaries fall and nodes of a cluster die."""
+
+import asyncio
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from accounting.ledger import Ledger, LedgerUnavailable, StoreBehind
+
+from .books import COST, Acknowledged, asking, charge_until, nothing_acknowledged_is_missing, open_accounts
+from .conftest import fault, trials
+from .servers import DURABLE, StoreServer, free_port
+
+pytestmark = pytest.mark.anyio
+
+
+def _merged(one: Acknowledged, other: Acknowledged) -> Acknowledged:
+    return Acknowledged(one.answers | other.answers, one.attempts + other.attempts)
+
+
+async def test_the_store_is_killed_in_the_middle_of_load(tmp_path: Path) -> None:
+    done = Acknowledged()
+    turns = random.Random(1)
+    with fault("store killed under load, restarted from its AOF") as found, StoreServer(tmp_path / "store") as store:
+        for trial in range(trials(50, 4)):
+            async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
+                if trial == 0:
+                    await open_accounts(ledger, "lineage")
+                await ledger.join("lineage")
+                done = _merged(
+                    done, await charge_until(ledger, "lineage", str(trial), store.kill, after=turns.randrange(1, 120))
+                )
+            store.start()
+            async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
+                await ledger.join("lineage")
+                found.trial(held=await nothing_acknowledged_is_missing(ledger, "lineage", done))
+
+
+async def test_the_tail_of_the_append_only_file_is_cut(tmp_path: Path) -> None:
+    """Whatever is cut: either nothing acknowledged is gone, or the service that saw it refuses."""
+    turns = random.Random(2)
+    with fault("AOF cut by 1 to 4000 bytes: refused, or nothing is missing") as found:
+        for trial in range(trials(40, 4)):
+            folder, journals = tmp_path / f"{trial}", tmp_path / f"journals {trial}"
+            store = StoreServer(folder).start()
+            async with await Ledger.connect(store.url, journals=journals) as ledger:
+                await ledger.join("lineage")
+                await open_accounts(ledger, "lineage")
+                done = await charge_until(ledger, "lineage", "row", store.kill, after=20, tasks=2)
+            (log,) = (folder / "appendonlydir").glob("*.incr.aof")
+            with log.open("r+b") as file:
+                file.truncate(log.stat().st_size - turns.choice([1, 7, 60, 400, 4000]))
+            with store:
+                async with await Ledger.connect(store.url, journals=journals) as ledger:
+                    try:
+                        await ledger.join("lineage")
+                    except StoreBehind:
+                        found.trial(held=True)
+                    else:
+                        found.trial(held=await nothing_acknowledged_is_missing(ledger, "lineage", done))
+
+
+def _mounted(folder: Path) -> bool:
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    return bool(shutil.which("mount")) and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+async def test_the_disk_is_full(tmp_path: Path) -> None:
+    """A file system of one megabyte, where one may be mounted; the store's own limit on files where not."""
+    with fault("disk full: refused, and nothing acknowledged is missing") as found:
+        for trial in range(trials(10, 1)):
+            small = tmp_path / f"small {trial}"
+            if not _mounted(small):
+                pytest.skip("a small file system can be mounted by root only")
+            try:
+                store = StoreServer(small / "store").start()
+                async with await Ledger.connect(store.url, deadline=1.0) as ledger:
+                    await open_accounts(ledger, "lineage")
+                    done = await charge_until(ledger, "lineage", "row", lambda: None, after=1)
+                store.kill()
+                larger = tmp_path / f"larger {trial}"
+                shutil.copytree(small / "store", larger)
+            finally:
+                subprocess.run(["umount", "-l", str(small)], check=True)
+            with StoreServer(larger) as store:
+                async with await Ledger.connect(store.url) as ledger:
+                    found.trial(held=await nothing_acknowledged_is_missing(ledger, "lineage", done))
+
+
+async def test_the_store_freezes(tmp_path: Path) -> None:
+    name = "store frozen: refused within the deadline, nothing answered"
+    with fault(name) as found, StoreServer(tmp_path / "store") as store:
+        for trial in range(trials(20, 2)):
+            lineage = f"lineage-{trial}"
+            async with await Ledger.connect(store.url, deadline=0.4) as ledger:
+                await open_accounts(ledger, lineage)
+                done = await charge_until(ledger, lineage, "row", lambda: None, after=0, tasks=0)
+                store.stop()
+                start = time.monotonic()
+                try:
+                    done = await charge_until(ledger, lineage, "row", lambda: None, after=0, tasks=8)
+                    in_time = time.monotonic() - start < 10 * 0.4
+                finally:
+                    store.go_on()
+                answered_nothing = done.answers == {}
+            async with await Ledger.connect(store.url) as ledger:
+                right = await nothing_acknowledged_is_missing(ledger, lineage, done)
+                found.trial(held=answered_nothing and in_time and right)
+
+
+async def _available(url: str, lineage: str, deadline: float, replicas: int) -> Ledger:
+    last = time.monotonic() + deadline
+    while True:
+        try:
+            ledger = await Ledger.connect(url, deadline=1.0, replicas=replicas)
+        except LedgerUnavailable:
+            if time.monotonic() > last:
+                raise
+            await asyncio.sleep(0.1)
+            continue
+        try:
+            await ledger.charge(asking(lineage, "ann", "is it there?"))
+        except LedgerUnavailable:
+            await ledger.close()
+            if time.monotonic() > last:
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            return ledger
+
+
+async def test_the_primary_dies_and_sentinels_promote_its_replica(tmp_path: Path) -> None:
+    first = StoreServer(tmp_path / "first").start()
+    second = StoreServer(tmp_path / "second", DURABLE | {"replicaof": f"127.0.0.1 {first.port}"}).start()
+    sentinels = [StoreServer(tmp_path / f"sentinel {n}", sentinel_for=first.port).start() for n in range(3)]
+    url = "redis+sentinel://" + ",".join(f"127.0.0.1:{one.port}" for one in sentinels) + "/ledger"
+    primary, replica = first, second
+    try:
+        with fault("primary killed under load, replica promoted, WAITAOF 1 1") as found:
+            for trial in range(trials(10, 1)):
+                lineage = f"lineage-{trial}"
+                ledger = await _ready(url, lineage)
+                async with ledger:
+                    done = await charge_until(ledger, lineage, "row", primary.kill, after=60)
+                await asyncio.to_thread(_wait_for_promotion, sentinels[0], replica)
+                primary.settings = DURABLE | {"replicaof": f"127.0.0.1 {replica.port}"}
+                primary.start()
+                async with await _available(url, lineage, 60, 1) as ledger:
+                    done.answers.pop("is it there?", None)
+                    done.attempts += 1
+                    found.trial(held=await nothing_acknowledged_is_missing(ledger, lineage, done))
+                primary, replica = replica, primary
+    finally:
+        for server in (*sentinels, first, second):
+            server.kill()
+
+
+async def _ready(url: str, lineage: str) -> Ledger:
+    last = time.monotonic() + 60
+    while True:
+        try:
+            ledger = await Ledger.connect(url, deadline=2.0, replicas=1)
+            await open_accounts(ledger, lineage)
+        except LedgerUnavailable:
+            if time.monotonic() > last:
+                raise
+            await asyncio.sleep(0.2)
+        else:
+            return ledger
+
+
+def _wait_for_promotion(sentinel: StoreServer, replica: StoreServer) -> None:
+    last = time.monotonic() + 60
+    with redis.Redis(port=sentinel.port, protocol=2, decode_responses=True) as client:
+        while time.monotonic() < last:
+            _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "ledger")
+            if int(port) == replica.port:
+                return
+            time.sleep(0.05)
+    raise TimeoutError("the Sentinels promoted nobody")
+
+
+def _start_cluster(folder: Path) -> list[StoreServer]:
+    nodes = []
+    for number in range(3):
+        bus = str(free_port())
+        settings = DURABLE | {"cluster-enabled": "yes", "cluster-port": bus, "cluster-node-timeout": "1000"}
+        settings |= {"cluster-require-full-coverage": "no"}
+        nodes.append(StoreServer(folder / f"node {number}", settings).start())
+    clients = [redis.Redis(port=node.port, protocol=2, decode_responses=True) for node in nodes]
+    for number, client in enumerate(clients):
+        client.execute_command(
+            "CLUSTER", "ADDSLOTSRANGE", number * 5461, 16383 if number == 2 else number * 5461 + 5460
+        )
+        client.execute_command("CONFIG", "SET", "cluster-announce-ip", "127.0.0.1")
+    for client, node in zip(clients[:2], nodes[1:], strict=True):
+        client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, node.settings["cluster-port"])
+    last = time.monotonic() + 30
+    while not all(_is_formed(client) for client in clients):
+        if time.monotonic() > last:
+            raise TimeoutError("the cluster did not form")
+        time.sleep(0.05)
+    for client in clients:
+        client.close()
+    return nodes
+
+
+def _is_formed(client: "redis.Redis[str]") -> bool:
+    said = str(client.execute_command("CLUSTER", "INFO"))
+    return "known_nodes:3" in said and "state:ok" in said
+
+
+async def test_a_node_of_a_cluster_dies(tmp_path: Path) -> None:
+    nodes = _start_cluster(tmp_path)
+    url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+    lineages = [f"lineage-{number}" for number in range(6)]
+    done = dict.fromkeys(lineages, Acknowledged())
+    try:
+        with fault("one of three cluster nodes killed under load, restarted") as found:
+            async with await Ledger.connect(url) as ledger:
+                for lineage in lineages:
+                    await open_accounts(ledger, lineage)
+                assert {account.lineage for account in await ledger.lineages()} == set(lineages)
+            for trial in range(trials(10, 1)):
+                struck = nodes[trial % 3]
+                async with await Ledger.connect(url, deadline=2.0) as ledger:
+                    calls = [_bounded(ledger, lineage, str(trial), struck) for lineage in lineages]
+                    for lineage, more in zip(lineages, await asyncio.gather(*calls), strict=True):
+                        done[lineage] = _merged(done[lineage], more)
+                struck.kill()
+                struck.start()
+                async with await _available(url, lineages[0], 60, 0), await _whole(url) as ledger:
+                    right = [await nothing_acknowledged_is_missing(ledger, one, done[one]) for one in lineages[1:]]
+                    found.trial(held=all(right))
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+async def _whole(url: str) -> Ledger:
+    last = time.monotonic() + 60
+    while True:
+        try:
+            return await Ledger.connect(url)
+        except LedgerUnavailable:
+            if time.monotonic() > last:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def _bounded(ledger: Ledger, lineage: str, name: str, struck: StoreServer) -> Acknowledged:
+    """Charge forty rows, the node dying after twenty of the first lineage's."""
+    done = Acknowledged()
+    for turn in range(40):
+        row = f"{name}/{turn}"
+        done.attempts += 1
+        if lineage == "lineage-1" and turn == 20:
+            struck.kill()
+        try:
+            charge = await ledger.charge(asking(lineage, "ann", row))
+            (answer,) = await ledger.settle(lineage, [(charge.rows[0].row_id, row.encode())])
+        except LedgerUnavailable:
+            continue
+        done.answers[row] = answer
+    return done
+
+
+async def test_the_clock_jumps(tmp_path: Path) -> None:
+    turns = random.Random(3)
+    with fault("clock jumps between the year 1 and the year 9999") as found, StoreServer(tmp_path / "store") as store:
+        async with await Ledger.connect(store.url) as ledger:
+            await open_accounts(ledger, "lineage")
+            done = Acknowledged()
+            for trial in range(trials(200, 20)):
+                row = str(trial)
+                done.attempts += 1
+                charge = await ledger.charge(asking("lineage", "ann", row, time=turns.uniform(-6.2e10, 2.5e11)))
+                (done.answers[row],) = await ledger.settle("lineage", [(charge.rows[0].row_id, b"answer")])
+                account = await ledger.lineage("lineage")
+                found.trial(held=account.spent == (trial + 1) * COST.picorho)
+            assert await nothing_acknowledged_is_missing(ledger, "lineage", done)

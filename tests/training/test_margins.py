@@ -1,0 +1,54 @@
+"""No head trained has larger margins than its public numbers allow, and some come close."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity
+from training.margins import largest_margin
+from training.recipe import DEFAULT_TOLERANCE, Recipe
+from training.train import train
+
+
+def margin_of_head(X, y, classes, lam):
+    d = X.shape[1]
+    declaration = Declaration(
+        tuple(f"x{i}" for i in range(d)), (-1.0,) * d, (1.0,) * d, tuple(str(c) for c in range(classes))
+    )
+    feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
+    head = train(Records(X, y, declaration), Recipe("m", feature_map, lam), "lineage")
+    logits = head.logits(head.features(X))
+    return float(np.max(logits.max(axis=1) - logits.min(axis=1)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    n=st.integers(1, 40),
+    classes=st.integers(2, 5),
+    lam=st.floats(0.05, 100),
+    same=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_no_margin_exceeds_the_bound(n, classes, lam, same, seed):
+    rng = np.random.default_rng(seed)
+    X = np.tile(np.eye(1, 3), (n, 1)) if same else rng.uniform(-1, 1, size=(n, 3))
+    y = np.zeros(n, np.int64) if same else rng.integers(classes, size=n)
+
+    assert margin_of_head(X, y, classes, lam) <= largest_margin(n, lam, DEFAULT_TOLERANCE, 1.0, classes)
+
+
+def test_strong_regularisation_comes_within_a_factor_of_the_bound():
+    """One record, two classes: Lambda W = (e_y - p) phi^T with p near 1/2, so the margin is near 1/Lambda."""
+    reached = margin_of_head(np.eye(1, 3), np.zeros(1, np.int64), 2, 100.0)
+
+    assert reached == pytest.approx(largest_margin(1, 100.0, DEFAULT_TOLERANCE, 1.0, 2) / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "numbers", [(0, 1.0, 1e-9, 1.0, 2), (1, 0.0, 1e-9, 1.0, 2), (1, 1.0, 1e-9, -1.0, 2), (1, 1.0, 1e-9, 1.0, 1)]
+)
+def test_nonsense_is_refused(numbers):
+    with pytest.raises(ValueError, match="must be"):
+        largest_margin(*numbers)

@@ -1,0 +1,131 @@
+"""What a bundle of a published network says about itself: what is claimed, that it is unproven, and why.
+
+It has the shape of a certified head's certificate where a service reads it, and status "unproven" everywhere.
+"""
+
+import math
+from typing import Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from mechanisms.mechanism import Mechanism
+from training.errors import BundleError, TrainingError
+from training.published.bounds import Topology, claimed_sensitivities
+from training.published.setting import Activation, Objective
+
+OBJECTIONS = (
+    "With three or more classes the answer shows the differences of all logits but one exactly, so that neighbouring "
+    "models' answers lie on different sets and no finite epsilon holds, whatever the noise.",
+    "The claimed sensitivities are no worst-case bounds: they spread an L2 bound evenly over the weights, keep the "
+    "hidden layer fixed, and are those of the exact minimiser of a mean of convex losses, which no trained network is.",
+    "The claimed sensitivities depend on the number of records, which is private and can be computed from them.",
+    "The epsilon that is charged for an answer is the claimed one. It bounds nothing that was proved.",
+)
+
+
+class NoCertificate(TrainingError):
+    """What was asked for needs a proof that this network does not have."""
+
+
+class ScaledInputs(BaseModel):
+    """How a row becomes the network's input: clipped to the declared bounds and scaled to [0, 1]."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["scaled"] = "scaled"
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if len(self.lower) != len(self.upper) or not self.lower:
+            raise ValueError("there must be one lower and one upper bound for each feature")
+        for low, high in zip(self.lower, self.upper, strict=True):
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ValueError(f"bounds must be finite and in order, not {low:g}:{high:g}")
+        return self
+
+
+class UnprovenCertificate(BaseModel):
+    """What the published method claims for one trained network."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: Literal[1] = 1
+    status: Literal["unproven"] = "unproven"
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    created: AwareDatetime
+    neighbouring: Literal["add or remove one record"] = "add or remove one record"
+    objective: Objective
+    alpha: float = Field(gt=0, allow_inf_nan=False)
+    """The risk factor; cross-entropy does not use it."""
+    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
+    feature_names: tuple[str, ...] = Field(min_length=1)
+    feature_map: ScaledInputs
+    hidden: tuple[int, ...] = Field(min_length=1)
+    activation: Activation
+    records: int = Field(ge=1)
+    """n. Private; the claimed sensitivities show it."""
+    l2_regulariser: float = Field(gt=0, allow_inf_nan=False)
+    """In Keras' convention: times ||W||^2, without a half."""
+    claimed_lipschitz: float
+    claimed_weight_sensitivity: float
+    """Theorem 4: of all weights in L2."""
+    claimed_neuron_sensitivity: float
+    """Corollary 1: Delta z, which the noise is scaled to."""
+    objections: tuple[str, ...] = OBJECTIONS
+    lineage: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @property
+    def topology(self) -> Topology:
+        """The network's widths."""
+        return Topology(len(self.feature_names), self.hidden, len(self.classes))
+
+    def verify(self) -> None:
+        """Derive every claimed number again. Returns nothing, or raises BundleError saying all that differs."""
+        derived = claims(self.topology, self.records, self.l2_regulariser)
+        differs = [
+            f"{name} is {getattr(self, name)!r} and should be {value!r}"
+            for name, value in derived.items()
+            if getattr(self, name) != value
+        ]
+        if self.objections != OBJECTIONS:
+            differs.append("the objections to the claim are not all there")
+        if len(self.feature_map.lower) != len(self.feature_names):
+            differs.append("there are other numbers of bounds than of feature names")
+        if differs:
+            raise BundleError("the certificate does not hold: " + "; ".join(differs))
+
+    def check_mechanism(self, mechanism: Mechanism, *, accept_unproven: bool) -> None:
+        """Refuse to serve this network with a proven mechanism, or without the owner's acceptance in so many words.
+
+        Raises NoCertificate saying what is missing and what would be needed.
+        """
+        if mechanism.status == "proven":
+            raise NoCertificate(
+                f"the mechanism {mechanism.name!r} needs a certificate: a proven bound on how far one record can move "
+                "the logits. There is none for this network: it is no minimiser of a strongly convex objective. "
+                "Train a certified head on the same records with 'dpserve train', or serve this network as the paper "
+                "does with --mechanism published --accept-unproven"
+            )
+        if not accept_unproven:
+            raise NoCertificate(
+                f"the mechanism {mechanism.name!r} is unproven: {OBJECTIONS[0]} "
+                "Say --accept-unproven to serve it all the same"
+            )
+
+    def public(self) -> dict[str, object]:
+        """Return what may be shown to clients, ready for JSON."""
+        return self.model_dump(mode="json", exclude={"weights_sha256", "lineage", "created", "records"})
+
+
+def claims(topology: Topology, records: int, l2_regulariser: float) -> dict[str, float]:
+    """The certificate's claimed numbers by name."""
+    claimed = claimed_sensitivities(topology, records, l2_regulariser=l2_regulariser)
+    return {
+        "claimed_lipschitz": claimed.lipschitz,
+        "claimed_weight_sensitivity": claimed.weights_l2,
+        "claimed_neuron_sensitivity": claimed.neuron,
+    }
