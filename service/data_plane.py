@@ -56,6 +56,7 @@ class DataPlane:
         """Serve `head`. largest_batch: the most rows of one request."""
         self.head = head
         self.mechanism = mechanism
+        self.cost = mechanism.cost
         self.largest_batch = largest_batch
         self._ledger = ledger
         self._randomness = randomness
@@ -131,7 +132,7 @@ class DataPlane:
             client=client,
             model=self.head.certificate.model_id,
             mechanism=self.mechanism.name,
-            cost=self.mechanism.cost,
+            cost=self.cost,
             rows=tuple(row.tobytes() for row in X),
             time=self._clock(),
             idempotency=idempotency,
@@ -162,7 +163,7 @@ class DataPlane:
         `queries_left` is what both accounts can pay for: a release needs the client's and the lineage's.
         """
         account, left = await self._accounts(client)
-        return account_report(account.tally, account.budget, price=self.mechanism.cost, lineage_left=left)
+        return account_report(account.tally, account.budget, price=self.cost, lineage_left=left)
 
     async def explained_budget(self, client: str) -> AccountExplanation:
         """Return the client's account and its explanation. Raises UnknownClient.
@@ -171,7 +172,7 @@ class DataPlane:
         the newest are kept, for only a paid release changes them.
         """
         account, left = await self._accounts(client)
-        asked = _Asked(frozenset(account.tally.items()), account.budget, self.mechanism.cost, left)
+        asked = _Asked(frozenset(account.tally.items()), account.budget, self.cost, left)
         return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, asked)
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
@@ -194,7 +195,7 @@ class DataPlane:
         return self.head.certificate.public() | {
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
-            "price_per_row": {"rho": float(self.mechanism.cost.rho), "losses": str(self.mechanism.cost)},
+            "price_per_row": {"rho": float(self.cost.rho), "losses": str(self.cost)},
             "largest_batch": self.largest_batch,
         }
 

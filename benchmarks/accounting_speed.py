@@ -1,0 +1,102 @@
+"""What accounting costs in time: pricing a request, reporting an account, explaining a million releases, planning.
+
+Each figure is the median over rounds on one core, after a first call that warms caches as a running service's are;
+`explain` is also timed without them. Run: python benchmarks/accounting_speed.py [--rounds 7]
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from accounting import explanation, planner, report
+from accounting.budgets import Budget, _belief, _epsilon
+from accounting.ledger import ChargeRequest
+from accounting.ledger.values import terms_of
+from accounting.losses import Cost
+from mechanisms.mechanism import priced
+
+DELTA = 1e-6
+RELEASES = 10**6
+ROW = b"\0" * 64
+
+
+def main() -> None:
+    """Print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    for what, seconds in measured(rounds).items():
+        print(f"{what:<58} {_readable(seconds)}")
+
+
+def measured(rounds: int) -> dict[str, float]:
+    """Return seconds for one call of each."""
+    cost = priced("gaussian", "noise-multiplier:20", 10).cost
+    budget = Budget.from_epsilon_delta(5, DELTA, "gaussian")
+    sample = planner.PublicSample.of_margins(np.linspace(-1, 5, 100), 10, 0.02)
+    whole = Budget.from_rho(1000, 1e-3, "gaussian")
+    return {
+        "price a request": _median(lambda: terms_of(cost).price * 10, rounds, 20_000),
+        "build and price a request": _median(lambda: _request(cost).price, rounds, 20_000),
+        "report an account whose state is new": _median(lambda: _report(budget, cost), rounds, 20),
+        f"explain {RELEASES:,} Gaussian releases": _median(lambda: _explain("gaussian:1000"), rounds, 3),
+        f"explain {RELEASES:,} Laplace releases": _median(lambda: _explain("laplace:10000"), rounds, 3),
+        f"explain {RELEASES:,} selections": _median(lambda: _explain("exponential:0.0001"), rounds, 3),
+        f"explain an account of {RELEASES:,} Gaussian releases": _median(
+            lambda: _account(whole, explanation.parse_release("gaussian:1000")), rounds, 3
+        ),
+        "explain 1,000 Laplace releases (numerical PLD)": _median(
+            lambda: explanation.explain({explanation.parse_release("laplace:100"): 1000}, DELTA), rounds, 1
+        ),
+        "accuracy of one mechanism at one price, 100 rows": _median(
+            lambda: planner.expected_accuracy("gaussian", 1e-3, sample), rounds, 3
+        ),
+    }
+
+
+def _request(cost: Cost) -> ChargeRequest:
+    return ChargeRequest(
+        lineage="digits", client="alice", model="m", mechanism="gaussian", cost=cost, rows=(ROW,), time=0.0
+    )
+
+
+def _report(budget: Budget, price: Cost) -> report.AccountReport:
+    _forget()
+    return report.account_report({price: 17}, budget, price=price)
+
+
+def _explain(release: str) -> explanation.Explanation:
+    _forget()
+    return explanation.explain({explanation.parse_release(release): RELEASES}, DELTA)
+
+
+def _account(budget: Budget, cost: Cost) -> explanation.AccountExplanation:
+    _forget()
+    return explanation.explain_account({cost: RELEASES}, budget, price=cost)
+
+
+def _forget() -> None:
+    _epsilon.cache_clear()
+    _belief.cache_clear()
+
+
+def _median(call: Callable[[], object], rounds: int, repeats: int) -> float:
+    call()
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        seconds.append((time.perf_counter() - start) / repeats)
+    return statistics.median(seconds)
+
+
+def _readable(seconds: float) -> str:
+    return f"{seconds * 1e6:8.2f} us" if seconds < 1e-3 else f"{seconds * 1e3:8.2f} ms"
+
+
+if __name__ == "__main__":
+    main()
