@@ -1,6 +1,7 @@
 """`dpserve explain`: what was released, by five analyses, for one person, and in plain words."""
 
 import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from accounting.ledger import Ledger
 from accounting.losses import Cost
 from dpserve.commands import options
 from dpserve.commands.lineages import chosen_lineage
+from dpserve.commands.plotting import plot_analyses
 
 
 def explain(
@@ -41,6 +43,9 @@ def explain(
     attack: Annotated[
         str | None,
         typer.Option("--attack", help="TPR:FPR of a membership attack: the epsilon it implies, and if it is possible."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the analyses' epsilon as the releases are made into FILE.png.")
     ] = None,
     client: Annotated[str | None, typer.Option("--client", help="Explain this client's account.")] = None,
     lineage: Annotated[
@@ -68,11 +73,12 @@ def explain(
             raise typer.BadParameter("explain releases, or an account of the ledger, not both")
         if delta is None:
             raise typer.BadParameter("is needed with --release", param_hint="--delta")
-        explained = explain_releases(
-            _counted(release, times or []), delta, epsilon=epsilon, attack=_rates(attack) if attack else None
-        )
+        releases = _counted(release, times or [])
+        explained = explain_releases(releases, delta, epsilon=epsilon, attack=_rates(attack) if attack else None)
+        if plot is not None:
+            plot_analyses(plot, releases, delta)
     elif client or lineage:
-        if delta is not None or times or epsilon is not None or attack:
+        if delta is not None or times or epsilon is not None or attack or plot:
             raise typer.BadParameter("an account has its own delta and releases: leave the other options out")
         location = options.ledger_location(ledger)
         explained = asyncio.run(_account(location, client, lineage, parse_release(price) if price else None))

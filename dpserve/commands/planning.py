@@ -143,20 +143,26 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
     if found.sensitivity is not None:
         console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
-    table = Table("mechanism", "composition", "noise multiplier", "rho per row", "queries", "accuracy", "serve with")
+    table = Table(
+        "mechanism", "composition", "noise multiplier", "rho per row", "queries", "accuracy", "serve at --price"
+    )
     for option in found.options:
         table.add_row(
             option.mechanism,
-            "filter (enforced)" if option.enforced else f"{option.composition}, fixed prices",
+            option.composition,
             "-" if option.noise_multiplier is None else f"{option.noise_multiplier:.4g}",
             f"{option.rho:.3g}",
             f"{option.queries:,}",
             "-" if option.accuracy is None else f"{option.accuracy:.4f}",
-            _served_with(option.mechanism, option.price, found.classes),
+            _served_at(option.mechanism, option.price, found.classes),
         )
     console.print(table, highlight=False)
-    if not found.options:
-        console.print("No mechanism can do that within the budget.")
+    console.print(
+        "'filter' is what the ledger enforces, whatever clients ask; 'basic' and 'advanced' say what those analyses "
+        "would buy for a number of rows and a price fixed in advance."
+        if found.options
+        else "No mechanism can do that within the budget."
+    )
     if found.accuracy_from is None:
         console.print("No accuracy is given: it takes --public rows, --margins, or --n before training.")
     else:
@@ -171,12 +177,12 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
 
 
-def _served_with(mechanism: str, price: str | None, classes: int) -> str:
-    """Return the options of `dpserve serve`, or why it would refuse them: asked of the mechanism itself."""
+def _served_at(mechanism: str, price: str | None, classes: int) -> str:
+    """Return the price for `dpserve serve`, or why it would be refused: asked of the mechanism itself."""
     if price is None:
         return ""
     try:
         priced(mechanism, price, classes)
     except ValueError as error:
         return f"not to be had: {error}"
-    return f"--mechanism {mechanism} --price {price}"
+    return price

@@ -1,18 +1,25 @@
-"""Plots of plans. matplotlib is the optional extra `plots`, imported when a plot is drawn and not before."""
+"""Plots of plans and of explanations.
 
-from collections.abc import Mapping
+matplotlib is the optional extra `plots`, imported when a plot is drawn and not before.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from accounting.analyses import ALL, side_by_side
 from accounting.budgets import Accepts, Budget
+from accounting.losses import Cost
 from accounting.planner import MECHANISMS, Plan, PublicSample, account_of, accuracy_by_queries
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _POINTS = 41
+_STEPS = 25
 _MOST_QUERIES = 1_000_000
 
 
@@ -21,12 +28,40 @@ def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicS
 
     Raises ValueError where matplotlib is missing or the file cannot be written.
     """
+    with _figure(path) as axes:
+        draw_accuracy(axes, budgets, sample, plan)
+
+
+def plot_analyses(path: Path, releases: Mapping[Cost, int], delta: float) -> None:
+    """Draw the epsilon of every analysis as the releases are made, in even proportion, from few to all of them.
+
+    Raises ValueError where matplotlib is missing or the file cannot be written.
+    """
+    shares = np.geomspace(1 / max(1, *releases.values(), 1), 1, _STEPS)
+    counts = [{cost: max(1, round(times * share)) for cost, times in releases.items()} for share in shares]
+    with _figure(path) as axes:
+        totals = [sum(made.values()) for made in counts]
+        found = [side_by_side(made, delta) for made in counts]
+        for name in ALL:
+            # None, where an analysis does not apply, becomes a gap.
+            axes.plot(totals, np.array([one[name].epsilon for one in found], dtype=np.float64), label=name)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("releases")
+        axes.set_ylabel(f"epsilon at delta = {delta:g}")
+        axes.set_title(", ".join(map(str, releases)), fontsize="medium")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+
+
+@contextmanager
+def _figure(path: Path) -> Iterator["Axes"]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError("plots need matplotlib: pip install 'dpserve[plots]'") from error
     figure = Figure(figsize=(6.4, 4.0), dpi=100, layout="constrained")
-    draw_accuracy(figure.add_subplot(), budgets, sample, plan)
+    yield figure.add_subplot()
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:

@@ -4,6 +4,7 @@ import json
 
 import httpx
 import pytest
+from matplotlib.image import imread
 
 from accounting.explanation import explain, parse_release
 
@@ -17,8 +18,10 @@ def test_releases_given_by_hand(run):
 
 def test_several_releases_as_a_table(run):
     arguments = ["--release", "gaussian:20", "--times", 200, "--release", "exponential:0.1,laplace:40", "--times", 3]
-    said = run("explain", *arguments, "--delta", 1e-6, "--epsilon", 2, "--attack", "0.9:0.05").stdout
+    others = ["--delta", 1e-6, "--epsilon", 2, "--attack", "0.9:0.05", "--plot", "analyses.png"]
+    said = run("explain", *arguments, *others).stdout
 
+    assert imread(run.folder / "analyses.png").ndim == 3
     assert "203 noisy results" in said
     assert "<- tightest" in said
     assert "delta at epsilon = 2" in said

@@ -46,7 +46,7 @@ def test_before_training(run):
 def test_a_table_says_how_to_serve(run):
     said = run(*BEFORE, "--mu", 0.5, "--delta", 1e-6).stdout
 
-    assert "--mechanism gaussian --price rho:0.000125" in said
+    assert "rho:0.000125" in said
     assert "laplace" not in said
     assert "No accuracy is given" in said
 
