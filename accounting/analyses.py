@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from accounting import conversions, domains
 from accounting.crossings import crossing
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import (
+    BoundedRangeLoss,
+    ClaimedLoss,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+)
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -71,13 +79,16 @@ Composition = Counter[PrivacyLoss]
 
 
 def composition_of(releases: Mapping[Cost, int]) -> Composition:
-    """Return the losses of `releases`, the number of releases at each cost, with how often each occurs."""
+    """Return the losses of `releases`, the number of releases at each cost, with how often each occurs.
+
+    A claimed loss counts as what is claimed: what is analysed is then a claim, too.
+    """
     losses: Composition = Counter()
     for cost, count in releases.items():
         if not 0 <= count <= MOST_RELEASES:
             raise ValueError(f"a number of releases must lie between 0 and {MOST_RELEASES:g}, not be {count}")
         for loss in cost.losses:
-            losses[loss] += count
+            losses[loss.claim if isinstance(loss, ClaimedLoss) else loss] += count
     return +losses
 
 

@@ -7,7 +7,8 @@ what it has seen so far: zCDP composes adaptively with privacy parameters chosen
 advance (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
 
 An account that accepts only Gaussian charges is converted by the exact Gaussian curve with mu^2 = 2 rho, any
-other by the zCDP conversion. The choice is made when the account is opened, never by looking at what was
+other by the zCDP conversion. An account that accepts unproven charges adds up claims: its figures are none of them
+bounds, and every report of it says so. The choice is made when the account is opened, never by looking at what was
 charged. Every conversion uses delta less the share reserved for the sampler (`accounting.sampling_error`), so
 the (epsilon, delta) stated hold for the noise as drawn.
 """
@@ -16,11 +17,23 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from accounting import conversions, domains, identifiability, picorho, sampling_error
+from accounting.losses import Cost
 
-Accepts = Literal["gaussian", "any"]
+Accepts = Literal["gaussian", "any", "unproven"]
+
+_PAYERS: dict[str, tuple[Accepts, ...]] = {
+    "gaussian": ("gaussian", "any", "unproven"),
+    "proven": ("any", "unproven"),
+    "unproven": ("unproven",),
+}
+
+
+def accepts_for(cost: Cost) -> Accepts:
+    """Return what the strictest account that pays for `cost` accepts."""
+    return _PAYERS[cost.standing][0]
 
 
 @dataclass(frozen=True)
@@ -37,8 +50,9 @@ class Budget:
     def __post_init__(self) -> None:
         """Refuse a budget that means nothing or that the sampler's reserve does not cover."""
         domains.require_delta(self.delta)
-        if self.accepts not in ("gaussian", "any"):
-            raise ValueError(f"an account accepts 'gaussian' or 'any' charges, not {self.accepts!r}")
+        if self.accepts not in get_args(Accepts):
+            kinds = ", ".join(map(repr, get_args(Accepts)))
+            raise ValueError(f"an account accepts {kinds} charges, not {self.accepts!r}")
         if not 0 <= self.picorho <= picorho.LARGEST:
             raise ValueError(f"a budget must lie between 0 and {picorho.LARGEST} picorho, not be {self.picorho}")
         self._check_reserve(self.picorho)
@@ -102,6 +116,10 @@ class Budget:
             return cls.from_mu(identifiability.gaussian_mu_of_advantage(ideal), delta)
         return cls.from_rho(identifiability.zcdp_rho_of_advantage(ideal), delta, accepts)
 
+    def pays_for(self, cost: Cost) -> bool:
+        """Return whether an account with this budget accepts charges of this cost."""
+        return self.accepts in _PAYERS[cost.standing]
+
     def epsilon_at(self, spent_picorho: int) -> float:
         """Return the tightest valid epsilon at `delta` of that many picorho under `accepts`, rounded up."""
         self._check_reserve(spent_picorho)
@@ -114,11 +132,15 @@ class Budget:
         P(A) - r <= 1 - f(e^-t P(A)) gives the ideal log-odds at delta less the reserve r, and ln(delta/(delta -
         r)) on top.
         """
+        if self.accepts == "unproven":
+            return 1.0
         self._check_reserve(spent_picorho)
         return _belief(spent_picorho, self.accepts, self.delta)
 
     def advantage_at(self, spent_picorho: int) -> float:
         """Return the greatest TPR - FPR of any membership attack: that of the ideal noise, and the reserve."""
+        if self.accepts == "unproven":
+            return 1.0
         self._check_reserve(spent_picorho)
         rho = _rho(spent_picorho)
         if self.accepts == "gaussian":

@@ -7,7 +7,7 @@ cannot differ; `explain` does the same for releases given by hand. Every number 
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -72,6 +72,10 @@ class TheoremReading(_Frozen):
 class Explanation(_Frozen):
     """The explanation of one account, or of releases given by hand."""
 
+    status: Annotated[
+        Literal["proven", "unproven"],
+        Field(description="unproven: some cost is only claimed, and every figure here holds only if the claim does"),
+    ]
     delta: float
     releases: tuple[Release, ...]
     rho: Annotated[float, Field(description="zCDP rho of all releases together, rounded up, at most 1e12")]
@@ -179,7 +183,9 @@ def _explain(
     composition, rho = composition_and_rho(releases)
     epsilon = side_by_side.epsilon
     meaning = identifiability_of(composition, rho, epsilon, delta, ideal_delta)
+    proven = all(cost.is_proven for cost, times in releases.items() if times)
     return Explanation(
+        status="proven" if proven else "unproven",
         delta=delta,
         releases=tuple(Release(losses=str(cost), times=times) for cost, times in releases.items()),
         rho=rho,
@@ -197,8 +203,14 @@ def _explain(
         identifiability=meaning,
         attack_power=attack_power(composition, rho, epsilon, delta, ideal_delta),
         published_theorems=_theorems(composition, ideal_delta),
-        in_plain_words=_in_plain_words(side_by_side, meaning, delta, account),
+        in_plain_words=("" if proven else _UNPROVEN) + _in_plain_words(side_by_side, meaning, delta, account),
     )
+
+
+_UNPROVEN = (
+    "UNPROVEN: some of these results come from a mechanism whose privacy is claimed and not proven, so that nothing "
+    "is promised about any record. What follows would hold if the claim did. "
+)
 
 
 def _theorems(composition: Composition, delta: float) -> tuple[TheoremReading, ...]:

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from accounting import picorho
 
@@ -35,7 +35,9 @@ class PrivacyLoss(ABC):
         """The epsilon of pure differential privacy, or infinity."""
 
     def __post_init__(self) -> None:
-        """Refuse a parameter that describes no loss."""
+        """Refuse a parameter that describes no loss; hold it as a float, so that equal losses have equal texts."""
+        for field in fields(self):
+            object.__setattr__(self, field.name, float(getattr(self, field.name)))
         for parameter in self.parameters:
             if not (math.isfinite(parameter) and parameter > 0):
                 raise ValueError(f"the parameter of a {self.kind} loss must be positive and finite, not {parameter}")
@@ -166,8 +168,67 @@ class SubsampledGaussianLoss(PrivacyLoss):
         return math.inf
 
 
+@dataclass(frozen=True)
+class ClaimedLoss(PrivacyLoss):
+    """What somebody claims and nobody proved. It is charged as claimed, and only to accounts opened for it."""
+
+    @property
+    @abstractmethod
+    def claim(self) -> PrivacyLoss:
+        """The loss that is claimed."""
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """The claim's."""
+        return self.claim.parameters
+
+    @property
+    def rho(self) -> Fraction:
+        """The claim's."""
+        return self.claim.rho
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The claim's."""
+        return self.claim.pure_epsilon
+
+
+@dataclass(frozen=True)
+class ClaimedGaussianLoss(ClaimedLoss):
+    """A claim of mu-GDP."""
+
+    kind: ClassVar[str] = "claimed-gaussian"
+    mu: float
+
+    @property
+    def claim(self) -> PrivacyLoss:
+        """mu-GDP."""
+        return GaussianLoss(self.mu)
+
+
+@dataclass(frozen=True)
+class ClaimedLaplaceLoss(ClaimedLoss):
+    """A claim of epsilon-DP by Laplace noise."""
+
+    kind: ClassVar[str] = "claimed-laplace"
+    epsilon: float
+
+    @property
+    def claim(self) -> PrivacyLoss:
+        """epsilon-DP."""
+        return LaplaceLoss(self.epsilon)
+
+
 _KINDS: dict[str, type[PrivacyLoss]] = {
-    loss.kind: loss for loss in (GaussianLoss, LaplaceLoss, BoundedRangeLoss, SubsampledGaussianLoss)
+    loss.kind: loss
+    for loss in (
+        GaussianLoss,
+        LaplaceLoss,
+        BoundedRangeLoss,
+        SubsampledGaussianLoss,
+        ClaimedGaussianLoss,
+        ClaimedLaplaceLoss,
+    )
 }
 
 
@@ -210,6 +271,18 @@ class Cost:
     def is_gaussian(self) -> bool:
         """Whether the exact Gaussian curve describes it: every loss is Gaussian."""
         return all(isinstance(loss, GaussianLoss) for loss in self.losses)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether every loss is proved, rather than claimed."""
+        return not any(isinstance(loss, ClaimedLoss) for loss in self.losses)
+
+    @property
+    def standing(self) -> Literal["gaussian", "proven", "unproven"]:
+        """What an account must accept to pay for it."""
+        if not self.is_proven:
+            return "unproven"
+        return "gaussian" if self.is_gaussian else "proven"
 
     def __str__(self) -> str:
         """Return the cost as text that `Cost.parse` reads back exactly."""

@@ -5,7 +5,7 @@ is derived from the same picorho that the ledger adds up.
 """
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -71,6 +71,10 @@ class AccountReport(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     accepts: Annotated[Accepts, Field(description="which charges the account accepts")]
+    status: Annotated[
+        Literal["proven", "unproven"],
+        Field(description="unproven: the account may have paid for a mechanism whose cost is only claimed"),
+    ]
     analysis: Annotated[str, Field(description="the analysis behind every epsilon and bound of this report")]
     delta: Annotated[float, Field(gt=0, lt=1, description="the delta of every epsilon in this report")]
     limit: Amount
@@ -93,6 +97,7 @@ class AccountReport(BaseModel):
 ANALYSES: Mapping[Accepts, str] = {
     "gaussian": "exact Gaussian curve (mu-GDP filter)",
     "any": "zero-concentrated differential privacy (zCDP filter)",
+    "unproven": "claims added up as if they were zCDP: unproven, no bound",
 }
 
 
@@ -112,8 +117,9 @@ def account_report(
     client's account, the picorho left in its lineage's, which pays for every release as well and so limits
     `queries_left`. Raises ValueError for a loss that the account does not accept.
     """
-    if budget.accepts == "gaussian" and not all(cost.is_gaussian for cost, count in spent.items() if count):
-        raise ValueError("a charge is not Gaussian, and the account accepts only Gaussian charges")
+    for cost, count in spent.items():
+        if count and not budget.pays_for(cost):
+            raise ValueError(f"the account accepts {budget.accepts!r} charges, and {str(cost)!r} is none")
     return report_at(spent_picorho(spent), budget, price=price, lineage_left=lineage_left)
 
 
@@ -126,6 +132,7 @@ def report_at(amount: int, budget: Budget, *, price: Cost | None, lineage_left: 
     row = price.picorho if price is not None else 0
     return AccountReport(
         accepts=budget.accepts,
+        status="unproven" if budget.accepts == "unproven" else "proven",
         analysis=ANALYSES[budget.accepts],
         delta=budget.delta,
         limit=limit,

@@ -8,6 +8,7 @@ import sys
 import typer
 
 from dpserve.commands import bundles, clients, demonstration, explaining, ledger, lineages, planning, serving
+from training.reproduction import command as reproduction
 
 app = typer.Typer(
     name="dpserve",
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("train")(bundles.train)
+app.command("train-published")(bundles.train_published)
 app.command("inspect")(bundles.inspect)
 app.command("plan")(planning.plan)
 app.command("explain")(explaining.explain)
@@ -26,6 +28,7 @@ app.command("demo")(demonstration.demo)
 app.add_typer(clients.app, name="clients")
 app.add_typer(lineages.app, name="lineage")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(reproduction.app, name="reproduce")
 
 
 def main() -> None:

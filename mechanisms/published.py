@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss, Cost
 from mechanisms.randomness import Randomness, Words
 
 Floats = NDArray[np.float64]
@@ -78,7 +78,9 @@ class Published:
     @property
     def cost(self) -> Cost:
         """What the source claims for one release: a claim, not a bound."""
-        return Cost((LaplaceLoss(self.epsilon) if self.noise == "laplace" else GaussianLoss(self.epsilon),))
+        return Cost(
+            (ClaimedLaplaceLoss(self.epsilon) if self.noise == "laplace" else ClaimedGaussianLoss(self.epsilon),)
+        )
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return one answer (n, C) for each row of logits (n, C).

@@ -25,9 +25,13 @@ from mechanisms.randomness import Randomness
 from service.errors import InvalidRows, UnknownModel
 from service.fault_points import pass_point
 from training.bundle import CertifiedHead
+from training.published.bundle import PublishedNetwork
 
 Floats = NDArray[np.float64]
 Clock = Callable[[], float]
+
+ServedModel = CertifiedHead | PublishedNetwork
+"""What can be served: the second only by a mechanism that is unproven itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,7 @@ class DataPlane:
 
     def __init__(
         self,
-        head: CertifiedHead,
+        head: ServedModel,
         mechanism: Mechanism,
         ledger: Ledger,
         randomness: Randomness,

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from accounting.budgets import Budget
+from accounting.budgets import Budget, accepts_for
 from accounting.ledger import Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness, SystemRandomness
-from service.data_plane import DataPlane
+from service.data_plane import DataPlane, ServedModel
 from service.http.app import create_app
 from service.http.impatience import impatient_protocol
-from training.bundle import CertifiedHead
 
 
 @dataclass(frozen=True)
@@ -94,10 +93,11 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> L
 
 def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
     """Raise CannotServe if the lineage's account could never pay for one row."""
-    if account.budget.accepts == "gaussian" and not mechanism.cost.is_gaussian:
+    if not account.budget.pays_for(mechanism.cost):
         raise CannotServe(
-            f"the lineage {account.lineage} pays for Gaussian noise only, and {mechanism.name!r} is not: serve "
-            "--mechanism gaussian, or give the lineage a budget that accepts any before its first answer"
+            f"the lineage {account.lineage} accepts {account.budget.accepts!r} charges only, and {mechanism.name!r} "
+            f"costs {str(mechanism.cost)!r}: serve another mechanism, or change the lineage's budget to one that "
+            f"--accepts {accepts_for(mechanism.cost)}"
         )
     if mechanism.cost.picorho > account.budget.picorho:
         raise CannotServe(
@@ -107,7 +107,7 @@ def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
 
 
 async def serve(
-    head: CertifiedHead,
+    head: ServedModel,
     mechanism: Mechanism,
     ledger: Ledger,
     listening: socket.socket,

@@ -40,7 +40,9 @@ local function set_budget(keys, args)
   if not account then
     return {'unknown'}
   end
-  if args[6] == 'gaussian' and account.accepts ~= 'gaussian' and redis.call('EXISTS', keys[5]) == 1 then
+  local stricter = (args[6] == 'gaussian' and account.accepts ~= 'gaussian')
+    or (args[6] ~= 'unproven' and account.accepts == 'unproven')
+  if stricter and redis.call('EXISTS', keys[5]) == 1 then
     return {'too-late'}
   end
   redis.call('HSET', keys[4], 'limit', text(amount(args[5])), 'accepts', args[6], 'delta', args[7])

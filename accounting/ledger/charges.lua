@@ -150,7 +150,8 @@ local function read_account(key)
 end
 
 local function refusal(scope, account, request, total)
-  if account.accepts == 'gaussian' and request.kind ~= 'gaussian' then
+  if (account.accepts == 'gaussian' and request.kind ~= 'gaussian')
+    or (account.accepts ~= 'unproven' and request.kind == 'unproven') then
     return {'not-accepted', scope}
   end
   if account.spent + total > account.limit then

@@ -75,6 +75,7 @@ class EmbeddedStore:
             raise ValueError("this store is open already")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_private()
             with self._alone("start.lock"):
                 self._find_or_start()
                 self._users = self._lock_file("users.lock")
@@ -92,6 +93,14 @@ class EmbeddedStore:
             self._users = None
             if self._is_free("users.lock"):
                 self._shut_down()
+
+    def _check_private(self) -> None:
+        found = self.folder.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise EmbeddedStoreFailed(
+                f"the ledger's folder {self.folder} must belong to you and be closed to others; "
+                f"set `chmod 700 {self.folder}`"
+            )
 
     def _find_or_start(self) -> None:
         server_lock = self._lock_file("server.lock")
@@ -119,19 +128,21 @@ class EmbeddedStore:
         words = [str(binary)]
         for name, value in _settings(self.folder, path).items():
             words += [f"--{name}", value]
-        inherited = 8 if server_lock == 9 else 9
+        # Above every descriptor that the actions below write to, whichever of them were free when it was opened.
+        held = fcntl.fcntl(server_lock, fcntl.F_DUPFD_CLOEXEC, 10)
         self._server_pid = os.posix_spawn(
             binary,
             words,
             {"LC_ALL": "C", "PATH": os.defpath},
             file_actions=[
+                (os.POSIX_SPAWN_DUP2, held, 9),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
-                (os.POSIX_SPAWN_DUP2, server_lock, inherited),
             ],
             setsid=True,  # an interrupt from the terminal must not reach it before its users have drained
         )
+        os.close(held)
         if not self._answers(while_running=True):
             if self._child_lives():
                 self._kill()

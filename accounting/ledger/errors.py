@@ -38,13 +38,13 @@ class BudgetExhausted(LedgerRefusal):
 
 
 class MechanismNotAccepted(LedgerRefusal):
-    """An account whose budget was converted by the Gaussian curve is asked to pay for another privacy loss."""
+    """An account is asked to pay for a privacy loss of a kind that its budget was not converted for."""
 
     def __init__(self, scope: Scope, cost: str) -> None:
         """`cost` is the refused cost, as text."""
         self.scope = scope
         self.cost = cost
-        super().__init__(f"the {scope}'s account accepts only Gaussian charges, and {cost!r} is not Gaussian")
+        super().__init__(f"the {scope}'s account does not pay for {cost!r}: its owner said what it accepts")
 
 
 class IdempotencyConflict(LedgerRefusal):

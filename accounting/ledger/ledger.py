@@ -13,7 +13,7 @@ compute, settle, send what settling returned. Promises:
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,7 +21,7 @@ from typing import Self
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts
 from accounting.ledger.embedded import EmbeddedStore
-from accounting.ledger.errors import LedgerRefusal, RowNotCharged
+from accounting.ledger.errors import LedgerRefusal, LedgerUnavailable, RowNotCharged
 from accounting.ledger.micro_batches import MicroBatches
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Charge, ChargeRequest, Quote
@@ -104,7 +104,15 @@ class Ledger(Accounts):
                 yield ledger
             return
         embedded = EmbeddedStore(Path(store))
-        await asyncio.to_thread(embedded.open)
+        opening = asyncio.ensure_future(asyncio.to_thread(embedded.open))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped, and what it starts must not be left behind.
+            with suppress(LedgerUnavailable):
+                await opening
+                await asyncio.to_thread(embedded.close)
+            raise
         try:
             async with cls.open(
                 embedded.url,

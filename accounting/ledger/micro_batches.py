@@ -18,7 +18,8 @@ class MicroBatches(Generic[Asked, Got]):
 
     `send` returns one result for each request, in order; a result that is an exception is raised to the one
     who asked, and an exception that `send` raises to everyone in the batch. `weight` says how heavy a request
-    is; a batch holds at most `capacity` of it, or one request that is heavier.
+    is; a batch holds at most `capacity` of it, or one request that is heavier. An exception of `send` is also
+    raised to everyone who is still waiting: nothing of theirs was sent.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class MicroBatches(Generic[Asked, Got]):
     async def submit(self, request: Asked) -> Got:
         """Send `request` with the next batch and return its result.
 
-        Cancelling the caller does not take back what was sent.
+        Cancelling the caller takes back what was not sent yet, and nothing else.
         """
         result: asyncio.Future[Got] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, result))
@@ -55,9 +56,14 @@ class MicroBatches(Generic[Asked, Got]):
         try:
             while self._waiting:
                 batch = self._next_batch()
+                if not batch:
+                    continue
                 try:
                     results = await self._send([request for request, _ in batch])
                 except Exception as error:  # noqa: BLE001 - it is passed on to everyone who asked
+                    # Whoever waits would wait for the same failure, one deadline after the other.
+                    batch += self._waiting
+                    self._waiting.clear()
                     results = [error] * len(batch)
                 except BaseException:  # the loop is being shut down
                     for _, result in (*batch, *self._waiting):
@@ -75,8 +81,14 @@ class MicroBatches(Generic[Asked, Got]):
             self._sending = None
 
     def _next_batch(self) -> list[tuple[Asked, asyncio.Future[Got]]]:
-        batch = [self._waiting.popleft()]
-        room = self._capacity - self._weight(batch[0][0])
-        while self._waiting and (room := room - self._weight(self._waiting[0][0])) >= 0:
-            batch.append(self._waiting.popleft())
+        batch: list[tuple[Asked, asyncio.Future[Got]]] = []
+        room = self._capacity
+        while self._waiting:
+            request, result = self._waiting[0]
+            if not result.cancelled():
+                room -= self._weight(request)
+                if batch and room < 0:
+                    break
+                batch.append((request, result))
+            self._waiting.popleft()
         return batch

@@ -199,7 +199,7 @@ class Store:
             raise self._unavailable(error) from error
 
     async def _unsafe_settings(self, exchange: Exchange) -> list[str]:
-        names = ("appendonly", "appendfsync", "maxmemory-policy")
+        names = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
         try:
             found = _settings(await exchange(("CONFIG", "GET", *names)))
         except refused.ResponseError as error:
@@ -212,6 +212,8 @@ class Store:
             "appendonly": ("yes",),
             "appendfsync": ("always", "everysec"),
             "maxmemory-policy": ("noeviction",),
+            # While the file is rewritten, `yes` acknowledges charges that no disk has seen.
+            "no-appendfsync-on-rewrite": ("no",),
         }
         return [
             f"the ledger's store has `{name} {found.get(name, '')}`; set `{name} {values[0]}`"

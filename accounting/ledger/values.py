@@ -56,7 +56,8 @@ class Terms:
 
     text: str
     price: int
-    is_gaussian: bool
+    standing: str
+    """What an account must accept to pay for it: see `Cost.standing`."""
 
 
 @lru_cache(maxsize=256)
@@ -69,7 +70,7 @@ def terms_of(cost: Cost) -> Terms:
     text = str(cost)
     if Cost.parse(text) != cost:
         raise ValueError(f"the cost {text!r} does not read back as itself")
-    return Terms(text, cost.picorho, cost.is_gaussian)
+    return Terms(text, cost.picorho, cost.standing)
 
 
 def row_id(client: str, model: str, mechanism: str, cost: Cost, row: bytes) -> bytes:

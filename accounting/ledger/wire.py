@@ -7,7 +7,7 @@ function touches is handed to it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import Any, cast
 
 from accounting.budgets import Accepts, Budget
 from accounting.ledger import chain
@@ -171,7 +171,7 @@ def charge_call(
             request.model,
             request.mechanism,
             request.terms.text,
-            "gaussian" if request.terms.is_gaussian else "other",
+            request.terms.standing,
             request.terms.price,
             repr(request.time),
             idempotency.key if idempotency else "",
@@ -358,7 +358,7 @@ def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def _budget(fields: dict[bytes, bytes]) -> Budget:
-    accepts: Accepts = "gaussian" if fields[b"accepts"] == b"gaussian" else "any"
+    accepts = cast(Accepts, fields[b"accepts"].decode())  # which Budget checks
     return Budget(int(fields[b"limit"]), accepts, float(fields[b"delta"]))
 
 

@@ -20,6 +20,7 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import check_lineage_name, lineage_of, owner_key
+from training.published.bundle import is_published, load_published, save_published
 from training.recipe import DEFAULT_TOLERANCE, Recipe
 
 
@@ -81,11 +82,7 @@ def train(
     recipe = Recipe(
         name or out.resolve().name, _feature_map(features, shared, random_features, bandwidth, seed), lam, tolerance
     )
-    lineage_name = (
-        check_lineage_name(lineage)
-        if lineage is not None
-        else lineage_of(records, owner_key(state_folder() / "lineage.key"))
-    )
+    lineage_name = _lineage(records, lineage)
     if out.exists():
         raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
     head = train_with_progress(records, recipe, lineage_name)
@@ -94,11 +91,56 @@ def train(
     Console().print(f"Wrote the bundle {out}. Next: dpserve serve {out} --epsilon 3 --delta 1e-6", highlight=False)
 
 
+def train_published(
+    data: Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")],
+    out: Annotated[Path, typer.Option(help="The bundle: a new folder.")],
+    classes: Annotated[str | None, typer.Option(help="The class names, separated by commas.")] = None,
+    bounds: Annotated[list[str] | None, typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one.")] = None,
+    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
+    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
+    clip: Annotated[bool, typer.Option("--clip", help="Draw values beyond the bounds back to them.")] = False,
+    where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
+    hidden: Annotated[list[int] | None, typer.Option(help="A hidden layer's width; repeatable. [default: 128]")] = None,
+    alpha: Annotated[float, typer.Option(help="The strength of the convexified loss.")] = 1.0,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the records.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and the order of the records.")] = 0,
+    lineage: Annotated[str | None, typer.Option(help="Your own name for the lineage.")] = None,
+    name: Annotated[str | None, typer.Option(help="The model's public name. [default: the folder's]")] = None,
+) -> None:
+    """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
+    records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
+    if out.exists():
+        raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
+    # Training a deep network needs torch, which nothing else here does.
+    try:
+        from training.published.train import train_published as train_network
+    except ModuleNotFoundError as error:
+        raise TrainingError("this needs PyTorch: pip install 'dpserve[torch]'") from error
+
+    network = train_network(
+        records,
+        name or out.resolve().name,
+        _lineage(records, lineage),
+        hidden=tuple(hidden or [128]),
+        alpha=alpha,
+        epochs=epochs,
+        seed=seed,
+    )
+    certificate = save_published(out, network)
+    lines = (f"Wrote the bundle {out}: {certificate.status}.", *certificate.objections)
+    Console().print("\n - ".join(lines), highlight=False)
+
+
 def inspect(
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
 ) -> None:
     """Derive every number of a bundle's certificate again: prints it and "verified", or says what differs."""
+    if is_published(bundle):
+        unproven = load_published(bundle).certificate
+        typer.echo(unproven.model_dump_json(indent=2))
+        typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
+        return
     certificate = load_bundle(bundle).certificate
     if as_json:
         typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
@@ -142,6 +184,12 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         table.add_row(what, value)
     console.print(table, highlight=False)
     console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
+
+
+def _lineage(records: Records, given: str | None) -> str:
+    if given is not None:
+        return check_lineage_name(given)
+    return lineage_of(records, owner_key(state_folder() / "lineage.key"))
 
 
 def _read(

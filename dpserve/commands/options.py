@@ -3,7 +3,7 @@
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 from platformdirs import user_state_path
@@ -58,7 +58,7 @@ AcceptsOption = Annotated[
     typer.Option(
         "--accepts",
         help="'gaussian': pays for Gaussian noise only, which buys more of it for the same epsilon; 'any': pays "
-        "for every mechanism.",
+        "for every proven mechanism; 'unproven': for claims as well.",
     ),
 ]
 AcceptsWhatIsNeeded = Annotated[
@@ -110,9 +110,9 @@ class BudgetWords:
         """Return the budget, rounded down. Raises BadParameter unless just one word is given, and ValueError for
         a number that means nothing, naming the valid range.
         """
-        if accepts not in ("gaussian", "any"):
-            raise typer.BadParameter("must be 'gaussian' or 'any'", param_hint="--accepts")
-        kind: Accepts = "gaussian" if accepts == "gaussian" else "any"
+        if accepts not in get_args(Accepts):
+            raise typer.BadParameter("must be 'gaussian', 'any' or 'unproven'", param_hint="--accepts")
+        kind = cast(Accepts, accepts)
         given = [name for name, value in asdict(self).items() if value is not None and name != "delta"]
         if len(given) != 1 or self.delta is None:
             raise typer.BadParameter(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from accounting.budgets import accepts_for
 from accounting.ledger import REMEMBERED_ROWS, Ledger
 from dpserve.commands import options
 from mechanisms.mechanism import priced
@@ -20,6 +21,7 @@ from service.run import (
 )
 from service.run import serve as run_service
 from training.bundle import load_bundle
+from training.published.bundle import PublishedNetwork, is_published, load_published
 
 
 def serve(
@@ -67,8 +69,10 @@ def serve(
     needed the first time, and refused if they differ from what the account has.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    head = load_bundle(bundle)
+    head = load_published(bundle) if is_published(bundle) else load_bundle(bundle)
     chosen = priced(mechanism, price, len(head.certificate.classes))
+    if isinstance(head, PublishedNetwork):
+        head.certificate.check_mechanism(chosen, accept_unproven=accept_unproven)
     if chosen.status != "proven" and not accept_unproven:
         raise CannotServe(
             f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and for "
@@ -77,7 +81,7 @@ def serve(
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
-    budget = words.budget_if_given(accepts or ("gaussian" if chosen.cost.is_gaussian else "any"))
+    budget = words.budget_if_given(accepts or accepts_for(chosen.cost))
     settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
 
     async def run() -> None:

@@ -97,7 +97,7 @@ def test_nothing_spent_says_nothing(delta: float, accepts: Accepts) -> None:
         (lambda: Budget.from_posterior_belief(0.5001, 1e-6, "any"), r"must be above 0\.500244"),
         (lambda: Budget.from_advantage(1, 1e-6, "any"), "the membership advantage must lie strictly between"),
         (lambda: Budget.from_rho(1, 1e-18, "any"), "delta must be at least 1.65e-15 for a budget of 1 rho"),
-        (lambda: Budget(1, "both", 1e-6), "an account accepts 'gaussian' or 'any' charges"),  # type: ignore[arg-type]
+        (lambda: Budget(1, "both", 1e-6), "an account accepts 'gaussian', 'any', 'unproven' charges"),  # type: ignore[arg-type]
         (lambda: Budget(-1, "any", 1e-6), "a budget must lie between 0 and"),
         (lambda: Budget(2**53, "any", 1e-6), "a budget must lie between 0 and"),
     ],

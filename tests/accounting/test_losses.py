@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from accounting.losses import (
     BoundedRangeLoss,
+    ClaimedGaussianLoss,
+    ClaimedLaplaceLoss,
+    ClaimedLoss,
     Cost,
     GaussianLoss,
     LaplaceLoss,
@@ -48,7 +51,7 @@ def test_the_charge_is_the_price_rounded_up(cost: Cost) -> None:
         ("gaussian:1:2", "is written gaussian:MU"),
         ("sgm:1", "is written sgm:NOISE_MULTIPLIER:SAMPLING_RATE"),
         ("sgm:1:1.5", "the sampling rate must lie above 0 and be at most 1"),
-        ("poisson:1", "unknown privacy loss 'poisson'; known are exponential, gaussian, laplace, sgm"),
+        ("poisson:1", "unknown privacy loss 'poisson'; known are claimed-gaussian, .*, exponential, gaussian"),
         ("laplace:-1", "must be positive and finite"),
         ("laplace:nan", "must be positive and finite"),
         ("laplace:x", "must be numbers"),
@@ -81,3 +84,27 @@ def test_bounded_range_two_point_laws_stay_within_rho(epsilon: float, ends: floa
     terms = [likely * math.exp((order - 1) * t), (1 - likely) * math.exp((order - 1) * (t - epsilon))]
 
     assert math.log(sum(terms)) / (order - 1) <= order * float(BoundedRangeLoss(epsilon).rho) * (1 + 1e-6) + 1e-9
+
+
+def test_equal_costs_have_equal_texts():
+    assert str(Cost((GaussianLoss(1),))) == str(Cost((GaussianLoss(1.0),)))
+    assert str(Cost((GaussianLoss(np.float64(0.5)),))) == "gaussian:0.5"
+
+
+@pytest.mark.parametrize(
+    ("losses", "standing"),
+    [
+        ((), "gaussian"),
+        ((GaussianLoss(0.1),), "gaussian"),
+        ((GaussianLoss(0.1), LaplaceLoss(0.1)), "proven"),
+        ((GaussianLoss(0.1), ClaimedGaussianLoss(0.1)), "unproven"),
+        ((ClaimedLaplaceLoss(0.1),), "unproven"),
+    ],
+)
+def test_a_claim_is_charged_as_claimed_and_never_as_proven(losses, standing):
+    cost = Cost(losses)
+    assert cost.standing == standing
+    assert Cost.parse(str(cost)) == cost
+    claims = Cost(tuple(loss.claim if isinstance(loss, ClaimedLoss) else loss for loss in losses))
+    assert cost.picorho == claims.picorho
+    assert cost.pure_epsilon == claims.pure_epsilon

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.budgets import Accepts, Budget
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 from accounting.report import account_report, report_at
 
 GAUSSIAN = Cost((GaussianLoss(0.05),))
@@ -57,7 +57,7 @@ def test_without_a_price_no_queries_are_promised() -> None:
 
 
 def test_a_charge_that_the_account_does_not_accept_is_refused() -> None:
-    with pytest.raises(ValueError, match="accepts only Gaussian charges"):
+    with pytest.raises(ValueError, match="accepts 'gaussian' charges"):
         account_report({LAPLACE: 1}, Budget.from_mu(1, 1e-6), price=None)
     with pytest.raises(ValueError, match="must not be negative"):
         account_report({GAUSSIAN: -1}, Budget.from_mu(1, 1e-6), price=None)
@@ -69,3 +69,13 @@ def test_importing_the_report_loads_nothing_heavy() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert not {"dp_accounting", "scipy.stats", "scipy.optimize", "pandas", "torch"} & set(loaded)
+
+
+def test_an_account_of_claims_bounds_nothing():
+    spent = {Cost((ClaimedGaussianLoss(0.1),)): 3}
+    for accepts in ("gaussian", "any"):
+        with pytest.raises(ValueError, match=r"claimed-gaussian:0.1' is none"):
+            account_report(spent, Budget.from_rho(1.0, 1e-6, accepts), price=None)
+    report = account_report(spent, Budget.from_rho(1.0, 1e-6, "unproven"), price=None)
+    assert report.status == "unproven"
+    assert report.membership_advantage_bound.now == report.posterior_belief_bound.now == 1

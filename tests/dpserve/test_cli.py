@@ -115,7 +115,7 @@ def test_what_could_never_answer_is_not_served(run, bundle):
     assert "more than the whole budget" in run.fails("serve", bundle, *budget, "--price", "rho:0.5")
     run("lineage", "set-budget", bundle, "--rho", 0.1, "--delta", 1e-6)
     said = run.fails("serve", bundle, "--port", 0, "--mechanism", "laplace", "--price", "epsilon:0.1")
-    assert "pays for Gaussian noise only" in said
+    assert "accepts 'gaussian' charges only" in said
 
 
 def test_accounts_accept_what_the_mechanism_needs(run, bundle):
@@ -133,6 +133,44 @@ def test_accounts_accept_what_the_mechanism_needs(run, bundle):
 def test_the_published_mechanism_is_served_only_when_accepted(run, bundle):
     arguments = (bundle, "--port", 0, "--rho", 0.1, "--delta", 1e-6, "--mechanism", "published")
     assert "--accept-unproven" in run.fails("serve", *arguments)
+
+
+def test_a_published_network_is_served_as_unproven_or_not_at_all(run):
+    run(
+        "train-published",
+        "--label",
+        "ok",
+        "--classes",
+        "no,yes",
+        "--ignore",
+        "id",
+        "--data",
+        "own.csv",
+        "--epochs",
+        2,
+        "--out",
+        "net",
+        "--bounds",
+        "age=0:120",
+        "--bounds",
+        "income=0:1e6",
+    )
+    assert json.loads(run("inspect", "net").stdout)["status"] == "unproven"
+    budget = ("--epsilon", 50, "--delta", 1e-5, "--port", 0)
+    assert "needs a certificate" in run.fails("serve", "net", *budget)
+    published = (*budget, "--mechanism", "published", "--price", "epsilon:1")
+    assert "--accept-unproven" in run.fails("serve", "net", *published)
+    process, address = run.start("net", *published, "--accept-unproven")
+    key = run("clients", "add", "alice", "--epsilon", 9, "--delta", 1e-5).stdout.strip()
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.post(f"{address}/predict", json={"instances": [[30, 5000]]}, headers=headers).json()
+    report = httpx.get(f"{address}/budget", headers=headers).json()
+    page = httpx.get(f"{address}/models/net").json()
+    statuses = (answer["receipt"], answer["budget"], report, report["explanation"], page)
+    assert {each["status"] for each in statuses} == {"unproven"}
+    assert report["membership_advantage_bound"] == {"now": 1, "when_spent": 1}
+    process.terminate()
+    process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting.losses import GaussianLoss, LaplaceLoss
+from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss
 from mechanisms.published import Noise, Published, probability_sensitivity, sampling_probabilities, softmax
 
 
@@ -51,12 +51,12 @@ def test_the_parts_compose_to_no_more_than_the_claim(classes: int, epsilon: floa
     part = Fraction(laplace.epsilon_neuron)
     assert (2 * classes + 1) * part <= Fraction(epsilon)
     assert float((2 * classes + 1) * part) == pytest.approx(epsilon)
-    assert laplace.cost.losses == (LaplaceLoss(epsilon),)
+    assert laplace.cost.losses == (ClaimedLaplaceLoss(epsilon),)
     gaussian = Published(classes, epsilon, "gaussian")
     part = Fraction(gaussian.epsilon_neuron)
     assert (4 * classes + 1) * part**2 <= Fraction(epsilon) ** 2
     assert float((4 * classes + 1) * part**2) == pytest.approx(epsilon**2)
-    assert gaussian.cost.losses == (GaussianLoss(epsilon),)
+    assert gaussian.cost.losses == (ClaimedGaussianLoss(epsilon),)
 
 
 def test_it_says_that_it_is_unproven() -> None:

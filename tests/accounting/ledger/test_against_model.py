@@ -49,7 +49,7 @@ class ModelAccount:
     keys: dict[str, bytes] = field(default_factory=dict)
 
     def refuses(self, cost: Cost, total: int) -> type[LedgerRefusal] | None:
-        if self.accepts == "gaussian" and not cost.is_gaussian:
+        if (self.accepts == "gaussian" and not cost.is_gaussian) or (self.accepts != "unproven" and not cost.is_proven):
             return MechanismNotAccepted
         return BudgetExhausted if self.spent + total > self.limit else None
 
