@@ -14,7 +14,7 @@ from accounting.ledger.embedded import server_binary
 
 _SERVE = (sys.executable, "-u", "-m", "dpserve", "serve", "--port", "0", "--price", "rho:0.001")
 
-DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": '""'}
+DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": '""', "repl-diskless-sync-delay": "0"}
 
 
 def free_port() -> int:
