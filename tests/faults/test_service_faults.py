@@ -55,10 +55,10 @@ async def test_the_service_is_killed_at_every_step(services: Services) -> None:
             row = [trial / 1000, 0.5]
             with services.serving(fault=point) as (doomed, process):
                 with contextlib.suppress(httpx.HTTPError):
-                    answered = _ask(doomed, key, row, f"key {trial}")
+                    answered = _ask(doomed, key, row, f"key-{trial}")
                     raise AssertionError(f"{point} was survived: {answered.text}")
                 assert process.wait(60) == -9
-            first, again = (_ask(living, key, row, f"key {trial}").json() for _ in range(2))
+            first, again = (_ask(living, key, row, f"key-{trial}").json() for _ in range(2))
             async with Ledger.open(services.ledger) as ledger:
                 account = await ledger.lineage(LINEAGE)
                 right = (await verify(ledger, LINEAGE)).findings == ()
@@ -75,10 +75,10 @@ async def test_the_only_service_is_killed_with_its_store_left_behind(services: S
             row = [trial / 1000, 0.25]
             with services.serving(fault="settled") as (doomed, process):
                 with contextlib.suppress(httpx.HTTPError):
-                    _ask(doomed, key, row, f"key {trial}")
+                    _ask(doomed, key, row, f"key-{trial}")
                 assert process.wait(60) == -9
             with services.serving() as (address, _):
-                first, again = (_ask(address, key, row, f"key {trial}").json() for _ in range(2))
+                first, again = (_ask(address, key, row, f"key-{trial}").json() for _ in range(2))
             async with Ledger.open(services.ledger) as ledger:
                 account = await ledger.lineage(LINEAGE)
             found.trial(held=first["predictions"] == again["predictions"] and account.releases == trial + 1)
@@ -176,9 +176,9 @@ async def test_what_clients_are_told(head: CertifiedHead, tmp_path: Path) -> Non
                     found.trial(held=(await ask("short", [[0.1, 0.1]])).status_code == 200)
                 with fault("an idempotency key with another body: 422, nothing charged") as found:
                     for trial in range(trials(100, 5)):
-                        await ask(ann, [[trial / 1000, 0.3]], f"key {trial}")
+                        await ask(ann, [[trial / 1000, 0.3]], f"key-{trial}")
                         before = await ledger.lineage(LINEAGE)
-                        again = await ask(ann, [[trial / 1000, 0.4]], f"key {trial}")
+                        again = await ask(ann, [[trial / 1000, 0.4]], f"key-{trial}")
                         unchanged = (await ledger.lineage(LINEAGE)).spent == before.spent
                         found.trial(held=again.status_code == 422 and unchanged)
                 with fault("ten thousand rows in one request, and again as a replay") as found:
