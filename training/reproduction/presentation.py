@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from training.extras import extra
 from training.published import bounds
 from training.reproduction import printed
 from training.reproduction.results import Accuracies, Curve, Results
@@ -152,13 +153,11 @@ def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write_plot(results: Results, path: Path) -> None:
-    """The Acc_Loss figure as PNG, mean and one spread. Raises ImportError with what to install without matplotlib."""
-    try:
+    """The Acc_Loss figure as PNG, mean and one spread. Raises MissingExtra without matplotlib."""
+    with extra("plots", "the plot"):
         from matplotlib import colormaps
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plotting needs matplotlib: pip install 'dpserve[plots]'") from error
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
