@@ -71,6 +71,13 @@ class AttackReading(BaseModel):
     least_epsilon: Annotated[
         float, Field(description="ln((1 - delta)/(1 - advantage)), or 0: no smaller epsilon can be true at delta")
     ]
+    epsilon_of_classical_noise: Annotated[
+        float | None,
+        Field(
+            description="the epsilon whose classical Gaussian noise lets the best attack have this advantage (Bernau "
+            "et al. 2021, Equation 15, with the factor 2 that inverts their Theorem 2); null without an advantage"
+        ),
+    ]
     true_positive_rate_bound: float
     possible: Annotated[bool, Field(description="false: the attack is better than what was released allows")]
 
@@ -159,6 +166,9 @@ def reading_of_attack(
         true_positive_rate=true_positive_rate,
         false_positive_rate=false_positive_rate,
         least_epsilon=identifiability.epsilon_of_attack(advantage, delta),
+        epsilon_of_classical_noise=(
+            identifiability.published_gaussian_epsilon(advantage, delta) if advantage > 0 else None
+        ),
         true_positive_rate_bound=power.true_positive_rate_bound,
         possible=true_positive_rate <= power.true_positive_rate_bound,
     )
