@@ -207,7 +207,8 @@ class Store:
                 ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
             ) from error
         # With everysec the disk is at most a second behind, and WAITAOF waits for it; with no, it may never come.
-        self._must_wait = self._replicas > 0 or found.get("appendfsync") == "everysec"
+        # Once for one server of a cluster is for all of them, and for good.
+        self._must_wait = self._must_wait or found.get("appendfsync") == "everysec"
         accepted = {
             "appendonly": ("yes",),
             "appendfsync": ("always", "everysec"),
