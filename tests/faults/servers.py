@@ -44,7 +44,7 @@ class StoreServer:
             lines += [
                 f"sentinel monitor ledger 127.0.0.1 {self.sentinel_for} 2",
                 "sentinel down-after-milliseconds ledger 500",
-                "sentinel failover-timeout ledger 3000",
+                "sentinel failover-timeout ledger 1000",
             ]
         else:
             lines += [f"{name} {value}" for name, value in self.settings.items()]
