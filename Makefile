@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 
-.PHONY: demo serve test lint clean
+.PHONY: demo serve test faults lint clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -16,6 +16,9 @@ serve: $(RUN)
 
 test: lint
 	@$(BIN)/pytest -q -n auto
+
+faults: $(TESTS)
+	@DPSERVE_FAULTS=full $(BIN)/pytest tests/faults -q -n0
 
 lint: $(TESTS)
 	@$(BIN)/ruff check

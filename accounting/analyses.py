@@ -301,13 +301,19 @@ class NumericalCurve:
 
 def numerical_curve(losses: Composition, delta: float) -> NumericalCurve | str:
     """Return the PLD as closely as it must be known to be read at delta, or the reason why it cannot be."""
-    allowance = _LEAST_FFT_DELTA + 16 * 2.0**-53 * sum(losses.values())
+    return _numerical_curve(frozenset(losses.items()), delta)
+
+
+@lru_cache(maxsize=8)
+def _numerical_curve(losses: frozenset[tuple[PrivacyLoss, int]], delta: float) -> NumericalCurve | str:
+    composition = Composition(dict(sorted(losses, key=str)))
+    allowance = _LEAST_FFT_DELTA + 16 * 2.0**-53 * sum(composition.values())
     if allowance > delta / 4:
         return "the Fourier transform cannot resolve so small a delta"
-    interval, width = _discretisation(losses, delta)
+    interval, width = _discretisation(composition, delta)
     if interval is None:
         return "too many releases of too little loss for a numerical PLD"
-    return NumericalCurve(privacy_loss_distribution(losses, interval), interval, width, allowance)
+    return NumericalCurve(privacy_loss_distribution(composition, interval), interval, width, allowance)
 
 
 def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyLossDistribution":

@@ -5,7 +5,7 @@ holds for the noise as drawn: `ideal_delta` is the delta left for ideal noise, a
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import numpy as np
@@ -19,7 +19,7 @@ from accounting.losses import Cost, GaussianLoss
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1, 0.5)
 """Where the power of attacks is shown."""
 
-_CURVE_POINTS = 33
+_CURVE_POINTS = 65
 _LARGEST_CURVE_EPSILON = 500.0
 """Beyond it a curve says nothing about the rates shown, and its exponentials overflow."""
 
@@ -71,6 +71,13 @@ class AttackReading(BaseModel):
     least_epsilon: Annotated[
         float, Field(description="ln((1 - delta)/(1 - advantage)), or 0: no smaller epsilon can be true at delta")
     ]
+    epsilon_of_classical_noise: Annotated[
+        float | None,
+        Field(
+            description="the epsilon whose classical Gaussian noise lets the best attack have this advantage (Bernau "
+            "et al. 2021, Equation 15, with the factor 2 that inverts their Theorem 2); null without an advantage"
+        ),
+    ]
     true_positive_rate_bound: float
     possible: Annotated[bool, Field(description="false: the attack is better than what was released allows")]
 
@@ -83,7 +90,7 @@ def identifiability_of(
     `rho`: of the composition; `epsilon`: the tightest at delta. Beyond the largest mu and rho of the conversions
     every bound is 1 already.
     """
-    spare = delta - ideal_delta
+    spare = delta - ideal_delta if composition else 0.0
     pure = math.fsum(count * loss.pure_epsilon for loss, count in composition.items())
     gaussian = is_gaussian(composition)
     orders, divergences = analyses.renyi_curve(composition, delta)
@@ -96,7 +103,11 @@ def identifiability_of(
     else:
         log_odds = analyses.log_odds(composition, ideal_delta)
         advantage = identifiability.zcdp_advantage(rho)
-    log_odds = min(log_odds + math.log(delta / ideal_delta), pure if spare == 0 else math.inf)
+        curve = _curve(composition, ideal_delta)
+        if curve is not None:
+            log_odds = min(log_odds, log_odds_of_curve(curve.delta_at, _epsilons(2 * epsilon), ideal_delta))
+            advantage = min(advantage, float(curve.delta_at(np.zeros(1))[0]))
+    log_odds = min(log_odds + spare / ideal_delta, pure if spare == 0 else math.inf)
     from_curve = identifiability.advantage(epsilon, delta)
     return Identifiability(
         posterior_belief_bound=identifiability.posterior_belief(log_odds),
@@ -131,8 +142,11 @@ def attack_power(
     PLD allow: lower bounds of f, so their maximum is one. The sampler adds delta - ideal_delta to any power.
     """
     levels = np.asarray(rates, dtype=np.float64)
-    beta = 1 - levels if not composition else _trade_off(composition, rho, epsilon, delta, levels)
-    powers = np.clip(1 - beta + (delta - ideal_delta), 0.0, 1.0)
+    if composition:
+        beta = _trade_off(composition, rho, epsilon, ideal_delta, levels)
+        powers = np.clip(1 - beta + (delta - ideal_delta), 0.0, 1.0)
+    else:
+        powers = levels
     return tuple(
         AttackPower(false_positive_rate=rate, true_positive_rate_bound=float(power))
         for rate, power in zip(rates, powers, strict=True)
@@ -152,6 +166,9 @@ def reading_of_attack(
         true_positive_rate=true_positive_rate,
         false_positive_rate=false_positive_rate,
         least_epsilon=identifiability.epsilon_of_attack(advantage, delta),
+        epsilon_of_classical_noise=(
+            identifiability.published_gaussian_epsilon(advantage, delta) if advantage > 0 else None
+        ),
         true_positive_rate_bound=power.true_positive_rate_bound,
         possible=true_positive_rate <= power.true_positive_rate_bound,
     )
@@ -169,16 +186,42 @@ def composition_and_rho(releases: Mapping[Cost, int]) -> tuple[Composition, floa
     return composition, min(math.nextafter(rho, math.inf) if rho else 0.0, conversions.LARGEST_RHO)
 
 
+def log_odds_of_curve(
+    delta_at: Callable[[NDArray[np.float64]], NDArray[np.float64]], epsilons: NDArray[np.float64], delta: float
+) -> float:
+    """Return t such that the posterior log-odds exceed t with probability at most delta, from a delta(epsilon).
+
+    Let A be the event that dP/dQ > e^t, p = P(A), so Q(A) < e^-t p. For every epsilon, p - e^epsilon Q(A) <=
+    delta(epsilon), so p (1 - e^(epsilon-t)) < delta(epsilon), and p > delta is impossible once t reaches epsilon -
+    ln(1 - delta(epsilon)/delta). The least of these over `epsilons` (m,) is returned, rounded up; infinity where
+    delta(epsilon) is nowhere below delta. For Gaussian noise the least over all epsilons is
+    `identifiability.gaussian_log_odds`: both are attained by revealing only whether A happened.
+    """
+    shares = np.asarray(delta_at(epsilons), dtype=np.float64) / delta
+    useful = shares < 1
+    if not useful.any():
+        return math.inf
+    return float(np.min(epsilons[useful] - np.log1p(-shares[useful]))) * (1 + 2.0**-40) + 2.0**-40
+
+
+def _curve(composition: Composition, delta: float) -> analyses.NumericalCurve | None:
+    found = analyses.numerical_curve(composition, delta) if composition else ""
+    return None if isinstance(found, str) else found
+
+
+def _epsilons(largest: float) -> NDArray[np.float64]:
+    return np.linspace(0.0, min(largest, _LARGEST_CURVE_EPSILON), _CURVE_POINTS)
+
+
 def _trade_off(
     composition: Composition, rho: float, epsilon: float, delta: float, levels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     if is_gaussian(composition):
         return tradeoff.gaussian(_mu(rho), levels)
     bound = np.maximum(tradeoff.zcdp(rho, levels), tradeoff.epsilon_delta(epsilon, delta, levels))
-    curve = analyses.numerical_curve(composition, delta)
-    if not isinstance(curve, str):
-        epsilons = np.linspace(0.0, min(epsilon, _LARGEST_CURVE_EPSILON), _CURVE_POINTS)
-        bound = np.maximum(bound, tradeoff.of_curve(curve.delta_at, epsilons, levels))
+    curve = _curve(composition, delta)
+    if curve is not None:
+        bound = np.maximum(bound, tradeoff.of_curve(curve.delta_at, _epsilons(epsilon), levels))
     return bound
 
 

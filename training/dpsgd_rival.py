@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from accounting import analyses, dpsgd
 from accounting.losses import Cost, SubsampledGaussianLoss
+from training.extras import extra
 from training.published.bounds import Topology
 from training.published.network import Layer, Parameters, initial_parameters, one_model
 
@@ -91,12 +92,10 @@ def train_private(X: Tensor, y: Tensor, choices: DpSgd, seed: int) -> Parameters
     """Train one network with Opacus on records X (n, features), y (n,); its parameters, as one model of a stack.
 
     The noise is drawn from a seeded generator, so that a reproduction repeats: never release a model trained so. Raises
-    ImportError saying what to install without Opacus.
+    MissingExtra without Opacus.
     """
-    try:
+    with extra("dpsgd", "DP-SGD"):
         from opacus import PrivacyEngine  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError as error:
-        raise ImportError("DP-SGD needs Opacus: pip install 'dpserve[dpsgd]'") from error
     module = _module(choices.topology, seed)
     weights = [layer.weight for layer in module if isinstance(layer, torch.nn.Linear)]
     biases = [layer.bias for layer in module if isinstance(layer, torch.nn.Linear)]

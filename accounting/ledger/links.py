@@ -12,8 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import redis.exceptions as refused
-from redis.asyncio import Connection, ConnectionPool
-from redis.asyncio.cluster import RedisCluster
+from redis.asyncio import Connection, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -61,7 +60,7 @@ def link_to(url: str, inspect: Inspect, *, deadline: float, connections: int) ->
             _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2}
         )
         primary = sentinel.master_for(service, db=int(db or 0), **_credentials(parts), **options)
-        return _Direct(primary.connection_pool, connections)
+        return _Direct(primary.connection_pool, connections, sentinel.sentinels)
     if parts.scheme == "redis+cluster":
         return _Cluster(_hosts(parts), _credentials(parts), options, connections)
     return _Direct(ConnectionPool.from_url(url, **options), connections)
@@ -124,8 +123,9 @@ def _greeting(inspect: Inspect) -> Callable[[Connection], Awaitable[None]]:
 class _Direct:
     """One server, or whichever server the Sentinels name when a connection is made."""
 
-    def __init__(self, pool: ConnectionPool, connections: int) -> None:
+    def __init__(self, pool: ConnectionPool, connections: int, sentinels: Sequence[Redis] = ()) -> None:
         self._pool = pool
+        self._sentinels = sentinels
         self._free = asyncio.Semaphore(connections)
 
     async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
@@ -142,6 +142,8 @@ class _Direct:
 
     async def close(self) -> None:
         await self._pool.aclose()
+        for sentinel in self._sentinels:
+            await sentinel.aclose()
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
@@ -165,73 +167,72 @@ async def _reply(connection: Any) -> Any:
 
 
 class _Cluster:
-    """A Cluster: the library knows which node holds which slot, and each primary has a way of its own."""
+    """A Cluster: each primary has a way of its own; who holds which slot is asked when it is not known."""
 
     def __init__(
         self, seeds: list[tuple[str, int]], credentials: dict[str, Any], options: dict[str, Any], connections: int
     ) -> None:
         self._seeds = seeds
-        self._credentials = credentials
-        self._options = options
+        self._options = credentials | options
         self._connections = connections
-        self._topology: RedisCluster | None = None
+        self._holders: list[tuple[range, tuple[str, int]]] = []
+        self._asking = asyncio.Lock()
         self._nodes: dict[tuple[str, int], _Direct] = {}
 
     async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
         slot = key_slot(key.encode())
+        replies: list[Any] = []
         for _ in range(_REDIRECTIONS):
+            holders = [node for slots, node in await self._known_holders() if slot in slots]
+            if not holders:
+                self._holders = []
+                raise refused.ConnectionError("no node of the cluster holds the lineage")
             try:
-                replies = await (await self._node_of(slot)).send(key, commands)
-            except (refused.ConnectionError, OSError, TimeoutError):
-                await self._forget_topology()
+                replies = await self._node(holders[0]).send(key, commands)
+            except BaseException:
+                self._holders = []  # another may hold it next time
                 raise
             if not isinstance(replies[0], refused.MovedError):
-                return replies
-            await self._forget_topology()
+                break
+            self._holders = []
         return replies
 
     async def visit(self) -> None:
-        topology = await self._known_topology()
-        for node in topology.get_primaries():
-            await self._node(str(node.host), int(node.port)).visit()
+        for node in {node for _, node in await self._known_holders()}:
+            await self._node(node).visit()
 
     async def disconnect(self) -> None:
         for node in self._nodes.values():
             await node.disconnect()
 
     async def close(self) -> None:
-        await self._forget_topology()
         for node in self._nodes.values():
             await node.close()
 
-    async def _node_of(self, slot: int) -> _Direct:
-        topology = await self._known_topology()
-        node = topology.nodes_manager.get_node_from_slot(slot)
-        return self._node(str(node.host), int(node.port))
+    def _node(self, place: tuple[str, int]) -> _Direct:
+        if place not in self._nodes:
+            pool = ConnectionPool(host=place[0], port=place[1], **self._options)
+            self._nodes[place] = _Direct(pool, self._connections)
+        return self._nodes[place]
 
-    def _node(self, host: str, port: int) -> _Direct:
-        if (host, port) not in self._nodes:
-            pool = ConnectionPool(host=host, port=port, **self._credentials, **self._options)
-            self._nodes[host, port] = _Direct(pool, self._connections)
-        return self._nodes[host, port]
+    async def _known_holders(self) -> list[tuple[range, tuple[str, int]]]:
+        async with self._asking:  # one asks, the others wait for what it hears
+            if not self._holders:
+                self._holders = await self._ask_holders()
+            return self._holders
 
-    async def _known_topology(self) -> RedisCluster:
-        if self._topology is None:
-            last: Exception | None = None
-            for host, port in self._seeds:
-                timeouts = {name: self._options[name] for name in ("socket_timeout", "socket_connect_timeout")}
-                topology = RedisCluster(host=host, port=port, protocol=2, **self._credentials, **timeouts)
-                try:
-                    self._topology = await topology.initialize()
-                except (refused.RedisError, refused.RedisClusterException, OSError, TimeoutError) as error:
-                    await topology.aclose()
-                    last = error
-                else:
-                    return self._topology
-            raise refused.ConnectionError("no node of the cluster says who holds what") from last
-        return self._topology
-
-    async def _forget_topology(self) -> None:
-        topology, self._topology = self._topology, None
-        if topology is not None:
-            await topology.aclose()
+    async def _ask_holders(self) -> list[tuple[range, tuple[str, int]]]:
+        last: Exception | None = None
+        for host, port in dict.fromkeys([*self._seeds, *self._nodes]):
+            options = self._options | {"redis_connect_func": None}  # any node may answer this, a replica too
+            connection = Connection(host=host, port=port, **options)
+            try:
+                await connection.connect()  # type: ignore[no-untyped-call]
+                await connection.send_packed_command(connection.pack_command("CLUSTER", "SLOTS"), check_health=False)
+                reply = await connection.read_response()
+                return [(range(first, end + 1), (at[0].decode() or host, at[1])) for first, end, at, *_ in reply]
+            except (refused.RedisError, OSError, TimeoutError) as error:
+                last = error
+            finally:
+                await connection.disconnect(nowait=True)
+        raise refused.ConnectionError("no node of the cluster says who holds what") from last

@@ -130,7 +130,7 @@ class Store:
         commands: list[Words] = [words]
         waits = durably and self.waits
         if waits:
-            commands.append(("WAITAOF", 1, self._replicas, int(900 * self.deadline)))  # its answer beats the deadline
+            commands += [("WAITAOF", 1, self._replicas, timeout) for timeout in self._waits_for()]
         try:
             async with asyncio.timeout(self.deadline):
                 replies = await self._link.send(key, commands)
@@ -142,12 +142,26 @@ class Store:
             raise self._unavailable(error) from error
         except (refused.RedisError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
-        if waits and (replies[1][0] < 1 or replies[1][1] < self._replicas):
-            raise LedgerUnavailable(
-                f"the ledger's store has the write on {replies[1][0]} disk of its own and on {replies[1][1]} of "
-                f"{self._replicas} replicas'"
-            )
+        if waits:
+            own, theirs = replies[-1]
+            if own < 1 or theirs < self._replicas:
+                raise LedgerUnavailable(
+                    f"the ledger's store has the write on {own} disk of its own and on {theirs} of "
+                    f"{self._replicas} replicas'"
+                )
         return replies[0]
+
+    def _waits_for(self) -> list[int]:
+        """Return the milliseconds of one WAITAOF after the other, the last of which ends before the deadline.
+
+        A replica is asked once for each of them how far its disk is, and says so otherwise once a second only. When
+        it is asked right after the write it has not synced it yet; the later ones end at once when it has.
+        """
+        all_of_it = max(1, int(900 * self.deadline))  # 0 would be for ever
+        if self._replicas == 0:
+            return [all_of_it]
+        short = [timeout for timeout in (3, 6, 12, 25, 50, 100, 200) if timeout < all_of_it / 8]
+        return [*short, all_of_it - sum(short)]
 
     async def call(
         self,
@@ -207,7 +221,8 @@ class Store:
                 ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
             ) from error
         # With everysec the disk is at most a second behind, and WAITAOF waits for it; with no, it may never come.
-        self._must_wait = self._replicas > 0 or found.get("appendfsync") == "everysec"
+        # Once for one server of a cluster is for all of them, and for good.
+        self._must_wait = self._must_wait or found.get("appendfsync") == "everysec"
         accepted = {
             "appendonly": ("yes",),
             "appendfsync": ("always", "everysec"),

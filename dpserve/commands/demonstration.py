@@ -99,7 +99,11 @@ def _service(bundle: Path, folder: Path, port: int, *, quiet: bool) -> Iterator[
     command += ["--epsilon", str(LINEAGE_EPSILON), "--delta", str(DELTA)]
     log = (folder / "service.log").open("w+") if quiet else None
     process = subprocess.Popen(  # noqa: S603
-        command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)},
     )
     try:
         address = ""

@@ -143,18 +143,18 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
     if found.sensitivity is not None:
         console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
-    table = Table(
-        "mechanism", "composition", "noise multiplier", "rho per row", "queries", "accuracy", "serve at --price"
-    )
+    table = Table("mechanism", "composition", "noise multiplier", "queries", "accuracy")
+    table.add_column("price of a row", overflow="fold")
     for option in found.options:
         table.add_row(
             option.mechanism,
             option.composition,
             "-" if option.noise_multiplier is None else f"{option.noise_multiplier:.4g}",
-            f"{option.rho:.3g}",
             f"{option.queries:,}",
             "-" if option.accuracy is None else f"{option.accuracy:.4f}",
-            _served_at(option.mechanism, option.price, found.classes),
+            f"rho:{option.rho:.3g}"
+            if option.price is None
+            else _served_at(option.mechanism, option.price, found.classes),
         )
     console.print(table, highlight=False)
     console.print(
@@ -177,10 +177,8 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
 
 
-def _served_at(mechanism: str, price: str | None, classes: int) -> str:
+def _served_at(mechanism: str, price: str, classes: int) -> str:
     """Return the price for `dpserve serve`, or why it would be refused: asked of the mechanism itself."""
-    if price is None:
-        return ""
     try:
         priced(mechanism, price, classes)
     except ValueError as error:

@@ -42,14 +42,20 @@ def plot_analyses(path: Path, releases: Mapping[Cost, int], delta: float) -> Non
     with _figure(path) as axes:
         totals = [sum(made.values()) for made in counts]
         found = [side_by_side(made, delta) for made in counts]
+        # zCDP and RDP often agree: a dashed line lets the other be seen.
         for name in ALL:
             # None, where an analysis does not apply, becomes a gap.
-            axes.plot(totals, np.array([one[name].epsilon for one in found], dtype=np.float64), label=name)
+            axes.plot(
+                totals,
+                np.array([one[name].epsilon for one in found], dtype=np.float64),
+                "--" if name == "rdp" else "-",
+                label=name,
+            )
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("releases")
         axes.set_ylabel(f"epsilon at delta = {delta:g}")
-        axes.set_title(", ".join(map(str, releases)), fontsize="medium")
+        axes.set_title("losses of one release: " + " and ".join(map(str, releases)), fontsize="medium")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
 

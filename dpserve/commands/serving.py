@@ -92,7 +92,7 @@ def serve(
                     options.ledger_location(ledger),
                     rehearsal=rehearsal,
                     replicas=ledger_replicas,
-                    journals=options.journals_folder(),
+                    journals=None if rehearsal else options.journals_folder(),  # what a rehearsal loses is no loss
                     remembered_rows=remembered_rows,
                 ) as opened,
             ):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from accounting import analyses, attack_bounds, sampling_error
+from accounting import analyses, attack_bounds, conversions, identifiability, sampling_error
 from accounting.attack_bounds import AttackPower, attack_power, composition_and_rho, reading_of_attack
 from accounting.explanation import parse_release
 
@@ -60,7 +60,43 @@ def test_power_grows_with_the_rate_and_with_the_releases(text):
 
 
 def test_nothing_released_leaves_guessing():
+    composition, rho = composition_and_rho({})
+    found = attack_bounds.identifiability_of(composition, rho, 0.0, 1e-3, sampling_error.ideal_delta(1e-3))
+
     assert powers({}) == pytest.approx(attack_bounds.FALSE_POSITIVE_RATES)
+    assert found.posterior_belief_bound == pytest.approx(0.5)
+    assert found.membership_advantage_bound == 0
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.7, 3.0])
+@pytest.mark.parametrize("delta", [1e-8, 1e-3])
+def test_log_odds_of_the_gaussian_curve_are_the_exact_ones(mu, delta):
+    """The least over all epsilons is the closed form; over a grid it lies above, and closely."""
+    curve = np.vectorize(lambda epsilon: conversions.gaussian_delta(mu, float(epsilon)))
+    exact = identifiability.gaussian_log_odds(mu, delta)
+
+    found = attack_bounds.log_odds_of_curve(curve, np.linspace(0, 2 * exact, 2001), delta)
+
+    assert exact * (1 - 1e-9) <= found <= exact * 1.001
+
+
+def test_log_odds_where_the_curve_says_nothing_are_infinite():
+    assert attack_bounds.log_odds_of_curve(np.ones_like, np.linspace(0, 1, 5), 1e-6) == math.inf
+
+
+@pytest.mark.parametrize(("text", "times"), [("laplace:5", 3), ("sgm:1.1:0.02", 50), ("exponential:0.2,laplace:9", 9)])
+def test_no_attack_on_the_worst_pair_beats_the_bounds(text, times):
+    """The advantage bound is what the power bounds allow at their best, and beliefs are bounded by pure epsilon."""
+    composition, rho = composition_and_rho({parse_release(text): times})
+    rates = tuple(np.linspace(0, 1, 101))
+    epsilon = analyses.side_by_side({parse_release(text): times}, DELTA).epsilon
+    found = attack_bounds.identifiability_of(composition, rho, epsilon, DELTA, DELTA)
+
+    best = float(np.max(powers({text: times}, rates=rates) - np.array(rates)))
+    assert best <= found.membership_advantage_bound * (1 + 1e-9)
+    assert best == pytest.approx(found.membership_advantage_bound, rel=0.1)
+    pure = sum(loss.pure_epsilon * count for loss, count in composition.items())
+    assert found.posterior_belief_bound <= 1 / (1 + math.exp(-pure)) + 1e-12
 
 
 def test_the_sampler_adds_its_share_of_delta_to_any_power():
@@ -80,6 +116,8 @@ def test_an_attack_better_than_the_releases_allow_is_called_impossible():
     found = reading_of_attack(0.2, 0.05, 1e-5, power)
     assert not found.possible
     assert found.least_epsilon == pytest.approx(math.log((1 - 1e-5) / (1 - 0.15)))
+    assert identifiability.published_gaussian_advantage(found.epsilon_of_classical_noise, 1e-5) == pytest.approx(0.15)
+    assert reading_of_attack(0.05, 0.05, 1e-5, power).epsilon_of_classical_noise is None
 
 
 @pytest.mark.parametrize(("rates", "said"), [((1.1, 0), "true positive"), ((1, 0), "always right"), ((1, 2), "false")])

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import scipy.special
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import analyses, conversions, tradeoff
@@ -36,6 +36,7 @@ def test_the_zcdp_curve_lies_below_the_gaussian_one(mu: float) -> None:
     assert np.all(tradeoff.zcdp(mu * mu / 2, ALPHA) <= tradeoff.gaussian(mu, ALPHA) + 1e-12)
 
 
+@settings(max_examples=30, deadline=None)
 @given(mu=st.floats(0.05, 4))
 def test_the_curve_of_many_epsilons_approaches_the_gaussian_from_below(mu: float) -> None:
     epsilons = np.linspace(0, mu * mu / 2 + 6 * mu, 400)

@@ -14,7 +14,7 @@ from accounting.ledger.embedded import server_binary
 
 _SERVE = (sys.executable, "-u", "-m", "dpserve", "serve", "--port", "0", "--price", "rho:0.001")
 
-DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": '""'}
+DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": '""', "repl-diskless-sync-delay": "0"}
 
 
 def free_port() -> int:
@@ -44,7 +44,7 @@ class StoreServer:
             lines += [
                 f"sentinel monitor ledger 127.0.0.1 {self.sentinel_for} 2",
                 "sentinel down-after-milliseconds ledger 500",
-                "sentinel failover-timeout ledger 3000",
+                "sentinel failover-timeout ledger 1000",
             ]
         else:
             lines += [f"{name} {value}" for name, value in self.settings.items()]

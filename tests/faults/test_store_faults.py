@@ -138,6 +138,7 @@ async def _available(url: str, lineage: str, deadline: float, replicas: int) -> 
 async def test_the_primary_dies_and_sentinels_promote_its_replica(tmp_path: Path) -> None:
     first = StoreServer(tmp_path / "first").start()
     second = StoreServer(tmp_path / "second", DURABLE | {"replicaof": f"127.0.0.1 {first.port}"}).start()
+    await asyncio.to_thread(_wait_for_copy, second)  # Sentinels look for replicas when they start, and rarely later
     sentinels = [StoreServer(tmp_path / f"sentinel {n}", sentinel_for=first.port).start() for n in range(3)]
     url = "redis+sentinel://" + ",".join(f"127.0.0.1:{one.port}" for one in sentinels) + "/ledger"
     primary, replica = first, second
@@ -162,17 +163,27 @@ async def test_the_primary_dies_and_sentinels_promote_its_replica(tmp_path: Path
 
 
 async def _ready(url: str, lineage: str) -> Ledger:
+    ledger = await _whole(url, replicas=1)
     last = time.monotonic() + 60
     while True:
         try:
-            ledger = await Ledger.connect(url, deadline=2.0, replicas=1)
             await open_accounts(ledger, lineage)
         except LedgerUnavailable:
             if time.monotonic() > last:
+                await ledger.close()
                 raise
             await asyncio.sleep(0.2)
         else:
             return ledger
+
+
+def _wait_for_copy(replica: StoreServer) -> None:
+    last = time.monotonic() + 60
+    with redis.Redis(port=replica.port, protocol=2) as client:
+        while client.info("replication").get("master_link_status") != "up":
+            if time.monotonic() > last:
+                raise TimeoutError("the replica does not get its copy")
+            time.sleep(0.05)
 
 
 def _wait_for_promotion(sentinel: StoreServer, replica: StoreServer) -> None:
@@ -243,11 +254,11 @@ async def test_a_node_of_a_cluster_dies(tmp_path: Path) -> None:
             node.kill()
 
 
-async def _whole(url: str) -> Ledger:
+async def _whole(url: str, replicas: int = 0) -> Ledger:
     last = time.monotonic() + 60
     while True:
         try:
-            return await Ledger.connect(url)
+            return await Ledger.connect(url, replicas=replicas)
         except LedgerUnavailable:
             if time.monotonic() > last:
                 raise

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from accounting.explanation import explain_account
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.laplace import Laplace
 from service.http.problems import MEDIA_TYPE
@@ -51,6 +52,25 @@ def test_answers_are_probabilities_and_are_charged(service):
     explained = http.get("/budget").json()
     assert explained.pop("explanation")["releases"] == [{"losses": "gaussian:0.1", "times": 2}]
     assert answer["budget"] == explained
+
+
+def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gaussian(start, head):
+    service = start(head, Laplace(0.1), accepts="any")
+    http = service.http(service.add_client(accepts="any"))
+    rows = [[0.1 * index, 0.2, 0.3, 0.4] for index in range(5)]
+    assert http.post("/predict", json={"instances": rows}).status_code == 200
+
+    answer = http.get("/budget").json()
+
+    account = service.call(service.ledger.client(service.data_plane.lineage, "alice"))
+    whole = service.call(service.ledger.lineage(service.data_plane.lineage))
+    expected = explain_account(
+        account.tally, account.budget, price=service.data_plane.cost, lineage_left=whole.remaining
+    )
+    assert answer == json.loads(expected.model_dump_json())
+    exact = answer["explanation"]["analyses"][-1]
+    assert exact["name"] == "exact"
+    assert "numerical PLD" in exact["method"]
 
 
 def test_the_same_row_again_is_the_same_answer_for_nothing(service):

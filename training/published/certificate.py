@@ -18,7 +18,7 @@ OBJECTIONS = (
     "models' answers lie on different sets and no finite epsilon holds, whatever the noise.",
     "The claimed sensitivities are no worst-case bounds: they spread an L2 bound evenly over the weights, keep the "
     "hidden layer fixed, and are those of the exact minimiser of a mean of convex losses, which no trained network is.",
-    "The claimed sensitivities depend on the number of records, which is private and can be computed from them.",
+    "The claimed sensitivities depend on the number of records, which is private, and so does the scale of the noise.",
     "The epsilon that is charged for an answer is the claimed one. It bounds nothing that was proved.",
 )
 
@@ -66,7 +66,7 @@ class UnprovenCertificate(BaseModel):
     hidden: tuple[int, ...] = Field(min_length=1)
     activation: Activation
     records: int = Field(ge=1)
-    """n. Private; the claimed sensitivities show it."""
+    """n. Private, as are the claimed sensitivities, which show it."""
     l2_regulariser: float = Field(gt=0, allow_inf_nan=False)
     """In Keras' convention: times ||W||^2, without a half."""
     claimed_lipschitz: float
@@ -117,8 +117,9 @@ class UnprovenCertificate(BaseModel):
             )
 
     def public(self) -> dict[str, object]:
-        """Return what may be shown to clients, ready for JSON."""
-        return self.model_dump(mode="json", exclude={"weights_sha256", "lineage", "created", "records"})
+        """Return what may be shown to clients, ready for JSON: without n, and without the claims that show it."""
+        private = {"weights_sha256", "lineage", "created", "records", *claims(self.topology, 1, self.l2_regulariser)}
+        return self.model_dump(mode="json", exclude=private)
 
 
 def claims(topology: Topology, records: int, l2_regulariser: float) -> dict[str, float]:

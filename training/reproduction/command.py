@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from training.extras import extra
 from training.reproduction import printed
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def lu2022(
 def _rerun(
     plan: "Plan", data_dir: Path, out: Path, machine: bool, *, search_alpha: bool, rivals: bool, dp_sgd: int
 ) -> None:
-    from training.reproduction import experiment, presentation
+    with extra("torch", "training networks"):
+        from training.reproduction import experiment
+    from training.reproduction import presentation
     from training.reproduction.samples import draw_samples
     from training.reproduction.store import ResultStore
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from training.extras import extra
 from training.published import bounds
 from training.reproduction import printed
 from training.reproduction.results import Accuracies, Curve, Results
@@ -152,30 +153,29 @@ def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write_plot(results: Results, path: Path) -> None:
-    """The Acc_Loss figure as PNG, mean and one spread. Raises ImportError with what to install without matplotlib."""
-    try:
+    """The Acc_Loss figure as PNG, mean and one spread. Raises MissingExtra without matplotlib."""
+    with extra("plots", "the plot"):
+        from matplotlib import colormaps
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plotting needs matplotlib: pip install 'dpserve[plots]'") from error
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for curve in results.curves:
+    axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
+    for curve in filter(lambda curve: curve.losses, results.curves):
         epsilons = sorted(curve.losses)
         means = [fmean(curve.losses[epsilon]) for epsilon in epsilons]
         errors = [spread(curve.losses[epsilon]) or 0.0 for epsilon in epsilons]
         style = "--" if curve.status == "unproven" else "-"
-        axes.errorbar(
-            epsilons, means, yerr=errors, linestyle=style, marker="o", capsize=2, label=f"{curve.name} ({curve.status})"
-        )
+        label = f"{curve.name} ({curve.status}, {len(curve.losses[epsilons[0]])} repeats)"
+        axes.errorbar(epsilons, means, yerr=errors, linestyle=style, marker="o", markersize=4, capsize=2, label=label)
     axes.set_xscale("log")
     axes.set_xlabel("epsilon of one release (as claimed where unproven; mu for Gaussian noise)")
     axes.set_ylabel("Acc_Loss (Eq. 31)")
-    axes.set_title(f"{results.plan.dataset}: {results.plan.repeats} repeats, mean and one standard deviation")
-    axes.legend(fontsize="small")
+    axes.set_title(f"{results.plan.dataset}: mean and one standard deviation")
+    figure.legend(fontsize="small", loc="outside right upper")
     axes.grid(visible=True, alpha=0.3)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
+    figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def number(value: float | None, digits: int = 4) -> str:

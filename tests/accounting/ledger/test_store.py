@@ -255,6 +255,14 @@ async def test_more_calls_than_connections_wait_their_turn(embedded_url: str) ->
     await store.close()
 
 
+@pytest.mark.parametrize("deadline", [0.0001, 0.01, 0.5, 5.0])
+@pytest.mark.parametrize("replicas", [0, 2])
+def test_the_waits_for_disks_end_before_the_deadline_and_none_is_for_ever(deadline: float, replicas: int) -> None:
+    waits = Store("redis://localhost", deadline=deadline, replicas=replicas)._waits_for()
+    assert min(waits) > 0
+    assert sum(waits) <= max(1, 900 * deadline)
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

@@ -60,6 +60,7 @@ def test_it_says_unproven_and_why_but_not_what_is_private(network: PublishedNetw
     assert public["status"] == "unproven"
     assert any("no finite epsilon" in objection for objection in public["objections"])
     assert not {"records", "lineage", "weights_sha256"} & public.keys()
+    assert not [name for name in public if name.startswith("claimed")], "they show how many records there are"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""The owner's commands on a ledger: checked, copied, lost, restored and reconciled, as the guide says."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from dpserve import Client, ServiceError
+
+ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0]])
+PRICE = ("--price", "rho:0.001")
+
+
+@pytest.fixture
+def spent(run, bundle):
+    """A ledger with a client that was answered two rows: the client's key."""
+    run("lineage", "set-budget", bundle, "--rho", 1, "--delta", 1e-6)
+    key = run("clients", "add", "alice", "--rho", 0.1, "--delta", 1e-6).stdout.strip()
+    _ask(run, bundle, key, ROWS)
+    return key
+
+
+def _ask(run, bundle, key, rows):
+    process, address = run.start(bundle, "--port", 0, *PRICE)
+    try:
+        with Client(address, key) as client:
+            return client.predict_proba(rows)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_the_books_are_shown_and_right(run, spent):
+    assert "right" in run("ledger", "verify").stdout
+    status = run("ledger", "status").stdout
+    assert "agree" in status
+    assert "0.002 of 1" in status
+    lines = run("ledger", "export", "--format", "jsonl").stdout.splitlines()
+    assert [json.loads(line)["rows"] for line in lines] == [2]
+    run("ledger", "export", "--out", "receipts.csv")
+    header, row = (run.folder / "receipts.csv").read_text().splitlines()
+    assert dict(zip(header.split(","), row.split(","), strict=True))["client"] == "alice"
+    shown = run("clients", "show", "alice").stdout
+    assert "rho spent: 0.002 of 0.1" in shown
+
+
+def test_a_lost_ledger_is_restored_from_its_backup_and_the_journal(run, bundle, spent):
+    run("ledger", "backup", "ledger.backup")
+    answered = _ask(run, bundle, spent, ROWS[::-1] + 1)
+    shutil.rmtree(run.folder / "home" / "ledger")
+    assert "older than what it acknowledged" in run.fails("serve", bundle, "--port", 0, *PRICE)
+    assert "restored the lineage" in run("ledger", "restore", "ledger.backup").stdout
+    assert "reconcile" in run.fails("serve", bundle, "--port", 0, *PRICE)
+    assert "older than 1 of them" in run("ledger", "status").stdout
+    assert "1 receipts put back" in run("ledger", "reconcile").stdout
+    assert "right" in run("ledger", "verify").stdout
+    assert "0.004 of 1" in run("ledger", "status").stdout
+    assert not np.array_equal(_ask(run, bundle, spent, ROWS[::-1] + 1), answered)  # forgotten, so drawn and paid anew
+    assert "0.006 of 1" in run("ledger", "status").stdout
+    assert "has a lineage" in run.fails("ledger", "restore", "ledger.backup")
+
+
+def test_what_cannot_be_read_is_said(run, spent):
+    assert "cannot read nowhere" in run.fails("ledger", "restore", "nowhere")
+    (run.folder / "other").write_text("{}\n")
+    assert "not a backup" in run.fails("ledger", "restore", "other")
+    assert "no journal" in run.fails("ledger", "reconcile", "--journal", "nowhere")
+
+
+def test_a_clients_budget_and_key_are_changed(run, bundle, spent):
+    asked = run("clients", "set-budget", "alice", "--rho", 0.2, "--delta", 1e-6, stdin="n\n").stdout
+    assert "nothing was changed" in asked
+    run("clients", "set-budget", "alice", "--rho", 0.2, "--delta", 1e-6, "--yes")
+    run("clients", "set-budget", "alice", "--rho", 0.001, "--delta", 1e-6)
+    key = run("clients", "rotate-key", "alice").stdout.strip()
+    with pytest.raises(ServiceError, match="not known"):
+        _ask(run, bundle, spent, ROWS)
+    _ask(run, bundle, key, ROWS)  # paid for before
+    with pytest.raises(ServiceError, match="budget"):
+        _ask(run, bundle, key, ROWS + 1)
+    assert "right" in run("ledger", "verify").stdout
+
+
+def test_a_declared_loss_is_charged(run, bundle, spent):
+    lineage = json.loads(run("inspect", bundle, "--json").stdout)["lineage"]
+    asked = run("ledger", "reconcile", "--lineage", lineage, "--declare-lost", 5, "--yes").stdout
+    assert "5 releases declared lost" in asked
+    assert "0.007 of 1" in run("ledger", "status").stdout
+
+
+def test_a_quote_and_the_receipts_of_a_client(run, bundle, spent):
+    process, address = run.start(bundle, "--port", 0, *PRICE)
+    try:
+        with Client(address, spent) as client:
+            quote = client.quote(np.vstack([ROWS, ROWS[:1] + 1]))
+            assert quote["free"] == [True, True, False]
+            assert quote["cost_rho"] == pytest.approx(0.001)
+            assert quote["admitted"]
+            assert not client.quote(np.column_stack([np.arange(99.0), np.arange(99.0)]))["admitted"]
+            assert [receipt["charged_rows"] for receipt in client.receipts()] == [2]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_a_rehearsal_says_so_everywhere(run, bundle, spent):
+    import httpx
+
+    process, address = run.start(bundle, "--port", 0, *PRICE, "--rehearsal")
+    try:
+        answer = httpx.post(
+            f"{address}/predict", json={"instances": [[1, 2]]}, headers={"Authorization": f"Bearer {spent}"}
+        )
+        ready = httpx.get(f"{address}/readyz")
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    for got in (answer, ready):
+        assert got.json()["rehearsal"] is True
+        assert got.headers["dpserve-rehearsal"] == "true"
+    assert "rehearsal" in errors

@@ -1,0 +1,194 @@
+"""The service dies at every step of a request's way; many clients spend everything at once over two services."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from accounting.ledger import Ledger, key_digest
+from accounting.ledger.verification import verify
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.gaussian import Gaussian
+from mechanisms.randomness import SystemRandomness
+from service.data_plane import DataPlane
+from service.fault_points import POINTS
+from service.http.app import create_app
+from training.bundle import CertifiedHead
+
+from .books import COST, open_accounts
+from .conftest import FULL, fault, trials
+from .servers import Services, StoreServer
+
+pytestmark = pytest.mark.anyio
+
+LINEAGE = "two-lineage"
+BUDGET = ("--rho", 10, "--delta", 1e-6)
+
+
+@pytest.fixture
+def services(bundle: Path, tmp_path: Path) -> Services:
+    return Services(bundle, tmp_path / "home", str(tmp_path / "ledger"), tmp_path / "log")
+
+
+def _client(services: Services, name: str, rho: float) -> str:
+    return services.command_line("clients", "add", name, "--rho", rho, "--delta", 1e-6).strip()
+
+
+def _ask(address: str, key: str, row: list[float], idempotency: str) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": idempotency}
+    return httpx.post(f"{address}/predict", json={"instances": [row]}, headers=headers, timeout=60)
+
+
+async def test_the_service_is_killed_at_every_step(services: Services) -> None:
+    """After each death a retry with the same key, twice, at a service that lives: one charge, one answer."""
+    with (
+        fault("service killed at each of its steps, then retried twice") as found,
+        services.serving(*BUDGET) as (living, _),
+    ):
+        key = _client(services, "ann", 5)
+        for trial, point in enumerate(itertools.islice(itertools.cycle(POINTS), trials(204, len(POINTS)))):
+            row = [trial / 1000, 0.5]
+            with services.serving(fault=point) as (doomed, process):
+                with contextlib.suppress(httpx.HTTPError):
+                    answered = _ask(doomed, key, row, f"key-{trial}")
+                    raise AssertionError(f"{point} was survived: {answered.text}")
+                assert process.wait(60) == -9
+            first, again = (_ask(living, key, row, f"key-{trial}").json() for _ in range(2))
+            async with Ledger.open(services.ledger) as ledger:
+                account = await ledger.lineage(LINEAGE)
+                right = (await verify(ledger, LINEAGE)).findings == ()
+            one_answer = first["predictions"] == again["predictions"]
+            found.trial(held=one_answer and account.releases == trial + 1 == account.newest_receipt and right)
+
+
+async def test_the_only_service_is_killed_with_its_store_left_behind(services: Services) -> None:
+    """The next service finds the store that the dead one started, and the journal that it wrote."""
+    with fault("only service killed after its charge, started again") as found:
+        with services.serving(*BUDGET):
+            key = _client(services, "ann", 5)
+        for trial in range(trials(10, 1)):
+            row = [trial / 1000, 0.25]
+            with services.serving(fault="settled") as (doomed, process):
+                with contextlib.suppress(httpx.HTTPError):
+                    _ask(doomed, key, row, f"key-{trial}")
+                assert process.wait(60) == -9
+            with services.serving() as (address, _):
+                first, again = (_ask(address, key, row, f"key-{trial}").json() for _ in range(2))
+            async with Ledger.open(services.ledger) as ledger:
+                account = await ledger.lineage(LINEAGE)
+            found.trial(held=first["predictions"] == again["predictions"] and account.releases == trial + 1)
+
+
+async def test_many_clients_spend_everything_over_two_services(services: Services) -> None:
+    """Each of 64 keeps asking for new rows, a few at a time, until it is refused one row."""
+    clients, each = 64, 24 if FULL else 6
+    price = 0.001
+    with (
+        fault("64 clients, 2 services, until every budget is gone") as found,
+        services.serving("--rho", clients * each * price + price / 2, "--delta", 1e-6) as (one, _),
+        services.serving() as (other, _),
+    ):
+        keys = await _add_clients(services.ledger, clients, round((each + 3) * price * 1e12) + 7)
+        limits = httpx.Limits(max_connections=clients)
+        async with httpx.AsyncClient(timeout=120, limits=limits) as http:
+
+            async def spend(number: int) -> int:
+                answered = 0
+                for turn in itertools.count():
+                    rows = [[number / 64, (turn * 3 + place) / 1000] for place in range(1 + turn % 3)]
+                    address = (one, other)[(number + turn) % 2]
+                    got = await http.post(
+                        f"{address}/predict",
+                        json={"instances": rows},
+                        headers={"Authorization": f"Bearer {keys[number]}"},
+                    )
+                    if got.status_code == 200:
+                        answered += got.json()["receipt"]["charged_rows"]
+                    elif got.status_code != 403:
+                        raise AssertionError(got.text)
+                    elif len(rows) == 1:
+                        return answered
+                raise AssertionError
+
+            answered = sum(await asyncio.gather(*map(spend, range(clients))))
+        async with Ledger.open(services.ledger) as ledger:
+            account, spenders = await ledger.snapshot(LINEAGE)
+            right = (await verify(ledger, LINEAGE)).findings == ()
+        whole = account.budget.picorho // round(price * 1e12)
+        spent = sum(spender.spent for spender in spenders)
+        found.trial(
+            held=answered == account.releases == whole == clients * each
+            and account.spent == spent == whole * round(price * 1e12)
+            and right
+        )
+
+
+async def _add_clients(location: str, count: int, picorho: int) -> list[str]:
+    keys = [f"key of client {number}" for number in range(count)]
+    async with Ledger.open(location) as ledger:
+        lineage = (await ledger.lineage(LINEAGE)).budget
+        budget = type(lineage)(picorho, "gaussian", lineage.delta)
+        for number, key in enumerate(keys):
+            await ledger.add_client(LINEAGE, f"client-{number}", budget, key_digest(key), time=0.0)
+    return keys
+
+
+@contextlib.contextmanager
+def _frozen(store: StoreServer) -> Iterator[None]:
+    store.stop()
+    try:
+        yield
+    finally:
+        store.go_on()
+
+
+async def test_what_clients_are_told(head: CertifiedHead, tmp_path: Path) -> None:
+    """503 for a frozen store, 422 for a key used twice, 403 for one picorho short; ten thousand rows at once."""
+    mechanism = Gaussian(10.0)
+    with StoreServer(tmp_path / "store") as store:
+        async with await Ledger.connect(store.url, deadline=2.0) as ledger:
+            await open_accounts(ledger, LINEAGE, 2_000_000)
+            account = await ledger.lineage(LINEAGE)
+            price = mechanism.cost.picorho
+            assert account.budget.picorho > 10_003 * price > 0
+            assert Cost((GaussianLoss(0.01),)) == COST
+            short = type(account.budget)(2 * price - 1, "gaussian", account.budget.delta)
+            await ledger.add_client(LINEAGE, "short", short, key_digest("short"), time=0.0)
+            plane = DataPlane(head, mechanism, ledger, SystemRandomness(), largest_batch=10_000)
+            app = create_app(plane, ledger, largest_body=10**7)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+
+                async def ask(key: str, rows: list[list[float]], idempotency: str = "") -> httpx.Response:
+                    headers = {"Authorization": f"Bearer {key}"} | (
+                        {"Idempotency-Key": idempotency} if idempotency else {}
+                    )
+                    return await http.post("/predict", json={"instances": rows}, headers=headers, timeout=60)
+
+                ann = f"{LINEAGE}/ann"
+                with fault("one picorho short: refused; what fits: answered") as found:
+                    refused = await ask("short", [[0.1, 0.1], [0.2, 0.2]])
+                    found.trial(held=refused.status_code == 403 and refused.json()["scope"] == "client")
+                    found.trial(held=(await ask("short", [[0.1, 0.1]])).status_code == 200)
+                with fault("an idempotency key with another body: 422, nothing charged") as found:
+                    for trial in range(trials(100, 5)):
+                        await ask(ann, [[trial / 1000, 0.3]], f"key-{trial}")
+                        before = await ledger.lineage(LINEAGE)
+                        again = await ask(ann, [[trial / 1000, 0.4]], f"key-{trial}")
+                        unchanged = (await ledger.lineage(LINEAGE)).spent == before.spent
+                        found.trial(held=again.status_code == 422 and unchanged)
+                with fault("ten thousand rows in one request, and again as a replay") as found:
+                    rows = [[number / 10_000, 0.9] for number in range(10_000)]
+                    first, second = await ask(ann, rows), await ask(ann, rows)
+                    same = first.json()["predictions"] == second.json()["predictions"]
+                    found.trial(held=same and second.json()["receipt"]["charged_rows"] == 0)
+                with fault("store frozen: 503 within the deadline, nothing answered") as found:
+                    for trial in range(trials(10, 1)):
+                        start = time.monotonic()
+                        with _frozen(store):
+                            got = await ask(ann, [[trial / 1000, 0.7]])
+                        found.trial(held=got.status_code == 503 and time.monotonic() - start < 4)

@@ -1,0 +1,48 @@
+"""Quotes and receipts over HTTP."""
+
+import pytest
+
+ROW, OTHER = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
+
+
+def test_a_dry_run_spends_nothing_and_says_what_the_request_would_cost(service):
+    http = service.http(service.add_client(rho=0.016))
+    first = http.post("/predict?dry_run=true", json={"instances": [ROW, OTHER, ROW]}).json()["quote"]
+    assert (first["rows"], first["new_rows"], first["free"]) == (3, 2, [False, False, True])
+    assert first["cost_rho"] == pytest.approx(2 * first["price_per_row_rho"])
+    assert first["admitted"]
+    assert service.spent() == 0
+    http.post("/predict", json={"instances": [ROW]})
+    spent = service.spent()
+    assert http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["cost_rho"] == 0
+    dear = http.post("/predict?dry_run=true", json={"instances": [[x / 100] * 4 for x in range(20)]}).json()["quote"]
+    assert (dear["admitted"], dear["refusal"], dear["scope"]) == (
+        False,
+        "urn:dpserve:problem:budget-exhausted",
+        "client",
+    )
+    assert service.spent() == spent
+    assert "predictions" not in first
+
+
+def test_a_dry_run_is_asked_for_in_one_way_and_validated_like_the_request(service):
+    http = service.http(service.add_client())
+    assert http.post("/predict?dry_run=perhaps", json={"instances": [ROW]}).status_code == 400
+    assert http.post("/predict?dry_run=true", json={"instances": [[9, 9, 9, 9]]}).status_code == 422
+    assert "quote" not in http.post("/predict?dry_run=false", json={"instances": [ROW]}).json()
+    assert service.http().post("/predict?dry_run=true", json={"instances": [ROW]}).status_code == 401
+
+
+def test_a_client_reads_its_own_receipts_page_by_page(service):
+    alice, bob = service.http(service.add_client("alice")), service.http(service.add_client("bob"))
+    for place in range(5):
+        for http in (alice, bob):
+            http.post("/predict", json={"instances": [[place / 10] * 4]})
+    first = alice.get("/budget/receipts?count=3").json()
+    assert [receipt["id"] for receipt in first["receipts"]] == [1, 3, 5]
+    rest = alice.get(f"/budget/receipts?count=3&after={first['next_after']}").json()
+    assert [receipt["id"] for receipt in rest["receipts"]] == [7, 9]
+    assert rest["next_after"] is None
+    assert len(rest["receipts"][0]["hash"]) == 64
+    assert alice.get("/budget/receipts?count=0").status_code == 422
+    assert service.http().get("/budget/receipts").status_code == 401
