@@ -24,11 +24,11 @@ from accounting.ledger import (
     UnknownClient,
 )
 from accounting.ledger.verification import verify
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 
 from .conftest import asking, budget, dump, new_lineage, open_accounts
 
-COSTS = [Cost((GaussianLoss(0.25),)), Cost((LaplaceLoss(0.5),)), Cost()]
+COSTS = [Cost((GaussianLoss(0.25),)), Cost((LaplaceLoss(0.5),)), Cost((ClaimedGaussianLoss(0.25),)), Cost()]
 UNIT = COSTS[0].picorho
 CLIENTS = ["ann", "bob"]
 
