@@ -18,7 +18,7 @@
 -- The library is this file, `sha256.lua`, `receipts.lua`, `charges.lua`, `accounts.lua` and `recovery.lua`, in
 -- this order, loaded as one.
 
-local VERSION = '2'
+local VERSION = '3'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 
