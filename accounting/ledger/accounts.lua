@@ -94,6 +94,15 @@ local function page(keys, args)
   return redis.call('XRANGE', keys[2], args[5], args[6], 'COUNT', args[7])
 end
 
+-- KEYS  services; a stream.  ARGV  ids.  Replies the entries that there are, in the order of their ids here.
+local function pick(keys, args)
+  local found = {}
+  for position = 5, #args do
+    found[#found + 1] = redis.call('XRANGE', keys[2], args[position], args[position])[1]
+  end
+  return found
+end
+
 -- KEYS  services; accounts and their tallies, as many as there are.
 -- Replies each account's fields and tally, both empty where there is none: all of one instant.
 local function read(keys)
@@ -112,4 +121,5 @@ register('rotate_key', {}, rotate_key)
 register('find_client', {'no-writes'}, find_client)
 register('list_clients', {'no-writes'}, list_clients)
 register('page', {'no-writes'}, page)
+register('pick', {'no-writes'}, pick)
 register('read', {'no-writes'}, read)

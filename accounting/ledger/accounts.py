@@ -280,19 +280,19 @@ class Accounts:
         listed = keys.receipts if client is None else keys.client(client).receipts
         entries = await self._page(lineage, listed, after, count)
         if client is not None:
-            calls = (
-                self.call(lineage, "page", [keys.receipts], [number, number, 1], durably=False) for number, _ in entries
-            )
-            entries = [entry for found in await asyncio.gather(*calls) for entry in found]
+            entries = await self._pick(lineage, entries)
         return [wire.read_receipt(entry) for entry in entries]
 
     async def newest_receipts(self, lineage: str, client: str, count: int) -> list[Receipt]:
         """Return a client's newest receipts, at most `count` of them, newest first."""
         stream = LineageKeys(lineage).client(client).receipts
         entries = await self._store.command(stream, "XREVRANGE", stream, "+", "-", "COUNT", count)
-        numbers = [int(number.split(b"-")[0]) for number, _ in entries]
-        pages = [await self.receipts(lineage, after=number - 1, count=1) for number in numbers]
-        return [receipt for page in pages for receipt in page]
+        return [wire.read_receipt(entry) for entry in await self._pick(lineage, entries)]
+
+    async def _pick(self, lineage: str, named: Sequence[Any]) -> list[Any]:
+        """Return the lineage's receipts that entries of a client's stream name."""
+        numbers = [number for number, _ in named]
+        return await self.call(lineage, "pick", [LineageKeys(lineage).receipts], numbers, durably=False)
 
     async def _page(self, lineage: str, stream: str, after: int, count: int) -> list[Any]:
         return await self.call(lineage, "page", [stream], [f"({after}-0", "+", count], durably=False)
