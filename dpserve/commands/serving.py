@@ -33,7 +33,10 @@ def serve(
         ),
     ] = "noise-multiplier:20",
     mechanism: Annotated[
-        str, typer.Option(help="How answers are made private: gaussian, laplace, selected-neuron or label.")
+        str,
+        typer.Option(
+            help="How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven."
+        ),
     ] = "gaussian",
     ledger: options.Ledger_ = None,
     epsilon: options.Epsilon = None,
