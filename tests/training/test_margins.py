@@ -18,7 +18,7 @@ def margin_of_head(X, y, classes, lam):
         tuple(f"x{i}" for i in range(d)), (-1.0,) * d, (1.0,) * d, tuple(str(c) for c in range(classes))
     )
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
-    head = train(Records(X, y, declaration), Recipe("m", feature_map, lam), "lineage")
+    head = train(Records(X, y, declaration, ()), Recipe("m", feature_map, lam), "lineage")
     logits = head.logits(head.features(X))
     return float(np.max(logits.max(axis=1) - logits.min(axis=1)))
 
