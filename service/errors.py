@@ -22,3 +22,7 @@ class InvalidRows(RequestRefused):
     def __str__(self) -> str:
         """Return the sentence for the client."""
         return self.message
+
+
+class CannotServe(Exception):
+    """The service cannot start; one clear line says why."""

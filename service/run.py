@@ -19,6 +19,7 @@ from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness, SystemRandomness
 from service.data_plane import DataPlane, ServedModel
+from service.errors import CannotServe
 from service.http.app import create_app
 from service.http.impatience import impatient_protocol
 
@@ -43,10 +44,6 @@ class ServiceSettings:
 
 
 _LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
-
-
-class CannotServe(Exception):
-    """The service cannot start; one clear line says why."""
 
 
 def bind(settings: ServiceSettings) -> socket.socket:

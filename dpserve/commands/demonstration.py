@@ -21,7 +21,8 @@ from rich.table import Table
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
 from dpserve.commands.bundles import print_certificate, train_with_progress
-from service.run import CannotServe, ServiceSettings, bind
+from service.errors import CannotServe
+from service.run import ServiceSettings, bind
 from training.bundle import save_bundle
 from training.data.digits import Digits, load_digits
 from training.feature_maps import Fourier, default_clip_norm

@@ -25,7 +25,7 @@ from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.lineages import chosen_lineage, lineage_named
-from service.run import CannotServe
+from service.errors import CannotServe
 
 app = typer.Typer(help="Check, copy and mend the ledger.", no_args_is_help=True)
 

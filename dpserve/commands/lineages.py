@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from accounting.ledger import Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from service.run import CannotServe
+from service.errors import CannotServe
 from training.bundle import CERTIFICATE_FILE, load_bundle
 
 app = typer.Typer(help="What all clients of one set of records may learn together.", no_args_is_help=True)

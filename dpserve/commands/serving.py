@@ -11,8 +11,8 @@ from accounting.budgets import accepts_for
 from accounting.ledger import REMEMBERED_ROWS, Ledger
 from dpserve.commands import options
 from mechanisms.mechanism import priced
+from service.errors import CannotServe
 from service.run import (
-    CannotServe,
     ServiceSettings,
     bind,
     check_affordable,

@@ -1,0 +1,5 @@
+"""`dpserve reproduce`."""
+
+from training.reproduction.command import app
+
+__all__ = ["app"]
