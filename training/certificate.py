@@ -8,10 +8,11 @@ import re
 from datetime import UTC, datetime
 from typing import Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, AnyFeatureMap
+from training.sealing import SealedCertificate
 from training.sensitivity import (
     LARGEST_PARAMETER,
     SMALLEST_PARAMETER,
@@ -36,10 +37,8 @@ ASSUMPTIONS = (
 )
 
 
-class Certificate(BaseModel):
+class Certificate(SealedCertificate):
     """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format_version: Literal[1] = 1
     status: Literal["proven"] = "proven"
@@ -66,8 +65,6 @@ class Certificate(BaseModel):
     """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
     assumptions: tuple[str, ...] = ASSUMPTIONS
     lineage: str = Field(pattern=f"^{NAME.pattern}$")
-    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of model.safetensors. Private."""
 
     @model_validator(mode="after")
     def _shapes_agree(self) -> Self:
@@ -90,10 +87,6 @@ class Certificate(BaseModel):
             differs.append("the assumptions are not those that the proof makes")
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
-
-    def sealed(self) -> str:
-        """Return everything in it but the digest, to be kept inside the weights' file that the digest covers."""
-        return self.model_dump_json(exclude={"weights_sha256"})
 
     def public(self) -> dict[str, object]:
         """Return what may be shown to clients, ready for JSON."""

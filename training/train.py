@@ -32,7 +32,6 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
             "strong_convexity": recipe.strong_convexity,
             "tolerance": recipe.tolerance,
             "lineage": lineage,
-            "weights_sha256": "0" * 64,
         }
         | derive(recipe.strong_convexity, recipe.tolerance, recipe.feature_map.dimension)
     )

@@ -13,7 +13,8 @@ from accounting.ledger import Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from service.errors import CannotServe
-from training.bundle import CERTIFICATE_FILE, load_bundle
+from training.bundle import load_bundle
+from training.sealing import CERTIFICATE_FILE
 
 app = typer.Typer(help="What all clients of one set of records may learn together.", no_args_is_help=True)
 

@@ -6,10 +6,11 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load, save
 
-from training.bundle import CERTIFICATE_FILE, MODEL_FILE, load_bundle, save_bundle
+from training.bundle import load_bundle, save_bundle
 from training.errors import BundleError
 from training.feature_maps import Relu
 from training.recipe import Recipe
+from training.sealing import CERTIFICATE_FILE, MODEL_FILE
 from training.train import train
 
 

@@ -3,23 +3,18 @@
 Serving it needs no PyTorch: the forward pass is NumPy's, in float64.
 """
 
-import hashlib
 import json
-import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 from scipy.special import expit
 
-from training.bundle import CERTIFICATE_FILE, MODEL_FILE
 from training.errors import BundleError
 from training.published.certificate import UnprovenCertificate
+from training.sealing import CERTIFICATE_FILE, Tensors, load_sealed, save_sealed
 
 Floats = NDArray[np.float64]
 NumpyLayer = tuple[Floats, Floats]
@@ -64,58 +59,22 @@ def is_published(folder: Path) -> bool:
 
 
 def save_published(folder: Path, network: PublishedNetwork) -> UnprovenCertificate:
-    """Write the bundle into a new folder that its owner alone can read; return the certificate with the digest.
-
-    The folder appears whole or not at all. Raises BundleError if it exists already.
-    """
-    if folder.exists():
-        raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
-    tensors = {
-        f"{what}.{index}": np.ascontiguousarray(tensor)
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+    tensors: Tensors = {
+        f"{what}.{index}": tensor
         for index, layer in enumerate(network.layers)
         for what, tensor in zip(("weights", "biases"), layer, strict=True)
     }
-    model = save(tensors)
-    certificate = network.certificate.model_copy(update={"weights_sha256": hashlib.sha256(model).hexdigest()})
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        draft.mkdir(parents=True, mode=0o700)
-        for name, content in ((MODEL_FILE, model), (CERTIFICATE_FILE, certificate.model_dump_json(indent=2).encode())):
-            (draft / name).touch(mode=0o600)
-            (draft / name).write_bytes(content)
-        draft.rename(folder)
-    except OSError as error:
-        raise BundleError(f"cannot write the bundle {folder}: {error.strerror}") from error
-    return certificate
+    return save_sealed(folder, tensors, network.certificate)
 
 
 def load_published(folder: Path) -> PublishedNetwork:
     """Read and check a bundle. Raises BundleError saying what is missing, damaged or different."""
-    try:
-        text, model = (folder / CERTIFICATE_FILE).read_text("utf-8"), (folder / MODEL_FILE).read_bytes()
-    except OSError as error:
-        raise BundleError(f"{folder} is not a bundle: cannot read {error.filename}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BundleError(f"{folder / CERTIFICATE_FILE} is not text") from error
-    try:
-        certificate = UnprovenCertificate.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BundleError(
-            f"{folder / CERTIFICATE_FILE} is not the certificate of a published network: {where}: {first['msg']}"
-        ) from error
-    certificate.verify()
-    if hashlib.sha256(model).hexdigest() != certificate.weights_sha256:
-        raise BundleError(f"{folder / MODEL_FILE} was changed after the certificate was written")
-    try:
-        tensors = load(model)
-    except SafetensorError as error:
-        raise BundleError(f"{folder / MODEL_FILE} is damaged: {error}") from error
+    certificate, tensors = load_sealed(folder, UnprovenCertificate)
     return PublishedNetwork(certificate, _layers(certificate, tensors))
 
 
-def _layers(certificate: UnprovenCertificate, tensors: dict[str, NDArray[np.generic]]) -> tuple[NumpyLayer, ...]:
+def _layers(certificate: UnprovenCertificate, tensors: Tensors) -> tuple[NumpyLayer, ...]:
     widths = certificate.topology.widths
     expected: dict[str, tuple[int, ...]] = {}
     for index, (width, following) in enumerate(pairwise(widths)):

@@ -12,6 +12,7 @@ from mechanisms.mechanism import Mechanism
 from training.errors import BundleError, TrainingError
 from training.published.bounds import Topology, claimed_sensitivities
 from training.published.setting import Activation, Objective
+from training.sealing import SealedCertificate
 
 OBJECTIONS = (
     "With three or more classes the answer shows the differences of all logits but one exactly, so that neighbouring "
@@ -46,10 +47,8 @@ class ScaledInputs(BaseModel):
         return self
 
 
-class UnprovenCertificate(BaseModel):
+class UnprovenCertificate(SealedCertificate):
     """What the published method claims for one trained network."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format_version: Literal[1] = 1
     status: Literal["unproven"] = "unproven"
@@ -76,7 +75,6 @@ class UnprovenCertificate(BaseModel):
     """Corollary 1: Delta z, which the noise is scaled to."""
     objections: tuple[str, ...] = OBJECTIONS
     lineage: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
     @property
     def topology(self) -> Topology:

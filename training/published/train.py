@@ -48,7 +48,6 @@ def train_published(
             "records": len(records),
             "l2_regulariser": l2_regulariser,
             "lineage": lineage,
-            "weights_sha256": "0" * 64,
         }
         | claims(topology, len(records), l2_regulariser)
     )

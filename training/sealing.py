@@ -1,0 +1,99 @@
+"""A folder with `model.safetensors` and `certificate.json`, neither of which can be changed without the other.
+
+The certificate holds the digest of the model file, and the model file a copy of the certificate. Someone who may
+write both can forge the folder whole: that is whoever runs the service. No pickle anywhere.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
+
+from training.errors import BundleError
+
+MODEL_FILE = "model.safetensors"
+CERTIFICATE_FILE = "certificate.json"
+_SEALED = "certificate"
+
+Tensors = dict[str, NDArray[np.generic]]
+
+
+class SealedCertificate(BaseModel):
+    """What a certificate needs to be sealed into the weights that it speaks of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weights_sha256: str = Field(default="0" * 64, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of model.safetensors; zero until that is written. Private."""
+
+    def sealed(self) -> str:
+        """Return everything in it but the digest, to be kept inside the weights' file that the digest covers."""
+        return self.model_dump_json(exclude={"weights_sha256"})
+
+    def with_digest_of(self, model: bytes) -> Self:
+        """Return the certificate with the digest of the model file's content."""
+        return self.model_copy(update={"weights_sha256": hashlib.sha256(model).hexdigest()})
+
+    def verify(self) -> None:
+        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
+        raise NotImplementedError
+
+
+AnyCertificate = TypeVar("AnyCertificate", bound=SealedCertificate)
+
+
+def save_sealed(folder: Path, tensors: Tensors, certificate: AnyCertificate) -> AnyCertificate:
+    """Write both files into a new folder that its owner alone can read; return the certificate with the digest.
+
+    The folder appears whole or not at all. Raises BundleError if it exists already.
+    """
+    if folder.exists():
+        raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    model = save(contiguous, metadata={_SEALED: certificate.sealed()})
+    certificate = certificate.with_digest_of(model)
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        draft.mkdir(parents=True, mode=0o700)
+        for name, content in ((MODEL_FILE, model), (CERTIFICATE_FILE, certificate.model_dump_json(indent=2).encode())):
+            (draft / name).touch(mode=0o600)
+            (draft / name).write_bytes(content)
+        draft.rename(folder)
+    except OSError as error:
+        raise BundleError(f"cannot write the bundle {folder}: {error.strerror}") from error
+    return certificate
+
+
+def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificate, Tensors]:
+    """Read both files and verify them. Raises BundleError saying what is missing, damaged or different."""
+    try:
+        text = (folder / CERTIFICATE_FILE).read_text(encoding="utf-8")
+        model = (folder / MODEL_FILE).read_bytes()
+    except OSError as error:
+        raise BundleError(f"{folder} is not a bundle: cannot read {error.filename}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{folder / CERTIFICATE_FILE} is not text") from error
+    try:
+        certificate = kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise BundleError(f"{folder / CERTIFICATE_FILE} is not a certificate: {where}: {first['msg']}") from error
+    certificate.verify()
+    if certificate.with_digest_of(model) != certificate:
+        raise BundleError(f"{folder / MODEL_FILE} was changed after it was certified: its SHA-256 is another")
+    try:
+        tensors = load(model)
+        with safe_open(folder / MODEL_FILE, framework="numpy") as opened:
+            sealed = (opened.metadata() or {}).get(_SEALED)
+    except SafetensorError as error:
+        raise BundleError(f"{folder / MODEL_FILE} is damaged: {error}") from error
+    if sealed != certificate.sealed():
+        raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
+    return certificate, tensors
