@@ -5,7 +5,7 @@ from training.errors import BundleError
 
 
 def test_a_fresh_certificate_verifies(head):
-    head.certificate.verify()
+    assert head.certificate.verify() is None
 
 
 @pytest.mark.parametrize(
