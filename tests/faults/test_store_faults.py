@@ -72,7 +72,7 @@ def _mounted(folder: Path) -> bool:
 
 
 async def test_the_disk_is_full(tmp_path: Path) -> None:
-    """A file system of one megabyte, where one may be mounted; the store's own limit on files where not."""
+    """A file system of one megabyte; skipped where none may be mounted."""
     with fault("disk full: refused, and nothing acknowledged is missing") as found:
         for trial in range(trials(10, 1)):
             small = tmp_path / f"small {trial}"
