@@ -114,7 +114,8 @@ def delta_at(analyse: Callable[[Composition, float], Analysis], losses: Composit
 
     strictest, laxest = math.log(1e-250), math.log(1 - 1e-9)
     if excess(strictest) <= 0:
-        return 0.0 if all(loss.pure_epsilon < math.inf for loss in losses) else 1e-250
+        pure = math.fsum(loss.pure_epsilon * count for loss, count in losses.items())
+        return 0.0 if pure <= epsilon else 1e-250
     if excess(laxest) > 0:
         return 1.0
     return math.exp(crossing(excess, laxest, strictest, tolerance=1e-9).met) * _ROUND_UP
@@ -313,7 +314,10 @@ def _numerical_curve(losses: frozenset[tuple[PrivacyLoss, int]], delta: float) -
     interval, width = _discretisation(composition, delta)
     if interval is None:
         return "too many releases of too little loss for a numerical PLD"
-    return NumericalCurve(privacy_loss_distribution(composition, interval), interval, width, allowance)
+    try:
+        return NumericalCurve(privacy_loss_distribution(composition, interval), interval, width, allowance)
+    except (IndexError, ValueError, OverflowError) as error:
+        return f"the numerical PLD cannot be had: {type(error).__name__}"
 
 
 def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyLossDistribution":
@@ -352,7 +356,7 @@ def bounded_range_delta(epsilon: float, at: NDArray[np.float64]) -> NDArray[np.f
     every e in [-epsilon, epsilon]. As a supremum of hockey-stick curves it is one, and dominates every t.
     """
     inside = np.clip(at, -epsilon, epsilon)
-    curve = np.expm1((epsilon - inside) / 2) ** 2 * np.exp(inside - epsilon) / -np.expm1(-epsilon)
+    curve = np.expm1((inside - epsilon) / 2) ** 2 / -np.expm1(-epsilon)
     return np.where(at >= epsilon, 0.0, np.where(at <= -epsilon, -np.expm1(np.minimum(at, 0.0)), curve))
 
 

@@ -154,12 +154,16 @@ def attack_power(
 
 
 def reading_of_attack(
-    true_positive_rate: float, false_positive_rate: float, delta: float, power: AttackPower
+    true_positive_rate: float, false_positive_rate: float, delta: float, power: AttackPower, complement: AttackPower
 ) -> AttackReading:
-    """Return what an attack with these rates says. `power`: what is allowed at its false positive rate."""
+    """Return what an attack with these rates says.
+
+    power: what is allowed at its false positive rate. complement: the same for the attack that accuses whom this
+    one does not, which is as much of an attack.
+    """
     domains.require_up_to("the true positive rate", true_positive_rate, 1)
     domains.require_up_to("the false positive rate", false_positive_rate, 1)
-    advantage = true_positive_rate - false_positive_rate
+    advantage = abs(true_positive_rate - false_positive_rate)
     if advantage >= 1:
         raise ValueError("an attack that is always right has no epsilon; give the ends of confidence intervals")
     return AttackReading(
@@ -170,7 +174,8 @@ def reading_of_attack(
             identifiability.published_gaussian_epsilon(advantage, delta) if advantage > 0 else None
         ),
         true_positive_rate_bound=power.true_positive_rate_bound,
-        possible=true_positive_rate <= power.true_positive_rate_bound,
+        possible=true_positive_rate <= power.true_positive_rate_bound
+        and 1 - true_positive_rate <= complement.true_positive_rate_bound,
     )
 
 
@@ -226,4 +231,5 @@ def _trade_off(
 
 
 def _mu(rho: float) -> float:
-    return min(conversions.mu_of_rho(math.nextafter(rho, math.inf)), conversions.LARGEST_MU)
+    above = min(math.nextafter(rho, math.inf), conversions.LARGEST_RHO)
+    return min(conversions.mu_of_rho(above), conversions.LARGEST_MU)

@@ -62,7 +62,9 @@ class Budget:
         """Return the budget of rho-zCDP (of mu-GDP with mu^2 = 2 rho where only Gaussian charges are accepted)."""
         domains.require_delta(delta)
         if not 0 < rho <= picorho.LARGEST / picorho.PICORHO_PER_RHO:
-            raise ValueError(f"rho must lie above 0 and within {picorho.to_rho(picorho.LARGEST):.6g}, not be {rho}")
+            raise ValueError(
+                f"rho must lie above 0 and within {picorho.to_rho(picorho.LARGEST):.6g}, not be {float(rho):.6g}"
+            )
         whole = picorho.budget(rho)
         if whole == 0:
             raise ValueError(f"a budget must be at least 1e-12 rho, the ledger's unit, and this one is {float(rho)}")

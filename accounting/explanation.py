@@ -156,8 +156,9 @@ def explain(
         )
     if attack is not None:
         domains.require_up_to("the false positive rate", attack[1], 1)
-        (power,) = attack_power(composition, rho, explanation.epsilon, delta, delta, (attack[1],))
-        reading = reading_of_attack(*attack, delta, power)
+        rates = (attack[1], 1 - attack[1])
+        power, complement = attack_power(composition, rho, explanation.epsilon, delta, delta, rates)
+        reading = reading_of_attack(*attack, delta, power, complement)
     return AnsweredExplanation(**dict(explanation), deltas=deltas, attack=reading)
 
 
@@ -181,8 +182,18 @@ def _explain(
     domains.require_delta(delta)
     side_by_side = analyses.side_by_side(releases, ideal_delta)
     composition, rho = composition_and_rho(releases)
-    epsilon = side_by_side.epsilon
+    # An account's prices may have been chosen on the way: only what holds then may be said of it.
+    valid = [a for a in side_by_side.analyses if a.epsilon is not None and (account is None or a.adaptive)]
+    tightest = min(valid, key=lambda analysis: analysis.epsilon or 0.0)
+    epsilon = tightest.epsilon or 0.0
     meaning = identifiability_of(composition, rho, epsilon, delta, ideal_delta)
+    if account is not None:
+        meaning = meaning.model_copy(
+            update={
+                "posterior_belief_bound": account.posterior_belief_bound.now,
+                "membership_advantage_bound": account.membership_advantage_bound.now,
+            }
+        )
     proven = all(cost.is_proven for cost, times in releases.items() if times)
     return Explanation(
         status="proven" if proven else "unproven",
@@ -198,12 +209,12 @@ def _explain(
             )
             for analysis in side_by_side.analyses
         ),
-        tightest=side_by_side.tightest,
+        tightest=tightest.name,
         epsilon=epsilon,
         identifiability=meaning,
         attack_power=attack_power(composition, rho, epsilon, delta, ideal_delta),
         published_theorems=_theorems(composition, ideal_delta),
-        in_plain_words=("" if proven else _UNPROVEN) + _in_plain_words(side_by_side, meaning, delta, account),
+        in_plain_words=("" if proven else _UNPROVEN) + _in_plain_words(side_by_side, epsilon, meaning, delta, account),
     )
 
 
@@ -231,9 +242,13 @@ def _theorems(composition: Composition, delta: float) -> tuple[TheoremReading, .
 
 
 def _in_plain_words(
-    side_by_side: analyses.SideBySide, meaning: Identifiability, delta: float, account: AccountReport | None
+    side_by_side: analyses.SideBySide,
+    epsilon: float,
+    meaning: Identifiability,
+    delta: float,
+    account: AccountReport | None,
 ) -> str:
-    known = [analysis.epsilon for analysis in side_by_side.analyses if analysis.epsilon is not None]
+    known = [a.epsilon for a in side_by_side.analyses if a.epsilon is not None and a.epsilon >= epsilon]
     if not side_by_side.releases:
         nothing = "Nothing computed from the records has been released, and nothing can be inferred about any of them."
         return " ".join([nothing, *_of_the_account(account)])
@@ -244,7 +259,7 @@ def _in_plain_words(
         f"{_percent(meaning.posterior_belief_bound)} sure of it.",
         "An attack that tries to tell members from others can catch members more often than it wrongly accuses "
         f"others by at most {_percent(meaning.membership_advantage_bound)[:-2]} percentage points.",
-        f"In the language of differential privacy they are together ({side_by_side.epsilon:.4g}, {delta:.2g})"
+        f"In the language of differential privacy they are together ({epsilon:.4g}, {delta:.2g})"
         "-differentially private for adding or removing one record.",
     ]
     if max(known) > 1.001 * min(known):

@@ -382,4 +382,7 @@ def _check(classes: int, queries: int | None, accuracy: float | None, sample: Pu
         if queries is not None:
             raise ValueError("ask for a number of queries or for an accuracy, not for both")
         if sample is None:
-            raise ValueError("an accuracy can be planned for only with public data or a margin distribution")
+            raise ValueError(
+                "an accuracy can be planned for only with public data or a margin distribution: add --public FILE, or "
+                "--margins, or ask for --queries N"
+            )

@@ -49,7 +49,11 @@ class Price(BaseModel):
 
 
 class Bound(BaseModel):
-    """An upper bound as things stand, and once the whole budget is spent."""
+    """An upper bound as things stand, and once the whole budget is spent.
+
+    `now` holds for a number of answers that was settled beforehand; `when_spent` for clients who choose by what they
+    have seen how long to go on.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -64,7 +68,9 @@ class AccountReport(BaseModel):
     everything else, comes to believe it with more than this probability only with probability delta.
     `posterior_belief_at_epsilon` is the published 1/(1 + e^-epsilon): the belief that the answers support when
     they are seen as produced by a process that tells everything with probability delta and is epsilon-private
-    otherwise. `membership_advantage_bound`: no attack's true positive rate exceeds its false positive rate by
+    otherwise. What is said of `spent` and `now` holds if the number of answers so far was settled beforehand; a client
+    who stops at the moment that suits it best is held by what is said of `limit` and `when_spent`, which is what the
+    ledger enforces. `membership_advantage_bound`: no attack's true positive rate exceeds its false positive rate by
     more than this; delta plays no part in it.
     """
 

@@ -111,16 +111,28 @@ def test_the_sampler_adds_its_share_of_delta_to_any_power():
 
 def test_an_attack_better_than_the_releases_allow_is_called_impossible():
     power = AttackPower(false_positive_rate=0.05, true_positive_rate_bound=0.1)
+    other = AttackPower(false_positive_rate=0.95, true_positive_rate_bound=0.99)
 
-    assert reading_of_attack(0.09, 0.05, 1e-5, power).possible
-    found = reading_of_attack(0.2, 0.05, 1e-5, power)
+    assert reading_of_attack(0.09, 0.05, 1e-5, power, other).possible
+    found = reading_of_attack(0.2, 0.05, 1e-5, power, other)
     assert not found.possible
     assert found.least_epsilon == pytest.approx(math.log((1 - 1e-5) / (1 - 0.15)))
     assert identifiability.published_gaussian_advantage(found.epsilon_of_classical_noise, 1e-5) == pytest.approx(0.15)
-    assert reading_of_attack(0.05, 0.05, 1e-5, power).epsilon_of_classical_noise is None
+    assert reading_of_attack(0.05, 0.05, 1e-5, power, other).epsilon_of_classical_noise is None
+
+
+def test_an_attack_that_is_wrong_too_often_is_one_turned_round():
+    power, other = (
+        AttackPower(false_positive_rate=rate, true_positive_rate_bound=float(bound))
+        for rate, bound in zip((0.9, 0.1), powers({"gaussian:20": 1}, rates=(0.9, 0.1)), strict=True)
+    )
+    found = reading_of_attack(0.5, 0.9, DELTA, power, other)
+    assert not found.possible
+    assert found.least_epsilon == pytest.approx(math.log((1 - DELTA) / (1 - 0.4)))
 
 
 @pytest.mark.parametrize(("rates", "said"), [((1.1, 0), "true positive"), ((1, 0), "always right"), ((1, 2), "false")])
 def test_impossible_rates_are_refused(rates, said):
+    power = AttackPower(false_positive_rate=0.05, true_positive_rate_bound=0.1)
     with pytest.raises(ValueError, match=said):
-        reading_of_attack(*rates, 1e-5, AttackPower(false_positive_rate=0.05, true_positive_rate_bound=0.1))
+        reading_of_attack(*rates, 1e-5, power, power)

@@ -120,3 +120,33 @@ def test_a_clients_queries_are_limited_by_its_lineage() -> None:
 
     assert found.queries_left == 3
     assert "3 more answers" in found.explanation.in_plain_words
+
+
+@pytest.mark.parametrize(
+    "text", ["exponential:1000", "exponential:380", "laplace:0.001", "gaussian:0.001", "sgm:1:0.5"]
+)
+@pytest.mark.parametrize("times", [1, 100])
+def test_extreme_releases_are_explained_all_the_same(text, times):
+    explanation = explain({parse_release(text): times}, 1e-6)
+    assert 0 < explanation.epsilon < 1e12
+    assert explanation.in_plain_words
+
+
+def test_delta_is_zero_only_where_pure_epsilons_add_up_to_it():
+    releases = {parse_release("laplace:2"): 4}
+    deltas = {
+        epsilon: min(reading.delta for reading in explain(releases, 1e-6, epsilon=epsilon).deltas)
+        for epsilon in (1.9, 2.1)
+    }
+    assert deltas[1.9] > 0
+    assert deltas[2.1] == 0
+
+
+def test_an_account_is_told_only_what_holds_for_prices_chosen_on_the_way():
+    spent = {Cost((LaplaceLoss(0.3),)): 300}
+    explanation = explain_account(spent, Budget.from_rho(20, 1e-6, "any"), price=None)
+    inner = explanation.explanation
+    by_name = {analysis.name: analysis for analysis in inner.analyses}
+    assert by_name[inner.tightest].holds_for_adaptive_prices
+    assert min(analysis.epsilon for analysis in inner.analyses) < inner.epsilon
+    assert inner.identifiability.membership_advantage_bound == explanation.membership_advantage_bound.now

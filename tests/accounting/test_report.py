@@ -3,6 +3,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,3 +80,22 @@ def test_an_account_of_claims_bounds_nothing():
     report = account_report(spent, Budget.from_rho(1.0, 1e-6, "unproven"), price=None)
     assert report.status == "unproven"
     assert report.membership_advantage_bound.now == report.posterior_belief_bound.now == 1
+
+
+def test_only_the_bound_of_the_whole_budget_holds_for_who_chooses_when_to_stop():
+    """A client that stops when it is surest passes the bound of the moment more often than delta, never the limit's.
+
+    20,000 runs of 64 Gaussian answers; the limit's bound would be passed in more than delta + 6 standard deviations
+    of them with a chance below 1e-8.
+    """
+    delta, mu, answers, runs = 0.05, 0.2, 64, 20_000
+    cost = Cost((GaussianLoss(mu),))
+    budget = Budget(answers * cost.picorho, "gaussian", delta)
+    steps = np.random.default_rng(4).normal(mu**2 / 2, mu, (runs, answers))
+    log_odds = np.cumsum(steps, axis=1)
+    beliefs = np.array([budget.posterior_belief_at(n * cost.picorho) for n in range(1, answers + 1)])
+    bounds = np.log(beliefs / (1 - beliefs))
+    assert (log_odds > bounds).any(axis=1).mean() > 3 * delta
+    allowed = delta + 6 * np.sqrt(delta * (1 - delta) / runs)
+    assert (log_odds[:, 0] > bounds[0]).mean() <= allowed
+    assert (log_odds[:, -1] > bounds[-1]).mean() <= allowed
