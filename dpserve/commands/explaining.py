@@ -147,7 +147,7 @@ def _print_explanation(console: Console, explained: Explanation) -> None:
         )
     console.print(table, highlight=False)
     meaning = explained.identifiability
-    bounds = Table("what it means for one record", "at most", "source")
+    bounds = Table("what it means for one record", "reading", "source")
     for what, bound, source in (
         ("belief in its presence, from even odds", meaning.posterior_belief_bound, "but for a probability of delta"),
         ("  1/(1 + e^-epsilon)", meaning.posterior_belief_at_epsilon, "Bernau et al. 2021; no bound by itself"),
@@ -160,7 +160,7 @@ def _print_explanation(console: Console, explained: Explanation) -> None:
         ("  of any (epsilon, delta)", meaning.advantage_bound_from_epsilon_delta, "Kairouz et al. 2015"),
         ("  1 - e^-epsilon + delta e^-epsilon", meaning.advantage_bound_of_erlingsson, "Erlingsson et al. 2019"),
         ("  e^epsilon - 1", meaning.advantage_bound_of_yeom, "Yeom et al. 2018, for pure epsilon"),
-        ("  rho_alpha", meaning.advantage_as_published_by_bernau, "Bernau et al. 2021, Theorem 2, classical sigma"),
+        ("  rho_alpha", meaning.advantage_as_published_by_bernau, "their Theorem 2; no bound by itself"),
         ("  rho_alpha under RDP", meaning.advantage_under_rdp_as_published, "their Section 4.4"),
     ):
         bounds.add_row(what, "does not apply" if bound is None else f"{bound:.4f}", source)
