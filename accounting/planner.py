@@ -27,14 +27,15 @@ from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
 
 Floats = NDArray[np.float64]
 MechanismName = Literal["gaussian", "laplace", "selected-neuron", "label"]
-CompositionName = Literal["filter", "basic", "advanced"]
+CompositionName = Literal["filter", "basic", "advanced", "rdp"]
 
 MECHANISMS: tuple[MechanismName, ...] = ("gaussian", "laplace", "selected-neuron", "label")
-COMPOSITIONS: tuple[CompositionName, ...] = ("filter", "basic", "advanced")
+COMPOSITIONS: tuple[CompositionName, ...] = ("filter", "basic", "advanced", "rdp")
 MOST_QUERIES = analyses.MOST_RELEASES
 _COMPOSITIONS: dict[CompositionName, Callable[[Composition, float], analyses.Analysis]] = {
     "basic": analyses.basic,
     "advanced": analyses.advanced,
+    "rdp": analyses.rdp,
 }
 _USUAL_QUERIES = 1000
 _QUANTILES = (np.arange(256) + 0.5) / 256

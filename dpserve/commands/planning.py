@@ -158,8 +158,8 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
     console.print(table, highlight=False)
     console.print(
-        "'filter' is what the ledger enforces, whatever clients ask; 'basic' and 'advanced' say what those analyses "
-        "would buy for a number of rows and a price fixed in advance."
+        "'filter' is what the ledger enforces, whatever clients ask; 'basic', 'advanced' and 'rdp' say what those "
+        "analyses would buy for a number of rows and a price fixed in advance."
         if found.options
         else "No mechanism can do that within the budget."
     )
