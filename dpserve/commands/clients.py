@@ -11,7 +11,7 @@ from rich.table import Table
 from accounting.ledger import ClientAccount, Ledger, Receipt, key_digest, new_api_key
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.lineages import chosen_lineage
+from dpserve.commands.lineages import FIGURES, chosen_lineage, figures_of
 
 app = typer.Typer(help="Who may ask, and for how much.", no_args_is_help=True)
 
@@ -60,19 +60,9 @@ def list_(lineage: Lineage = None, ledger: options.Ledger_ = None) -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             return await opened.clients(await chosen_lineage(opened, lineage))
 
-    table = Table("client", "epsilon spent", "of", "at delta", "rho spent", "of", "releases", "status")
+    table = Table("client", *FIGURES, "status")
     for account in asyncio.run(read()):
-        budget = account.budget
-        table.add_row(
-            account.client,
-            f"{budget.epsilon_at(account.spent):.4g}",
-            f"{budget.epsilon_at(budget.picorho):.4g}",
-            f"{budget.delta:g}",
-            f"{to_rho(account.spent):.6g}",
-            f"{to_rho(budget.picorho):.6g}",
-            str(account.releases),
-            "revoked" if account.revoked else "active",
-        )
+        table.add_row(account.client, *figures_of(account), "revoked" if account.revoked else "active")
     Console().print(table, highlight=False)
 
 

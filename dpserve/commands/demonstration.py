@@ -51,8 +51,8 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
         digits = load_digits()
-        bundle = _train(console, digits, folder)
-        with _service(bundle, folder, port, quiet=not stay) as service:
+        bundle, lineage = _train(console, digits, folder)
+        with _service(bundle, lineage, folder, port, quiet=not stay) as service:
             key = new_api_key()
             asyncio.run(_add_client(service, key))
             if stay:
@@ -73,7 +73,8 @@ class Service:
     process: subprocess.Popen[str]
 
 
-def _train(console: Console, digits: Digits, folder: Path) -> Path:
+def _train(console: Console, digits: Digits, folder: Path) -> tuple[Path, str]:
+    """Return the bundle and its lineage."""
     declaration = digits.train.declaration
     feature_map = Fourier(
         lower=declaration.lower,
@@ -87,13 +88,11 @@ def _train(console: Console, digits: Digits, folder: Path) -> Path:
     lineage = lineage_of(digits.train, owner_key(folder / "lineage.key"))
     head = train_with_progress(digits.train, Recipe("digits", feature_map, STRONG_CONVEXITY), lineage)
     print_certificate(console, save_bundle(folder / "digits", head))
-    return folder / "digits"
+    return folder / "digits", lineage
 
 
 @contextmanager
-def _service(bundle: Path, folder: Path, port: int, *, quiet: bool) -> Iterator[Service]:
-    from training.bundle import load_bundle
-
+def _service(bundle: Path, lineage: str, folder: Path, port: int, *, quiet: bool) -> Iterator[Service]:
     ledger = folder / "ledger"
     command = [sys.executable, "-m", "dpserve", "serve", str(bundle)]
     command += ["--port", str(port), "--ledger", str(ledger), "--price", f"noise-multiplier:{NOISE_MULTIPLIER}"]
@@ -117,7 +116,7 @@ def _service(bundle: Path, folder: Path, port: int, *, quiet: bool) -> Iterator[
                 log.seek(0)
                 raise CannotServe(log.read().strip().removeprefix("dpserve: "))
             sys.exit(1)  # the service has said why
-        yield Service(address, load_bundle(bundle).certificate.lineage, ledger, process)
+        yield Service(address, lineage, ledger, process)
     finally:
         process.terminate()
         process.wait()

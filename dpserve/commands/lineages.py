@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from accounting.ledger import Ledger, LineageAccount, UnknownLineage
+from accounting.ledger import Account, Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from service.errors import CannotServe
@@ -19,6 +19,23 @@ from training.sealing import CERTIFICATE_FILE
 app = typer.Typer(help="What all clients of one set of records may learn together.", no_args_is_help=True)
 
 LineageArgument = Annotated[str, typer.Argument(help="The lineage's name, or a bundle of it.")]
+
+
+FIGURES = ("epsilon spent", "of", "at delta", "rho spent", "of", "releases")
+"""The headings of `figures_of`."""
+
+
+def figures_of(account: Account) -> tuple[str, ...]:
+    """Return what an account spent of what it may, for a line of a table."""
+    budget = account.budget
+    return (
+        f"{budget.epsilon_at(account.spent):.4g}",
+        f"{budget.epsilon_at(budget.picorho):.4g}",
+        f"{budget.delta:g}",
+        f"{to_rho(account.spent):.6g}",
+        f"{to_rho(budget.picorho):.6g}",
+        str(account.releases),
+    )
 
 
 def lineage_named(given: str) -> str:
@@ -48,21 +65,9 @@ def show(ledger: options.Ledger_ = None) -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             return await opened.lineages()
 
-    table = Table(
-        Column("lineage", no_wrap=True), "epsilon spent", "of", "at delta", "rho spent", "of", "releases", "accepts"
-    )
+    table = Table(Column("lineage", overflow="fold"), *FIGURES, "accepts")
     for account in asyncio.run(read()):
-        budget = account.budget
-        table.add_row(
-            account.lineage,
-            f"{budget.epsilon_at(account.spent):.4g}",
-            f"{budget.epsilon_at(budget.picorho):.4g}",
-            f"{budget.delta:g}",
-            f"{to_rho(account.spent):.6g}",
-            f"{to_rho(budget.picorho):.6g}",
-            str(account.releases),
-            budget.accepts,
-        )
+        table.add_row(account.lineage, *figures_of(account), account.budget.accepts)
     Console().print(table, highlight=False)
 
 
