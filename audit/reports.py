@@ -1,0 +1,209 @@
+"""One page that says what an attack or an audit found: as text, as JSON, as PNG and as an HTML file of its own.
+
+A report is a value. What it means is decided before it is built; this module only shows it, everywhere alike.
+"""
+
+import base64
+import html
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from training.extras import extra
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ACQUITTED, CONVICTED = 0, 3
+"""Exit statuses: 3 when what was found contradicts what is claimed."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of text. rows: one text for each column."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse rows that do not fit the columns."""
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"every row of {self.title!r} must have {len(self.columns)} texts")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure. png: the file's bytes."""
+
+    title: str
+    caption: str
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finding. verdict: one sentence; convicted: whether it contradicts the claim; content: everything, for JSON."""
+
+    title: str
+    verdict: str
+    convicted: bool
+    content: Mapping[str, Any]
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """What a command that made this report ends with."""
+        return CONVICTED if self.convicted else ACQUITTED
+
+
+def picture(title: str, caption: str, draw: Callable[["Figure"], None], *, inches: tuple[float, float]) -> Picture:
+    """Draw on an empty figure of this width and height. Raises MissingExtra without matplotlib."""
+    with extra("plots", "a picture"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    figure = Figure(figsize=inches, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
+    return Picture(title, caption, file.getvalue())
+
+
+def print_text(report: Report, console: Console) -> None:
+    """Print everything but the pictures."""
+    console.print(report.title, style="bold", highlight=False, markup=False)
+    console.print(report.verdict, style="red" if report.convicted else "green", highlight=False, markup=False)
+    for warning in report.warnings:
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
+    for table in report.tables:
+        shown = RichTable(*table.columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+        for row in table.rows:
+            shown.add_row(*map(Text, row))
+        console.print(shown, highlight=False)
+        if table.note:
+            console.print(table.note, highlight=False, markup=False)
+    for note in report.notes:
+        console.print(f"- {note}", highlight=False, markup=False)
+
+
+def as_json(report: Report) -> str:
+    """Return everything but the pictures as JSON. A number that JSON does not have becomes null."""
+    return json.dumps(
+        {
+            "title": report.title,
+            "verdict": report.verdict,
+            "convicted": report.convicted,
+            "warnings": list(report.warnings),
+            "notes": list(report.notes),
+        }
+        | {name: _plain(value) for name, value in report.content.items()},
+        indent=1,
+        allow_nan=False,
+    )
+
+
+def as_html(report: Report) -> str:
+    """Return the whole report as one HTML page that needs no other file and loads nothing."""
+    kind = "convicted" if report.convicted else "acquitted"
+    parts = [f"<h1>{_text(report.title)}</h1>", f'<p class="{kind}">{_text(report.verdict)}</p>']
+    parts += [f'<p class="warning">{_text(warning)}</p>' for warning in report.warnings]
+    parts += [_html_picture(shown) for shown in report.pictures]
+    parts += [_html_table(table) for table in report.tables]
+    if report.notes:
+        parts.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in report.notes) + "</ul>")
+    return _PAGE.format(title=_text(report.title), style=_STYLE, body="\n".join(parts))
+
+
+def write(report: Report, *, html_file: Path | None = None, png_file: Path | None = None) -> None:
+    """Write the HTML page and the first picture where a path is given. Raises OSError, and ValueError without one."""
+    if html_file is not None:
+        html_file.write_text(as_html(report), "utf-8")
+    if png_file is not None:
+        if not report.pictures:
+            raise ValueError(f"there is no picture in this report to write to {png_file}")
+        png_file.write_bytes(report.pictures[0].png)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A figure with so many significant digits; a dash for none."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}g}"
+
+
+def interval(low: float, high: float, digits: int = 3) -> str:
+    """The ends of a confidence interval."""
+    return f"[{number(low, digits)}, {number(high, digits)}]"
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _html_table(table: Table) -> str:
+    head = "".join(f"<th>{_text(column)}</th>" for column in table.columns)
+    rows = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+    note = f"<p>{_text(table.note)}</p>" if table.note else ""
+    return f"<h2>{_text(table.title)}</h2><table><tr>{head}</tr>{rows}</table>{note}"
+
+
+def _html_picture(shown: Picture) -> str:
+    source = base64.b64encode(shown.png).decode("ascii")
+    return (
+        f'<figure><img alt="{_text(shown.title)}" src="data:image/png;base64,{source}">'
+        f"<figcaption>{_text(shown.caption)}</figcaption></figure>"
+    )
+
+
+def _text(text: str) -> str:
+    return html.escape(text, quote=True)
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
+table { border-collapse: collapse; font-size: 0.9rem; }
+th, td { text-align: left; padding: 0.25rem 0.75rem; border-bottom: 1px solid #ddd; }
+img { max-width: 100%; }
+figcaption { color: #555; font-size: 0.9rem; }
+.convicted, .acquitted { font-weight: 600; padding: 0.5rem 0.75rem; }
+.convicted { background: #fde8e6; }
+.acquitted { background: #e7f5e9; }
+.warning { background: #fff4d6; padding: 0.5rem 0.75rem; }
+"""
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""

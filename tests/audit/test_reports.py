@@ -1,0 +1,100 @@
+"""One report in four forms."""
+
+import io
+import json
+from dataclasses import dataclass
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from audit import reports
+from audit.reports import Picture, Report, Table
+
+
+@dataclass(frozen=True)
+class Rates:
+    true_positive: float
+    ends: tuple[float, float]
+
+
+def draw(figure):
+    figure.subplots().plot([0, 1], [0, 1])
+
+
+@pytest.fixture
+def report():
+    return Report(
+        "an <attack>",
+        "the claim & the finding differ",
+        convicted=True,
+        content={"rates": Rates(0.5, (0.25, float("nan"))), "scores": np.array([1.0, np.inf]), "count": np.int64(3)},
+        tables=(Table("rates", ("name", "value"), (("<TPR>", "0.5"), ("ends", "[bold]")), note="of 2 records"),),
+        pictures=(reports.picture("ROC", "a diagonal", draw, inches=(2, 1)),),
+        warnings=("a warning",),
+        notes=("a note",),
+    )
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.addresses, self.words = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.addresses += [value for name, value in attributes if name in ("src", "href")]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_the_page_needs_no_other_file_and_shows_all_text_as_text(report):
+    page = Page(reports.as_html(report))
+    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+    assert len(page.addresses) == 1
+    for words in (report.title, report.verdict, "<TPR>", "[bold]", "of 2 records", "a warning", "a note", "a diagonal"):
+        assert words in page.words
+
+
+def test_json_holds_everything_and_only_what_json_has(report):
+    read = json.loads(reports.as_json(report))
+    assert read["convicted"] is True
+    assert read["rates"] == {"true_positive": 0.5, "ends": [0.25, None]}
+    assert read["scores"] == [1.0, None]
+    assert read["count"] == 3
+
+
+def test_text_holds_everything_but_the_picture(report):
+    file = io.StringIO()
+    reports.print_text(report, Console(file=file, width=120))
+    for words in (report.title, report.verdict, "<TPR>", "[bold]", "of 2 records", "a warning", "a note"):
+        assert words in file.getvalue()
+
+
+def test_files_are_written_where_asked(report, tmp_path):
+    reports.write(report, html_file=tmp_path / "page.html", png_file=tmp_path / "roc.png")
+    assert (tmp_path / "page.html").read_text() == reports.as_html(report)
+    with Image.open(tmp_path / "roc.png") as image:
+        assert image.size == (220, 110)
+    with pytest.raises(ValueError, match="no picture"):
+        reports.write(Report("t", "v", False, {}), png_file=tmp_path / "none.png")
+
+
+def test_only_a_conviction_has_an_exit_status_of_its_own(report):
+    assert report.exit_status == 3
+    assert Report("t", "v", False, {}).exit_status == 0
+
+
+def test_a_table_refuses_rows_of_another_width():
+    with pytest.raises(ValueError, match="must have 2 texts"):
+        Table("t", ("a", "b"), (("one",),))
+
+
+def test_figures_are_short():
+    assert reports.number(0.123456) == "0.1235"
+    assert reports.number(None) == reports.number(float("nan")) == "-"
+    assert reports.interval(0.1, 0.25) == "[0.1, 0.25]"
+    assert isinstance(reports.picture("t", "c", draw, inches=(1, 1)), Picture)
