@@ -1,0 +1,82 @@
+"""The three-digit Gaussian against its tables, its characteristic function and the normal law.
+
+Statistical tests have fixed seeds; each states its false-alarm rate.
+"""
+
+import itertools
+
+import mpmath
+import numpy as np
+from mpmath import mp
+from scipy import stats
+
+from accounting import sampling_error
+from mechanisms import noise
+from mechanisms.noise import rounded_gaussian
+from mechanisms.wide_gaussian import DISTANCE, SCALE, wide_gaussian
+
+FALSE_ALARM = 1e-6
+
+
+def test_the_distance_is_what_the_budget_reserves_for():
+    assert 3 * noise.DISTANCE < DISTANCE <= sampling_error.DISTANCE_PER_DRAW
+
+
+def test_the_guide_draws_what_the_search_draws(seeded):
+    words = seeded(3).words(2 * 200_000).reshape(-1, 2)
+    for digit, scale in zip(wide_gaussian().digits, (2**10, 2**9, 2**9), strict=True):
+        assert np.array_equal(digit.draw(words), rounded_gaussian(scale).draw(words))
+
+
+def test_the_guide_is_right_at_every_one_of_its_edges_and_at_the_thresholds():
+    law = wide_gaussian()
+    edges = np.arange(2**16, dtype=np.uint64) << np.uint64(48)
+    for digit, scale in zip(law.digits, (2**10, 2**9, 2**9), strict=True):
+        plain = rounded_gaussian(scale)
+        around = np.concatenate([edges, edges - np.uint64(1), digit.table.high, digit.table.high - np.uint64(1)])
+        words = np.stack([around, np.full(len(around), 2**63, dtype=np.uint64)], axis=1)
+        assert np.array_equal(digit.draw(words), plain.draw(words))
+
+
+def test_the_digits_are_put_together(seeded):
+    law = wide_gaussian()
+    words = seeded(4).words(6 * 1000).reshape(-1, 6)
+    a, b, c = (rounded_gaussian(s).draw(words[:, 2 * i : 2 * i + 2]) for i, s in enumerate((2**10, 2**9, 2**9)))
+    assert np.array_equal(law.draw(words), 2**14 * a + 2**7 * b + c)
+
+
+def test_the_law_is_the_convolution_that_is_proved():
+    """Smaller digits of the same proportions, exactly: a sum of rounded Gaussians is a Gaussian with a uniform.
+
+    With K = 4 and scales a = 32, b = 16 (b = 4 K, as in the table), K A + B is within 2^-400 of rint(Y + K U).
+    """
+    with mp.workdps(140):
+        K, a, b, reach = 4, 16, 16, 14
+        half = mpmath.mpf(1) / 2
+
+        def rounded(scale, k):
+            return mpmath.ncdf((k + half) / scale) - mpmath.ncdf((k - half) / scale)
+
+        T = mpmath.sqrt(K**2 * a**2 + b**2)
+
+        def ideal(k):
+            """P(rint(Y + K U) = k): second differences of the integral of the normal distribution function."""
+
+            def integral(x):
+                return x * mpmath.ncdf(x / T) + T * mpmath.npdf(x / T)
+
+            ends = itertools.product((half, -half), (mpmath.mpf(K) / 2, -mpmath.mpf(K) / 2))
+            return sum((1 if x * y > 0 else -1) * integral(k + x + y) for x, y in ends) / K
+
+        of_a = {k: rounded(a, k) for k in range(-reach * a, reach * a + 1)}
+        for k in (0, 1, 2, 77):
+            drawn = mpmath.fsum(p * rounded(b, k - K * j) for j, p in of_a.items() if abs(k - K * j) <= 40 * b)
+            assert abs(drawn - ideal(k)) < mpmath.mpf(2) ** -100 * ideal(k) + mpmath.mpf(10) ** -42
+
+
+def test_draws_are_normal(seeded):
+    """Kolmogorov-Smirnov and the variance; false alarms 1e-6 each."""
+    draws = wide_gaussian().draw(seeded(5).words(6 * 200_000).reshape(-1, 6)) / SCALE
+    assert stats.kstest(draws, "norm").pvalue > FALSE_ALARM
+    low, high = stats.chi2.interval(1 - FALSE_ALARM, len(draws))
+    assert low < np.square(draws).sum() < high

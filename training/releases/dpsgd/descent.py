@@ -1,0 +1,83 @@
+"""Following noisy sums of gradients downhill: all of it post-processing of what `step` releases.
+
+Nothing here may look at the records. The expected size of a batch divides the sums, not the size that a batch
+happened to have.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from training.releases.dpsgd.network import Floats, Labels
+from training.releases.dpsgd.step import DpSgdStep
+
+Optimiser = Literal["momentum", "adam"]
+
+_ADAM_DECAY = 0.999
+_ADAM_EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The public choices of a descent.
+
+    learning_rate: falls linearly to a tenth over the steps. expected_batch: what sums are divided by; public.
+    averaged: the share of the steps, the last ones, whose iterates are averaged into the result; 0 for the last one.
+    """
+
+    steps: int
+    learning_rate: float
+    expected_batch: float
+    optimiser: Optimiser = "momentum"
+    momentum: float = 0.9
+    averaged: float = 0.5
+    decayed_to: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no descent."""
+        if self.steps < 1:
+            raise ValueError(f"the number of steps must be at least 1, not {self.steps}")
+        for name, value in (("learning rate", self.learning_rate), ("expected batch", self.expected_batch)):
+            if not 0 < value < np.inf:
+                raise ValueError(f"the {name} must be positive and finite, not {value}")
+        if not (0 <= self.momentum < 1 and 0 <= self.averaged <= 1 and 0 < self.decayed_to <= 1):
+            raise ValueError("momentum must be from 0 to below 1, the averaged share from 0 to 1, the decay up to 1")
+
+
+Observer = Callable[[int, Floats, Floats], None]
+"""Told after every step how many are done, the noisy sum that was released, and the parameters it led to."""
+
+
+def descend(
+    step: DpSgdStep,
+    parameters: Floats,
+    inputs: Floats,
+    labels: Labels,
+    descent: Descent,
+    observe: Observer = lambda _, __, ___: None,
+) -> Floats:
+    """Return the parameters (size,) that `descent.steps` private steps lead to from `parameters`.
+
+    inputs: (n, width); labels: (n,), all records: each step samples from them.
+    """
+    current, result = parameters.copy(), np.zeros_like(parameters)
+    first, second = np.zeros_like(parameters), np.zeros_like(parameters)
+    start = min(descent.steps - 1, round(descent.steps * (1 - descent.averaged)))
+    for done in range(descent.steps):
+        released = step.noisy_sum(current, inputs, labels)
+        gradient = released / descent.expected_batch
+        rate = descent.learning_rate * (1 - (1 - descent.decayed_to) * done / descent.steps)
+        if descent.optimiser == "adam":
+            first += (1 - descent.momentum) * (gradient - first)
+            second += (1 - _ADAM_DECAY) * (gradient * gradient - second)
+            corrected = second / (1 - _ADAM_DECAY ** (done + 1))
+            current -= rate / (1 - descent.momentum ** (done + 1)) * first / (np.sqrt(corrected) + _ADAM_EPSILON)
+        else:
+            first = descent.momentum * first + gradient
+            current -= rate * first
+        if done >= start:
+            result += current
+        observe(done + 1, released, current)
+    return result / (descent.steps - start)

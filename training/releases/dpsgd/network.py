@@ -1,0 +1,160 @@
+"""Fully connected networks in NumPy: forward passes, and sums of per-record gradients clipped to a norm.
+
+The gradient of one record's loss with respect to a dense layer is the outer product of its input a and the
+gradient d at its output, so its squared norm is |a|^2 |d|^2, and (|a|^2 + 1)|d|^2 with the bias. Norms therefore need
+no per-record gradient, and the clipped sum is one product of matrices, A^T (w D) ("ghost clipping", Goodfellow
+2015; Li, Tramer, Liang and Hashimoto 2022).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Activation = Literal["tanh", "relu"]
+
+MOST_RECORDS = 2**22
+"""More records than this would round a sum further than `SUM_ERROR` says."""
+
+SUM_ERROR = 2.0**-17
+"""How far, in units of the clipping norm, rounding may move two neighbours' sums apart."""
+
+_BLOCK = 2048
+_NORM_ERROR = 2.0**-30
+
+
+@dataclass(frozen=True)
+class Network:
+    """Dense layers of these widths, inputs first and classes last, with biases, `activation` between them.
+
+    Parameters are one vector (size,): for each layer its weights (inputs, outputs) row by row, then its biases.
+    """
+
+    widths: tuple[int, ...]
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no network."""
+        if len(self.widths) < 2 or min(self.widths) < 1 or self.widths[-1] < 2:
+            raise ValueError(f"a network needs an input and at least two outputs, not widths {self.widths}")
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return sum((width + 1) * following for width, following in pairwise(self.widths))
+
+    def layers(self, parameters: Floats) -> list[tuple[Floats, Floats]]:
+        """Return views of the weights (inputs, outputs) and biases (outputs,) of each layer."""
+        views, start = [], 0
+        for width, following in pairwise(self.widths):
+            middle, end = start + width * following, start + (width + 1) * following
+            views.append((parameters[start:middle].reshape(width, following), parameters[middle:end]))
+            start = end
+        return views
+
+    def initial(self, seed: int) -> Floats:
+        """Return first parameters from a public seed: Glorot-uniform weights, and zeros in the last layer and biases.
+
+        A last layer of zeros gives every class the same probability, so that no budget is spent on unlearning.
+        """
+        generator = np.random.RandomState(seed)  # NumPy promises never to change this generator's stream.
+        parameters = np.zeros(self.size)
+        for weights, _ in self.layers(parameters)[:-1]:
+            limit = np.sqrt(6 / sum(weights.shape))
+            weights[:] = generator.uniform(-limit, limit, weights.shape)
+        return parameters
+
+    def logits(self, parameters: Floats, inputs: Floats) -> Floats:
+        """Return the logits (n, C) of inputs (n, widths[0])."""
+        return self._forward(parameters, inputs)[-1]
+
+    def clipped_sum(self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float) -> Floats:
+        """Return the sum (size,) of the records' gradients of cross-entropy, each scaled to norm at most clip_norm.
+
+        inputs: (n, widths[0]); labels: (n,). A record whose gradient is not finite contributes nothing.
+
+        Rounding. For the d and a that a record really has in float64, the computed norm is within 2^-30 of its own,
+        for which the scale allows, so its contribution is at most clip_norm long. Summing n of them in
+        blocks of 2,048 moves every coordinate by at most (2048 + n/2048 + 8) 2^-53 of the sum of its absolute
+        values, so the sum by n times that in units of clip_norm: 2^-18 for neighbours together, up to MOST_RECORDS.
+        The rest of SUM_ERROR is for what a record beside them changes in the last bits of others' d and a.
+        """
+        if len(inputs) > MOST_RECORDS:
+            raise ValueError(f"at most {MOST_RECORDS} records can be summed, not {len(inputs)}")
+        total = np.zeros(self.size)
+        views = self.layers(total)
+        for start in range(0, len(inputs), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            for (weights, biases), (a, d) in zip(
+                views, self._clipped(parameters, inputs[block], labels[block], clip_norm), strict=True
+            ):
+                weights += a.T @ d
+                biases += d.sum(axis=0)
+        return total
+
+    def record_gradients(self, parameters: Floats, inputs: Floats, labels: Labels) -> Floats:
+        """Return every record's own gradient (n, size): for tests and audits, which look at single records."""
+        gradients = np.empty((len(inputs), self.size))
+        start = 0
+        for a, d in self._factors(parameters, inputs, labels):
+            count = a.shape[1] * d.shape[1]
+            np.einsum("ni,nj->nij", a, d, out=gradients[:, start : start + count].reshape(len(a), *a.shape[1:], -1))
+            gradients[:, start + count : start + count + d.shape[1]] = d
+            start += count + d.shape[1]
+        return gradients
+
+    def _clipped(
+        self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float
+    ) -> Iterator[tuple[Floats, Floats]]:
+        """Yield a (n, width) and scaled d (n, following) of each layer."""
+        factors = self._factors(parameters, inputs, labels)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = sum((_squares(a) + 1) * _squares(d) for a, d in factors)
+            norms = np.sqrt(squares) * (1 + _NORM_ERROR)
+            scales = np.where(np.isfinite(norms), clip_norm / np.maximum(norms, clip_norm), 0.0)[:, None]
+        finite = scales[:, 0] > 0
+        for a, d in factors:
+            if finite.all():
+                yield a, d * scales
+            else:
+                yield np.where(finite[:, None], a, 0.0), np.where(finite[:, None], d, 0.0) * scales
+
+    def _factors(self, parameters: Floats, inputs: Floats, labels: Labels) -> list[tuple[Floats, Floats]]:
+        """Return the input a and the loss's gradient d at the output, of each layer, first layer first."""
+        *hidden, logits = self._forward(parameters, inputs)
+        d = softmax(logits)
+        d[np.arange(len(labels)), labels] -= 1
+        factors = []
+        layers = self.layers(parameters)
+        for a, (weights, _) in zip(reversed(hidden), reversed(layers), strict=True):
+            factors.append((a, d))
+            if a is not inputs:
+                d = (d @ weights.T) * ((1 - a * a) if self.activation == "tanh" else (a > 0))
+        return factors[::-1]
+
+    def _forward(self, parameters: Floats, inputs: Floats) -> list[Floats]:
+        """Return the inputs of every layer and the logits."""
+        values = [inputs]
+        *hidden, (weights, biases) = self.layers(parameters)
+        for hidden_weights, hidden_biases in hidden:
+            z = values[-1] @ hidden_weights + hidden_biases
+            values.append(np.tanh(z, out=z) if self.activation == "tanh" else np.maximum(z, 0, out=z))
+        values.append(values[-1] @ weights + biases)
+        return values
+
+
+def softmax(logits: Floats) -> Floats:
+    """Return the probabilities (n, C) of logits (n, C)."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def _squares(values: Floats) -> Floats:
+    squares: Floats = np.einsum("ij,ij->i", values, values)
+    return squares
