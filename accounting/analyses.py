@@ -5,42 +5,21 @@ The privacy loss of what was released does not change with the analysis; only ho
 prices were fixed in advance, whoever chose the rows and however; which of them stay valid when prices are
 chosen adaptively, each analysis says in `adaptive`. All rounding is towards the larger epsilon.
 
-`dp_accounting` computes the RDP of the sampled Gaussian and every PLD, and is imported only when needed.
+The coins of approximate losses come off delta first, and what is left is analysed (`compositions.without_coins`).
 """
 
-import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, replace
+from functools import wraps
 
 from accounting import conversions, domains
+from accounting.compositions import Composition, composition_of, without_coins
 from accounting.crossings import crossing
-from accounting.losses import (
-    BoundedRangeLoss,
-    ClaimedLoss,
-    Cost,
-    GaussianLoss,
-    LaplaceLoss,
-    PrivacyLoss,
-    SubsampledGaussianLoss,
-)
+from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.numerical_pld import numerical_curve, total_mu
+from accounting.renyi import renyi_curve
 
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-MOST_RELEASES = 10**12
-_LEAST_FFT_DELTA = 1e-13
-_MOST_LOSS_VALUES = 2**14
-SAMPLED_ORDERS = np.concatenate(
-    [np.linspace(1.1, 10.9, 99), np.arange(11, 64), np.unique(np.geomspace(64, 1024, 13) // 1)]
-)
-"""Orders at which the sampled Gaussian is looked at: finely up to 11, then whole numbers."""
 _ROUND_UP = 1 + 2.0**-40
 
 
@@ -74,31 +53,32 @@ class SideBySide:
         return min(analysis.epsilon for analysis in self.analyses if analysis.epsilon is not None)
 
 
-Composition = Counter[PrivacyLoss]
-"""How often each privacy loss occurs."""
-
-
-def composition_of(releases: Mapping[Cost, int]) -> Composition:
-    """Return the losses of `releases`, the number of releases at each cost, with how often each occurs.
-
-    A claimed loss counts as what is claimed: what is analysed is then a claim, too.
-    """
-    losses: Composition = Counter()
-    for cost, count in releases.items():
-        if not 0 <= count <= MOST_RELEASES:
-            raise ValueError(f"a number of releases must lie between 0 and {MOST_RELEASES:g}, not be {count}")
-        for loss in cost.losses:
-            losses[loss.claim if isinstance(loss, ClaimedLoss) else loss] += count
-    return +losses
-
-
 def side_by_side(releases: Mapping[Cost, int], delta: float) -> SideBySide:
     """Return the five analyses of `releases` (how many at each cost) at delta, for ideal noise."""
     domains.require_delta(delta)
     losses = composition_of(releases)
     analyses = tuple(analyse(losses, delta) for analyse in ALL.values())
     known = [(analysis.epsilon, analysis.name) for analysis in analyses if analysis.epsilon is not None]
+    if not known:
+        raise ValueError(f"no epsilon can be given at delta = {delta:g}: {analyses[0].method}")
     return SideBySide(sum(releases.values()), delta, analyses, min(known, key=lambda pair: pair[0])[1])
+
+
+def _coins_first(analyse: Callable[[Composition, float], Analysis]) -> Callable[[Composition, float], Analysis]:
+    """Return the analysis of compositions that may have coins: they come off delta, and it analyses the rest."""
+
+    @wraps(analyse)
+    def with_coins(losses: Composition, delta: float) -> Analysis:
+        rest, coins = without_coins(losses)
+        if not coins:
+            return analyse(losses, delta)
+        left = math.nextafter(delta - coins, 0.0)
+        if left <= 0:
+            return Analysis(analyse.__name__, None, f"the coins of the releases take {coins:.3g} of delta", False)
+        found = analyse(rest, left)
+        return replace(found, method=f"{found.method}; coins take {coins:.3g} of delta")
+
+    return with_coins
 
 
 def delta_at(analyse: Callable[[Composition, float], Analysis], losses: Composition, epsilon: float) -> float:
@@ -121,6 +101,7 @@ def delta_at(analyse: Callable[[Composition, float], Analysis], losses: Composit
     return math.exp(crossing(excess, laxest, strictest, tolerance=1e-9).met) * _ROUND_UP
 
 
+@_coins_first
 def basic(losses: Composition, delta: float) -> Analysis:
     """Return basic composition: epsilons and deltas add up (Dwork et al. 2006).
 
@@ -133,6 +114,7 @@ def basic(losses: Composition, delta: float) -> Analysis:
     return Analysis("basic", epsilon, method, adaptive=share is None)
 
 
+@_coins_first
 def advanced(losses: Composition, delta: float) -> Analysis:
     """Return advanced composition, for the best of several splits of delta.
 
@@ -165,6 +147,7 @@ def _advanced_at(losses: Composition, delta: float, slack: float) -> float:
     return (mean + math.sqrt(2 * spread * -math.log(delta * slack))) * _ROUND_UP
 
 
+@_coins_first
 def zcdp(losses: Composition, delta: float) -> Analysis:
     """Return zero-concentrated DP: rhos add up, converted by `conversions.zcdp_epsilon`. It ignores sampling."""
     total = sum(loss.rho * count for loss, count in losses.items())
@@ -176,6 +159,7 @@ def zcdp(losses: Composition, delta: float) -> Analysis:
     return Analysis("zcdp", conversions.zcdp_epsilon(rho, delta), f"rho = {rho:.6g}{note}", adaptive=True)
 
 
+@_coins_first
 def rdp(losses: Composition, delta: float) -> Analysis:
     """Return Renyi DP, the moments accountant: divergences of every order add up, and the best order is taken.
 
@@ -188,71 +172,7 @@ def rdp(losses: Composition, delta: float) -> Analysis:
     return Analysis("rdp", epsilon, f"best order {order:.4g}", adaptive=False)
 
 
-def log_odds(losses: Composition, delta: float) -> float:
-    """Return t such that the posterior log-odds exceed t with probability at most delta, rounded up.
-
-    `identifiability.zcdp_log_odds`'s argument at every order: P(dP/dQ > e^t) <= e^((alpha-1)(D_alpha - t)), so t =
-    D_alpha + ln(1/delta)/(alpha - 1); and never more than the pure epsilons together.
-    """
-    domains.require_delta(delta)
-    if not losses:
-        return 0.0
-    orders, divergences = renyi_curve(losses, delta)
-    pure = math.fsum(count * loss.pure_epsilon for loss, count in losses.items())
-    return min(float(np.min(divergences - math.log(delta) / (orders - 1))), pure) * _ROUND_UP
-
-
-def renyi_curve(losses: Composition, delta: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return orders (k,) worth looking at for this delta, and the composed RDP at each (k,), rounded up."""
-    orders = _orders(losses, delta)
-    return orders, sum((count * renyi_divergence(loss, orders) for loss, count in losses.items()), 0 * orders)
-
-
-def renyi_divergence(loss: PrivacyLoss, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the RDP of one release at `orders` (k,), all above 1, as an array (k,), rounded up.
-
-    Gaussian: alpha mu^2/2. Laplace: ln(alpha/(2 alpha - 1) e^((alpha-1) epsilon) + (alpha-1)/(2 alpha - 1)
-    e^(-alpha epsilon))/(alpha - 1) (Mironov 2017, Table II). Bounded range: the less of alpha epsilon^2/8 and
-    epsilon. Sampled Gaussian: `dp_accounting`, and never more than the Gaussian that is not sampled.
-    """
-    if isinstance(loss, GaussianLoss):
-        return orders * (loss.mu**2 / 2) * _ROUND_UP
-    if isinstance(loss, LaplaceLoss):
-        x, epsilon = orders - 1, loss.epsilon
-        upper = np.log1p(x) - np.log1p(2 * x) + x * epsilon
-        lower = np.log(x) - np.log1p(2 * x) - orders * epsilon
-        closed = np.logaddexp(upper, lower) / x
-        error = 2.0**-48 * (1 + np.abs(upper)) / x
-        return np.minimum(closed + error, np.minimum(orders * epsilon**2 / 2, epsilon)) * _ROUND_UP
-    if isinstance(loss, BoundedRangeLoss):
-        return np.minimum(orders * loss.epsilon**2 / 8, loss.epsilon) * _ROUND_UP
-    if isinstance(loss, SubsampledGaussianLoss):
-        unsampled = orders / (2 * loss.noise_multiplier**2)
-        return np.minimum(_sampled_divergence(loss, tuple(orders)), unsampled * _ROUND_UP)
-    raise TypeError(f"no Renyi divergence is known for a {loss.kind} loss")
-
-
-@lru_cache(maxsize=64)
-def _sampled_divergence(loss: SubsampledGaussianLoss, orders: tuple[float, ...]) -> NDArray[np.float64]:
-    import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
-
-    absl = logging.getLogger("absl")
-    absl.addFilter(_no_order_excluded)
-    try:
-        accountant = RdpAccountant(np.array(orders))
-        step = dp_accounting.GaussianDpEvent(loss.noise_multiplier)
-        accountant.compose(dp_accounting.PoissonSampledDpEvent(loss.sampling_rate, step))
-    finally:
-        absl.removeFilter(_no_order_excluded)
-    return np.asarray(accountant.rdp, dtype=np.float64) * (1 + 2.0**-30)
-
-
-def _no_order_excluded(record: logging.LogRecord) -> bool:
-    """Drop the accountant's warning about an order it leaves out: another order is then the best one."""
-    return "Excluding this order" not in record.getMessage()
-
-
+@_coins_first
 def exact(losses: Composition, delta: float) -> Analysis:
     """Return the exact curve where every loss is Gaussian, else the numerical composition of PLDs.
 
@@ -260,7 +180,7 @@ def exact(losses: Composition, delta: float) -> Analysis:
     is discretised pessimistically (Doroshenko et al. 2022) by `dp_accounting`; the error of its Fourier
     transforms is taken off delta.
     """
-    mu = _total_mu(losses)
+    mu = total_mu(losses)
     if all(isinstance(loss, GaussianLoss) for loss in losses):
         if mu > conversions.LARGEST_MU:
             return Analysis("exact", None, f"mu is above {conversions.LARGEST_MU:g}", adaptive=True)
@@ -281,99 +201,6 @@ def exact(losses: Composition, delta: float) -> Analysis:
             return Analysis("exact", None, "the numerical PLD has too much mass at infinity", adaptive=False)
         enough *= 1.5
     return Analysis("exact", crossing(excess, enough, 0.0, tolerance=1e-9).met, method, adaptive=False)
-
-
-@dataclass(frozen=True)
-class NumericalCurve:
-    """The PLD of a composition, discretised: its delta(epsilon) plus `allowance` is valid both ways round."""
-
-    composed: "PrivacyLossDistribution"
-    interval: float
-    width: float
-    """About how far the losses spread."""
-    allowance: float
-    """The error of the Fourier transforms in delta: 16 units of rounding for every composition."""
-
-    def delta_at(self, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return a valid delta at each of the epsilons (k,)."""
-        deltas = np.asarray(self.composed.get_delta_for_epsilon(epsilons), dtype=np.float64)
-        return np.minimum(deltas + self.allowance, 1.0)
-
-
-def numerical_curve(losses: Composition, delta: float) -> NumericalCurve | str:
-    """Return the PLD as closely as it must be known to be read at delta, or the reason why it cannot be."""
-    return _numerical_curve(frozenset(losses.items()), delta)
-
-
-@lru_cache(maxsize=8)
-def _numerical_curve(losses: frozenset[tuple[PrivacyLoss, int]], delta: float) -> NumericalCurve | str:
-    composition = Composition(dict(sorted(losses, key=str)))
-    allowance = _LEAST_FFT_DELTA + 16 * 2.0**-53 * sum(composition.values())
-    if allowance > delta / 4:
-        return "the Fourier transform cannot resolve so small a delta"
-    interval, width = _discretisation(composition, delta)
-    if interval is None:
-        return "too many releases of too little loss for a numerical PLD"
-    try:
-        return NumericalCurve(privacy_loss_distribution(composition, interval), interval, width, allowance)
-    except (IndexError, ValueError, OverflowError) as error:
-        return f"the numerical PLD cannot be had: {type(error).__name__}"
-
-
-def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyLossDistribution":
-    """Return the pessimistic PLD of the whole composition, its losses rounded to multiples of `interval`."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    composed = pld.identity(interval)
-    mu = _total_mu(losses)
-    if mu > 0:
-        composed = pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
-    for loss, count in losses.items():
-        if isinstance(loss, LaplaceLoss):
-            one = pld.from_laplace_mechanism(1 / loss.epsilon, value_discretization_interval=interval)
-        elif isinstance(loss, BoundedRangeLoss):
-            one = _bounded_range_pld(loss.epsilon, interval)
-        elif isinstance(loss, SubsampledGaussianLoss):
-            one = pld.from_gaussian_mechanism(
-                loss.noise_multiplier,
-                sampling_prob=loss.sampling_rate,
-                value_discretization_interval=interval,
-            )
-        elif isinstance(loss, GaussianLoss):
-            continue
-        else:
-            raise TypeError(f"no privacy loss distribution is known for a {loss.kind} loss")
-        composed = composed.compose(one.self_compose(count))
-    return composed
-
-
-def bounded_range_delta(epsilon: float, at: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the delta at `at` (k,) of any mechanism whose losses lie in an interval of length epsilon around 0.
-
-    Let the interval be [t - epsilon, t]. The worst such pair has its loss at the two ends only, at t with
-    probability p = (e^epsilon - e^t)/(e^epsilon - 1) (both laws sum to one), and delta(e) = p (1 - e^(e-t)).
-    The best t for the attacker, e^t = e^((epsilon+e)/2), gives (e^(epsilon/2) - e^(e/2))^2/(e^epsilon - 1), for
-    every e in [-epsilon, epsilon]. As a supremum of hockey-stick curves it is one, and dominates every t.
-    """
-    inside = np.clip(at, -epsilon, epsilon)
-    curve = np.expm1((inside - epsilon) / 2) ** 2 / -np.expm1(-epsilon)
-    return np.where(at >= epsilon, 0.0, np.where(at <= -epsilon, -np.expm1(np.minimum(at, 0.0)), curve))
-
-
-def _bounded_range_pld(epsilon: float, interval: float) -> "PrivacyLossDistribution":
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    furthest = math.ceil(epsilon / interval)
-    grid = np.arange(-furthest, furthest + 1)
-    deltas = bounded_range_delta(epsilon, np.asarray(grid * interval, dtype=np.float64))
-    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
-
-
-def _total_mu(losses: Composition) -> float:
-    """Return mu of the Gaussian losses together, rounded up."""
-    square = sum(2 * loss.rho * count for loss, count in losses.items() if isinstance(loss, GaussianLoss))
-    return math.nextafter(math.sqrt(math.nextafter(float(square), math.inf)), math.inf) if square else 0.0
 
 
 def _even_share(losses: Composition, delta: float) -> float | None:
@@ -405,37 +232,6 @@ def amplified_epsilon(epsilon: float, sampling_rate: float) -> float:
     if epsilon > 700:
         return epsilon
     return min(epsilon, math.log1p(sampling_rate * math.expm1(epsilon)) * _ROUND_UP)
-
-
-def _orders(losses: Composition, delta: float) -> NDArray[np.float64]:
-    """Return orders around the best one for the total rho and a wide range; for sampled Gaussians the usual ones."""
-    if any(isinstance(loss, SubsampledGaussianLoss) for loss in losses):
-        return SAMPLED_ORDERS
-    rho = float(sum(loss.rho * count for loss, count in losses.items()))
-    best = math.sqrt(-math.log(delta) / max(rho, conversions.LEAST_RHO))
-    around = np.clip(best * np.geomspace(2.0**-8, 2.0**8, 513), 1e-12, 1e150)
-    return 1 + np.concatenate([around, np.geomspace(1e-3, 1e9, 241)])
-
-
-def _spread(loss: PrivacyLoss) -> float:
-    """Return about the standard deviation of the loss of one release."""
-    if isinstance(loss, SubsampledGaussianLoss):
-        square = math.expm1(min(loss.noise_multiplier**-2, 100.0))
-        return min(1 / loss.noise_multiplier, loss.sampling_rate * math.sqrt(square))
-    return math.sqrt(2 * float(loss.rho))
-
-
-def _discretisation(losses: Composition, delta: float) -> tuple[float | None, float]:
-    """Return the interval of the PLD, and about how far its losses spread.
-
-    A fiftieth of the narrowest loss, or as much more as the size allows; None where that would be more than half
-    of it: Renyi DP is as close then, and takes no time.
-    """
-    width = 3 * (rdp(losses, min(delta, 1e-15)).epsilon or 0.0)
-    repeated = [_spread(loss) for loss in losses if not isinstance(loss, GaussianLoss)]
-    narrowest = min([*repeated, _total_mu(losses) or math.inf])
-    interval = max(narrowest / 50, width / _MOST_LOSS_VALUES)
-    return (interval if interval <= narrowest / 2 else None), width
 
 
 ALL: Mapping[str, Callable[[Composition, float], Analysis]] = {

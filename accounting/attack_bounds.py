@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import analyses, conversions, domains, identifiability, tradeoff
-from accounting.analyses import Composition
+from accounting import conversions, domains, identifiability, numerical_pld, renyi, tradeoff
+from accounting.compositions import Composition, composition_of, without_coins
 from accounting.losses import Cost, GaussianLoss
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1, 0.5)
@@ -88,12 +88,13 @@ def identifiability_of(
     """Return the bounds; those of the ideal noise hold at ideal_delta, with delta - ideal_delta to spare.
 
     `rho`: of the composition; `epsilon`: the tightest at delta. Beyond the largest mu and rho of the conversions
-    every bound is 1 already.
+    every bound is 1 already. Coins add to the power of any test what the sampler adds, so they come off ideal_delta.
     """
+    composition, ideal_delta = _coins_off(composition, ideal_delta)
     spare = delta - ideal_delta if composition else 0.0
     pure = math.fsum(count * loss.pure_epsilon for loss, count in composition.items())
     gaussian = is_gaussian(composition)
-    orders, divergences = analyses.renyi_curve(composition, delta)
+    orders, divergences = renyi.renyi_curve(composition, delta)
     best = int(np.argmin(divergences - math.log(delta) / (orders - 1)))
     order, divergence = float(orders[best]), float(divergences[best])
     if gaussian:
@@ -101,7 +102,7 @@ def identifiability_of(
         log_odds = identifiability.gaussian_log_odds(mu, ideal_delta)
         advantage = identifiability.gaussian_advantage(mu)
     else:
-        log_odds = analyses.log_odds(composition, ideal_delta)
+        log_odds = renyi.log_odds(composition, ideal_delta)
         advantage = identifiability.zcdp_advantage(rho)
         curve = _curve(composition, ideal_delta)
         if curve is not None:
@@ -139,8 +140,10 @@ def attack_power(
     """Return the greatest true positive rate at each false positive rate, from the best trade-off function known.
 
     Exact for Gaussian noise. Otherwise the least of what zCDP, (epsilon, delta) and, where it can be had, the
-    PLD allow: lower bounds of f, so their maximum is one. The sampler adds delta - ideal_delta to any power.
+    PLD allow: lower bounds of f, so their maximum is one. The sampler adds delta - ideal_delta to any power,
+    and so do coins.
     """
+    composition, ideal_delta = _coins_off(composition, ideal_delta)
     levels = np.asarray(rates, dtype=np.float64)
     if composition:
         beta = _trade_off(composition, rho, epsilon, ideal_delta, levels)
@@ -186,7 +189,7 @@ def is_gaussian(composition: Composition) -> bool:
 
 def composition_and_rho(releases: Mapping[Cost, int]) -> tuple[Composition, float]:
     """Return the losses of the releases, and their rho together, at most what the conversions take."""
-    composition = analyses.composition_of(releases)
+    composition = composition_of(releases)
     rho = float(sum(loss.rho * count for loss, count in composition.items()))
     return composition, min(math.nextafter(rho, math.inf) if rho else 0.0, conversions.LARGEST_RHO)
 
@@ -209,8 +212,15 @@ def log_odds_of_curve(
     return float(np.min(epsilons[useful] - np.log1p(-shares[useful]))) * (1 + 2.0**-40) + 2.0**-40
 
 
-def _curve(composition: Composition, delta: float) -> analyses.NumericalCurve | None:
-    found = analyses.numerical_curve(composition, delta) if composition else ""
+def _coins_off(composition: Composition, ideal_delta: float) -> tuple[Composition, float]:
+    rest, coins = without_coins(composition)
+    if coins >= ideal_delta:
+        raise ValueError(f"delta must be above {coins:.3g}, which the coins of the releases take")
+    return rest, math.nextafter(ideal_delta - coins, 0.0) if coins else ideal_delta
+
+
+def _curve(composition: Composition, delta: float) -> numerical_pld.NumericalCurve | None:
+    found = numerical_pld.numerical_curve(composition, delta) if composition else ""
     return None if isinstance(found, str) else found
 
 

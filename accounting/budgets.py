@@ -120,7 +120,12 @@ class Budget:
 
     def pays_for(self, cost: Cost) -> bool:
         """Return whether an account with this budget accepts charges of this cost."""
-        return self.accepts in _PAYERS[cost.standing]
+        return self.accepts in _PAYERS[cost.standing] and (not cost.coin or self.pays_for_coins)
+
+    @property
+    def pays_for_coins(self) -> bool:
+        """Whether its delta provides for the coins of approximate losses, as many as it can buy."""
+        return sampling_error.pays_for_coins(_rho(self.picorho), self.delta)
 
     def epsilon_at(self, spent_picorho: int) -> float:
         """Return the tightest valid epsilon at `delta` of that many picorho under `accepts`, rounded up."""

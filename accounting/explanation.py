@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from accounting import analyses, domains, dpsgd, sampling_error
-from accounting.analyses import Composition
 from accounting.attack_bounds import (
     AttackPower,
     AttackReading,
@@ -23,7 +22,16 @@ from accounting.attack_bounds import (
     reading_of_attack,
 )
 from accounting.budgets import Budget
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.compositions import Composition
+from accounting.losses import (
+    ApproximateGaussianLoss,
+    BoundedRangeLoss,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+)
 from accounting.report import AccountReport, account_report
 
 
@@ -111,8 +119,8 @@ def parse_release(text: str) -> Cost:
     """Read one release as a person writes it, joining several losses by commas.
 
     `gaussian:S` and `laplace:B`, noise S or B times the sensitivity (mu = 1/S, epsilon = 1/B, rounded up);
-    `exponential:EPSILON`; `sgm:S:Q`, a step of DP-SGD with noise multiplier S and sampling rate Q. Raises
-    ValueError for anything else.
+    `exponential:EPSILON`; `sgm:S:Q`, a step of DP-SGD with noise multiplier S and sampling rate Q;
+    `approximate-gaussian:S:DELTA`, Gaussian but for a probability of DELTA. Raises ValueError for anything else.
     """
     losses: list[PrivacyLoss] = []
     for part in text.split(","):
@@ -126,10 +134,12 @@ def parse_release(text: str) -> Cost:
                 losses.append(BoundedRangeLoss(_number("exponential", epsilon)))
             case "sgm", [noise, rate]:
                 losses.append(SubsampledGaussianLoss(_number("sgm", noise), _number("sgm", rate)))
+            case "approximate-gaussian", [noise, coin]:
+                losses.append(ApproximateGaussianLoss(_inverse_up(kind, noise), _number(kind, coin)))
             case _:
                 raise ValueError(
-                    f"a release is written gaussian:NOISE_MULTIPLIER, laplace:SCALE, exponential:EPSILON or "
-                    f"sgm:NOISE_MULTIPLIER:SAMPLING_RATE, not {part!r}"
+                    f"a release is written gaussian:NOISE_MULTIPLIER, laplace:SCALE, exponential:EPSILON, "
+                    f"sgm:NOISE_MULTIPLIER:SAMPLING_RATE or approximate-gaussian:NOISE_MULTIPLIER:DELTA, not {part!r}"
                 )
     return Cost(tuple(losses))
 

@@ -168,6 +168,50 @@ class SubsampledGaussianLoss(PrivacyLoss):
         return math.inf
 
 
+LARGEST_COIN = 2.0**-40
+"""No loss may have a larger delta of its own: `accounting.sampling_error` counts the coins that a budget can buy."""
+
+
+@dataclass(frozen=True)
+class ApproximateGaussianLoss(PrivacyLoss):
+    """A mechanism M with delta_M(epsilon) <= delta + (1 - delta) delta_mu(epsilon) for every epsilon, both ways round.
+
+    delta_mu is the profile of mu-GDP. The right side is the profile of a coin that shows everything with probability
+    delta, beside N(0, 1) against N(mu, 1): that pair dominates M. So M is a post-processing of it (Blackwell;
+    Kairouz, Oh and Viswanath 2015, Theorem 2.10, with domination both ways round): with probability delta something
+    that may show everything, and otherwise something mu-GDP. Dominating pairs compose, adaptively too (Zhu, Dong and
+    Wang 2022, Theorem 10): the squares of the mus add up, and so do the deltas.
+
+    rho = mu^2/2, that of the Gaussian part: the price. The coin has no finite rho; it is paid from delta, by
+    `accounting.analyses` for what was released and by `accounting.sampling_error` for what a budget can ever buy.
+    """
+
+    kind: ClassVar[str] = "approximate-gaussian"
+    mu: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        """Refuse a coin that budgets do not provide for."""
+        super().__post_init__()
+        if self.delta > LARGEST_COIN:
+            raise ValueError(f"the delta of an {self.kind} loss must be at most 2^-40, not {self.delta:g}")
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """mu and delta."""
+        return (self.mu, self.delta)
+
+    @property
+    def rho(self) -> Fraction:
+        """mu^2 / 2."""
+        return Fraction(self.mu) ** 2 / 2
+
+    @property
+    def pure_epsilon(self) -> float:
+        """No finite epsilon holds at delta = 0."""
+        return math.inf
+
+
 @dataclass(frozen=True)
 class ClaimedLoss(PrivacyLoss):
     """What somebody claims and nobody proved. It is charged as claimed, and only to accounts opened for it."""
@@ -226,6 +270,7 @@ _KINDS: dict[str, type[PrivacyLoss]] = {
         LaplaceLoss,
         BoundedRangeLoss,
         SubsampledGaussianLoss,
+        ApproximateGaussianLoss,
         ClaimedGaussianLoss,
         ClaimedLaplaceLoss,
     )
@@ -269,8 +314,14 @@ class Cost:
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether the exact Gaussian curve describes it: every loss is Gaussian."""
-        return all(isinstance(loss, GaussianLoss) for loss in self.losses)
+        """Whether the exact Gaussian curve describes it, coins aside: every loss is Gaussian or approximately so."""
+        return all(isinstance(loss, GaussianLoss | ApproximateGaussianLoss) for loss in self.losses)
+
+    @property
+    def coin(self) -> float:
+        """The deltas of its approximate losses together, rounded up: what no rho pays for."""
+        coins = [loss.delta for loss in self.losses if isinstance(loss, ApproximateGaussianLoss)]
+        return math.fsum(coins) * (1 + 2.0**-50)
 
     @property
     def is_proven(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a sampler that is not quite ideal adds to delta, and how much of every delta is kept for it.
+"""What samplers that are not quite ideal, and coins, add to delta, and how much of every delta is kept for them.
 
 The laws of `mechanisms` are proved private for ideal noise; a drawn value follows a law within total variation
 `DISTANCE_PER_DRAW` of the ideal one, given all that was drawn before. This module turns that into one number
@@ -6,32 +6,45 @@ for everything a budget can ever buy, and a budget (`accounting.budgets`) is gra
 into the share `RESERVED_SHARE` of its delta.
 
 The argument. Fix two neighbouring data sets and an adaptive client. Let P, Q be the laws of the whole
-transcript under ideal noise, P~, Q~ under the sampler's, and rho_i the zCDP price of the i-th release, made of
-at most `DRAWS_PER_ROW` draws; t = DRAWS_PER_ROW * DISTANCE_PER_DRAW bounds the total variation distance of
-every release given its past, and N the number of releases.
+transcript under ideal noise, P~, Q~ under the sampler's, and rho_i the zCDP price of the i-th release. The release
+of a row is made of at most `DRAWS_PER_ROW` draws and costs at least `LEAST_ROW_RHO`; one that is paid for once
+(weights, class sums) of at most `DRAWS_PER_RELEASE`, at no less than `LEAST_RELEASE_RHO`. t_i, the draws times
+DISTANCE_PER_DRAW, bounds the total variation distance of release i given its past.
 
-1. P~(S) <= P(S) + N t for every S: replace one release after another.
+1. P~(S) <= P(S) + sum of t_i for every S: replace one release after another.
 2. Write Q_i for the law of release i given its past and f_i in [0, 1] for the fraction of it that exceeds
-   Q~_i: f_i = max(0, 1 - dQ~_i/dQ_i), so that (1 - f_i) Q_i <= Q~_i and E_(Q_i)[f_i] <= t. Put w = product of
+   Q~_i: f_i = max(0, 1 - dQ~_i/dQ_i), so that (1 - f_i) Q_i <= Q~_i and E_(Q_i)[f_i] <= t_i. Put w = product of
    (1 - f_i) along a transcript. Then w Q <= Q~ as measures.
-3. E_P[1 - w] <= E_P[sum of f_i]. Given the past, f_i is a randomised test of level at most t between P_i and
+3. E_P[1 - w] <= E_P[sum of f_i]. Given the past, f_i is a randomised test of level at most t_i between P_i and
    Q_i, which are rho_i-zCDP; by Hoelder E_(P_i)[f] <= (e^(D_alpha) E_(Q_i)[f])^((alpha-1)/alpha) with D_alpha
-   <= alpha rho_i, and the best alpha, sqrt(ln(1/t) / rho_i), gives g(rho_i) = exp(-(sqrt(ln(1/t)) -
+   <= alpha rho_i, and the best alpha, sqrt(ln(1/t_i) / rho_i), gives g_i(rho_i) = exp(-(sqrt(ln(1/t_i)) -
    sqrt(rho_i))^2).
 4. For every epsilon, w P(S) - e^epsilon w Q(S) = integral over S of w (dP - e^epsilon dQ) <= delta_ideal(epsilon).
 
-Together: P~(S) <= e^epsilon Q~(S) + delta_ideal(epsilon) + r with r = N t + sum of g(rho_i). No factor
-e^epsilon appears, so the reserve works for every epsilon. (The naive argument gives (1 + e^epsilon) N t.)
-The same w P, w Q give: for every randomised test, power under P~ <= r + ideal power at its level under Q~.
+Together: P~(S) <= e^epsilon Q~(S) + delta_ideal(epsilon) + r with r = sum of t_i + sum of g_i(rho_i). No factor
+e^epsilon appears, so the reserve works for every epsilon. (The naive argument gives (1 + e^epsilon) times the
+first sum.) The same w P, w Q give: for every randomised test, power under P~ <= r + ideal power at its level under Q~.
 
-r is bounded for every split of a budget rho into prices between `LEAST_ROW_RHO` and `LARGEST_ROW_RHO`: N <= rho
-/ LEAST_ROW_RHO, and sum of g(rho_i) <= rho max over the prices of g(s)/s. ln g(s) - ln s has, with v = sqrt s
-and L = sqrt(ln(1/t)), the derivative 2(L - v) - 2/v in v, negative, then positive, then negative; it is positive
-between its two zeros v (L - v) = 1, so on an interval that ends before the second zero (v <= L - 1/L, a price
-of 60 rho) the greatest value is at an end.
+r is bounded for every split of a budget rho into prices of both kinds: each release of a kind with draws d and
+prices from l to h adds t + g(s) for a price s of the budget, so that r <= rho max (t/s + g(s)/s) over both kinds and
+their prices. t/s is greatest at l. ln g(s) - ln s has, with v = sqrt s and L = sqrt(ln(1/t)), the derivative 2(L - v)
+- 2/v in v, negative, then positive, then negative; it is positive between its two zeros v (L - v) = 1, so on an
+interval that ends before the second zero (v <= L - 1/L: a price of 60 rho for a row, of 50 for what is paid for
+once) the greatest value is at an end.
+
+Coins. An `ApproximateGaussianLoss` shows everything with a probability of at most c = `LARGEST_COIN`, and else is
+Gaussian. In a transcript let w also have the factors 1 - c_i, and P_i, Q_i the laws given that no coin fell: then
+w P <= P and w Q <= Q as before, step 4 stands, and E[1 - w] grows by at most the sum of the c_i, again without
+e^epsilon. At no less than `LEAST_RELEASE_RHO` each, a budget of rho buys at most rho / LEAST_RELEASE_RHO of them.
+An account may buy them only if they fit into the share `COIN_SHARE` of its delta (`pays_for_coins`), half of the
+reserve. The other half then holds r: r <= COINS_PER_RHO rho for every rho (`tests` see to it over all of them), so
+that where the coins fit, r does.
 """
 
 import math
+from fractions import Fraction
+
+from accounting.losses import LARGEST_COIN
 
 DISTANCE_PER_DRAW = 2.0**-100
 """What every noise table must meet: total variation distance between one draw and its ideal law."""
@@ -45,18 +58,39 @@ LEAST_ROW_RHO = 1e-9
 LARGEST_ROW_RHO = 8.0
 """No release may cost more: mu = 4, a noise multiplier of 1/4."""
 
+DRAWS_PER_RELEASE = 2**24
+"""No release that is paid for once may draw more often than this."""
+
+LEAST_RELEASE_RHO = 4e-4
+"""No release that is paid for once may cost less: mu = 0.0283."""
+
+LARGEST_RELEASE_RHO = 4.0
+"""No release that is paid for once may cost more: mu = 2.83. With so many draws, a larger one needs more reserve."""
+
 RESERVED_SHARE = 2.0**-10
-"""The share of every delta that is kept for the sampler."""
+"""The share of every delta that is kept for the sampler, and for coins."""
+
+COIN_SHARE = RESERVED_SHARE / 2
+"""The share of delta that coins may take."""
+
+COINS_PER_RHO = LARGEST_COIN / LEAST_RELEASE_RHO
+"""The coins that a budget of 1 can buy, together."""
 
 
 def transcript_error(rho: float) -> float:
     """Return r of the module's argument for everything that a budget of rho can buy, rounded up."""
-    if rho < LEAST_ROW_RHO:
-        return 0.0
-    largest = min(rho, LARGEST_ROW_RHO)
-    per_release = DRAWS_PER_ROW * DISTANCE_PER_DRAW
-    shifted = max(missed(s, per_release) / s for s in (LEAST_ROW_RHO, largest))
-    return (rho / LEAST_ROW_RHO * per_release + rho * shifted) * (1 + 2.0**-20)
+    kinds = (
+        (DRAWS_PER_ROW, LEAST_ROW_RHO, LARGEST_ROW_RHO),
+        (DRAWS_PER_RELEASE, LEAST_RELEASE_RHO, LARGEST_RELEASE_RHO),
+    )
+    errors = [_error_per_rho(draws, least, min(rho, largest)) for draws, least, largest in kinds if rho >= least]
+    return rho * max(errors, default=0.0) * (1 + 2.0**-20)
+
+
+def _error_per_rho(draws: int, least: float, largest: float) -> float:
+    """Return the maximum of t/s + g(s)/s over the prices s from `least` to `largest`, or more."""
+    per_release = draws * DISTANCE_PER_DRAW
+    return per_release / least + max(missed(s, per_release) / s for s in (least, largest))
 
 
 def missed(rho: float, level: float) -> float:
@@ -80,6 +114,11 @@ def fits(rho: float, delta: float) -> bool:
     return transcript_error(rho) <= RESERVED_SHARE * delta
 
 
+def pays_for_coins(rho: float, delta: float) -> bool:
+    """Tell whether all the coins that a budget of rho can buy fit into their share of delta."""
+    return rho * COINS_PER_RHO * (1 + 2.0**-20) <= COIN_SHARE * delta
+
+
 def least_delta(rho: float) -> float:
     """Return the smallest delta at which a budget of rho can be granted, rounded up."""
     return math.nextafter(transcript_error(rho) / RESERVED_SHARE, 1.0)
@@ -90,4 +129,13 @@ def check_row_rho(rho: float) -> None:
     if not LEAST_ROW_RHO <= rho <= LARGEST_ROW_RHO:
         raise ValueError(
             f"the price of one row must lie between {LEAST_ROW_RHO:g} and {LARGEST_ROW_RHO:g} rho, not be {rho:g}"
+        )
+
+
+def check_release_rho(rho: float | Fraction) -> None:
+    """Raise ValueError unless a release that is paid for once may cost rho."""
+    if not LEAST_RELEASE_RHO <= rho <= LARGEST_RELEASE_RHO:
+        raise ValueError(
+            f"the price of a release that is paid for once must lie between {LEAST_RELEASE_RHO:g} and "
+            f"{LARGEST_RELEASE_RHO:g} rho, not be {float(rho):g}"
         )

@@ -8,8 +8,16 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import analyses, conversions
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting import analyses, compositions, conversions, numerical_pld, renyi
+from accounting.losses import (
+    ApproximateGaussianLoss,
+    BoundedRangeLoss,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+)
 
 pure = st.floats(0.01, 2)
 mus = st.floats(0.01, 2)
@@ -80,7 +88,7 @@ class TestPure:
         integrand = -order * np.abs(x - epsilon) - (1 - order) * np.abs(x) - math.log(2)
         numeric = (np.logaddexp.reduce(integrand) + math.log(x[1] - x[0])) / (order - 1)
 
-        closed = float(analyses.renyi_divergence(LaplaceLoss(epsilon), np.array([order]))[0])
+        closed = float(renyi.renyi_divergence(LaplaceLoss(epsilon), np.array([order]))[0])
         assert closed == pytest.approx(numeric, rel=1e-4, abs=1e-5)
 
 
@@ -94,7 +102,7 @@ class TestBoundedRange:
         delta = float(np.maximum(p - math.exp(e) * q, 0).sum())
 
         assert q.sum() == pytest.approx(1)
-        assert delta <= float(analyses.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
+        assert delta <= float(numerical_pld.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
 
     @given(epsilon=pure)
     def test_the_exponential_mechanism_on_few_outcomes_stays_below_the_curve(self, epsilon: float) -> None:
@@ -107,12 +115,12 @@ class TestBoundedRange:
             p, q = p / p.sum(), q / q.sum()
             for e in np.linspace(-epsilon, epsilon, 9):
                 delta = float(np.maximum(p - math.exp(e) * q, 0).sum())
-                assert delta <= float(analyses.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
+                assert delta <= float(numerical_pld.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
 
     @given(epsilon=st.floats(0.01, 0.5), times=st.integers(1, 1000), delta=deltas)
     def test_the_range_is_worth_a_quarter_of_the_rho(self, epsilon: float, times: int, delta: float) -> None:
-        ranged = analyses.zcdp(analyses.composition_of(releases(BoundedRangeLoss(epsilon), times)), delta)
-        laplace = analyses.zcdp(analyses.composition_of(releases(LaplaceLoss(epsilon / 2), times)), delta)
+        ranged = analyses.zcdp(compositions.composition_of(releases(BoundedRangeLoss(epsilon), times)), delta)
+        laplace = analyses.zcdp(compositions.composition_of(releases(LaplaceLoss(epsilon / 2), times)), delta)
 
         assert ranged.epsilon == pytest.approx(laplace.epsilon, rel=1e-9)
 
@@ -159,23 +167,23 @@ def test_a_cost_of_two_losses_counts_as_both(selection: float, mu: float, times:
     together = Cost((BoundedRangeLoss(selection), GaussianLoss(mu)))
     apart = {Cost((BoundedRangeLoss(selection),)): times, Cost((GaussianLoss(mu),)): times}
 
-    assert analyses.composition_of({together: times}) == analyses.composition_of(apart)
+    assert compositions.composition_of({together: times}) == analyses.composition_of(apart)
 
 
 @given(epsilon=pure, mu=mus, times=st.integers(1, 1000), delta=deltas)
 def test_the_belief_bound_is_never_below_that_of_the_gaussian_part(
     epsilon: float, mu: float, times: int, delta: float
 ) -> None:
-    losses = analyses.composition_of({Cost((GaussianLoss(mu), LaplaceLoss(epsilon))): times})
+    losses = compositions.composition_of({Cost((GaussianLoss(mu), LaplaceLoss(epsilon))): times})
     total = mu * math.sqrt(times)
     tail = total**2 / 2 + total * math.sqrt(-2 * math.log(delta))
 
-    assert analyses.log_odds(losses, delta) >= min(tail, epsilon * times) * 0.9
+    assert renyi.log_odds(losses, delta) >= min(tail, epsilon * times) * 0.9
 
 
 @pytest.mark.parametrize("analyse", [analyses.basic, analyses.advanced, analyses.zcdp, analyses.rdp, analyses.exact])
 def test_delta_at_is_a_delta_at_which_the_epsilon_holds(analyse) -> None:
-    losses = analyses.composition_of({Cost((GaussianLoss(0.1),)): 30})
+    losses = compositions.composition_of({Cost((GaussianLoss(0.1),)): 30})
 
     delta = analyses.delta_at(analyse, losses, 4.0)
 
@@ -203,3 +211,24 @@ def test_nothing_released_costs_nothing() -> None:
 def test_an_impossible_number_of_releases_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match="a number of releases must lie between 0 and 1e"):
         analyses.side_by_side(releases(GaussianLoss(1.0), count), 1e-6)
+
+
+@given(mu=mus, coin=st.floats(1e-14, 2.0**-40), times=st.integers(1, 50), delta=deltas)
+def test_coins_come_off_delta_and_the_rest_is_gaussian(mu: float, coin: float, times: int, delta: float) -> None:
+    found = analyses.side_by_side(releases(ApproximateGaussianLoss(mu, coin), times), delta)
+    ideal = analyses.side_by_side(releases(GaussianLoss(mu), times), delta - coin * times)
+
+    for analysis, without in zip(found.analyses, ideal.analyses, strict=True):
+        assert analysis.epsilon == pytest.approx(without.epsilon, rel=1e-9)
+        assert "coins take" in analysis.method
+    exact = found["exact"].epsilon
+    profile = coin * times + (1 - coin) ** times * conversions.gaussian_delta(mu * math.sqrt(times), exact)
+    assert profile <= delta * (1 + 1e-9)
+
+
+def test_where_the_coins_take_all_of_delta_no_epsilon_is_given() -> None:
+    many = releases(ApproximateGaussianLoss(0.1, 2.0**-40), 1000)
+
+    with pytest.raises(ValueError, match="no epsilon can be given at delta = 1e-10: the coins of the releases take"):
+        analyses.side_by_side(many, 1e-10)
+    assert analyses.delta_at(analyses.exact, compositions.composition_of(many), 50.0) >= 1000 * 2.0**-40

@@ -136,3 +136,24 @@ def test_impossible_rates_are_refused(rates, said):
     power = AttackPower(false_positive_rate=0.05, true_positive_rate_bound=0.1)
     with pytest.raises(ValueError, match=said):
         reading_of_attack(*rates, 1e-5, power, power)
+
+
+def test_coins_raise_every_bound_by_at_least_their_probability() -> None:
+    delta, times = 1e-9, 500
+    coins = times * 2.0**-40
+    found = {}
+    for text in (f"approximate-gaussian:20:{2.0**-40!r}", "gaussian:20"):
+        composition, rho = composition_and_rho({parse_release(text): times})
+        meaning = attack_bounds.identifiability_of(composition, rho, 10.0, delta, delta)
+        powers = attack_power(composition, rho, 10.0, delta, delta)
+        found[text[:5]] = meaning, powers
+    (with_coins, powers), (without, ideal) = found["appro"], found["gauss"]
+
+    assert with_coins.posterior_belief_bound > without.posterior_belief_bound
+    assert with_coins.membership_advantage_bound >= without.membership_advantage_bound + 0.99 * coins
+    for power, other in zip(powers, ideal, strict=True):
+        assert power.true_positive_rate_bound >= other.true_positive_rate_bound + 0.99 * coins
+
+    composition, rho = composition_and_rho({parse_release(f"approximate-gaussian:20:{2.0**-40!r}"): 5000})
+    with pytest.raises(ValueError, match="which the coins of the releases take"):
+        attack_power(composition, rho, 10.0, delta, delta)

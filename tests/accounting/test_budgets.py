@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from accounting import conversions, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
+from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
 accounts: st.SearchStrategy[Accepts] = st.sampled_from(["gaussian", "any"])
 epsilons = st.floats(math.log(1e-3), math.log(50)).map(math.exp)
@@ -96,7 +97,7 @@ def test_nothing_spent_says_nothing(delta: float, accepts: Accepts) -> None:
         (lambda: Budget.from_posterior_belief(0.5, 1e-6, "any"), r"strictly between 0\.5 and 1"),
         (lambda: Budget.from_posterior_belief(0.5001, 1e-6, "any"), r"must be above 0\.500244"),
         (lambda: Budget.from_advantage(1, 1e-6, "any"), "the membership advantage must lie strictly between"),
-        (lambda: Budget.from_rho(1, 1e-18, "any"), "delta must be at least 1.65e-15 for a budget of 1 rho"),
+        (lambda: Budget.from_rho(1, 1e-18, "any"), "delta must be at least 1.01e-14 for a budget of 1 rho"),
         (lambda: Budget(1, "both", 1e-6), "an account accepts 'gaussian', 'any', 'unproven' charges"),  # type: ignore[arg-type]
         (lambda: Budget(-1, "any", 1e-6), "a budget must lie between 0 and"),
         (lambda: Budget(2**53, "any", 1e-6), "a budget must lie between 0 and"),
@@ -105,3 +106,12 @@ def test_nothing_spent_says_nothing(delta: float, accepts: Accepts) -> None:
 def test_nonsense_is_refused_with_the_valid_range(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_an_account_pays_for_coins_only_where_its_delta_provides_for_all_it_could_buy():
+    cost = Cost((ApproximateGaussianLoss(0.1, 2.0**-40),))
+
+    assert Budget.from_epsilon_delta(1.0, 1e-5, "gaussian").pays_for(cost)
+    assert Budget.from_epsilon_delta(1.0, 1e-5, "any").pays_for(cost)
+    assert not Budget.from_epsilon_delta(1.0, 1e-9, "gaussian").pays_for(cost)
+    assert Budget.from_epsilon_delta(1.0, 1e-9, "gaussian").pays_for(Cost((GaussianLoss(0.1),)))

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.losses import (
+    LARGEST_COIN,
+    ApproximateGaussianLoss,
     BoundedRangeLoss,
     ClaimedGaussianLoss,
     ClaimedLaplaceLoss,
@@ -24,6 +26,7 @@ losses: st.SearchStrategy[PrivacyLoss] = st.one_of(
     parameters.map(LaplaceLoss),
     parameters.map(BoundedRangeLoss),
     st.builds(SubsampledGaussianLoss, parameters, st.floats(1e-9, 1.0)),
+    st.builds(ApproximateGaussianLoss, parameters, st.floats(1e-30, LARGEST_COIN)),
 )
 costs = st.lists(losses, max_size=4).map(lambda parts: Cost(tuple(parts)))
 
@@ -51,7 +54,13 @@ def test_the_charge_is_the_price_rounded_up(cost: Cost) -> None:
         ("gaussian:1:2", "is written gaussian:MU"),
         ("sgm:1", "is written sgm:NOISE_MULTIPLIER:SAMPLING_RATE"),
         ("sgm:1:1.5", "the sampling rate must lie above 0 and be at most 1"),
-        ("poisson:1", "unknown privacy loss 'poisson'; known are claimed-gaussian, .*, exponential, gaussian"),
+        (
+            "poisson:1",
+            "unknown privacy loss 'poisson'; known are approximate-gaussian, .*, exponential, gaussian",
+        ),
+        ("approximate-gaussian:1", "is written approximate-gaussian:MU:DELTA"),
+        ("approximate-gaussian:1:1e-9", "must be at most 2\\^-40"),
+        ("approximate-gaussian:1:0", "must be positive and finite"),
         ("laplace:-1", "must be positive and finite"),
         ("laplace:nan", "must be positive and finite"),
         ("laplace:x", "must be numbers"),
@@ -96,6 +105,7 @@ def test_equal_costs_have_equal_texts():
     [
         ((), "gaussian"),
         ((GaussianLoss(0.1),), "gaussian"),
+        ((ApproximateGaussianLoss(0.1, 1e-13), GaussianLoss(0.1)), "gaussian"),
         ((GaussianLoss(0.1), LaplaceLoss(0.1)), "proven"),
         ((GaussianLoss(0.1), ClaimedGaussianLoss(0.1)), "unproven"),
         ((ClaimedLaplaceLoss(0.1),), "unproven"),
@@ -108,3 +118,12 @@ def test_a_claim_is_charged_as_claimed_and_never_as_proven(losses, standing):
     claims = Cost(tuple(loss.claim if isinstance(loss, ClaimedLoss) else loss for loss in losses))
     assert cost.picorho == claims.picorho
     assert cost.pure_epsilon == claims.pure_epsilon
+
+
+def test_the_coins_of_a_cost_add_up_and_are_no_part_of_its_price():
+    cost = Cost((ApproximateGaussianLoss(0.1, 1e-13), ApproximateGaussianLoss(0.2, 3e-13), GaussianLoss(0.3)))
+
+    assert cost.coin == pytest.approx(4e-13)
+    assert cost.coin >= 4e-13
+    assert cost.rho == Cost((GaussianLoss(0.1), GaussianLoss(0.2), GaussianLoss(0.3))).rho
+    assert Cost((GaussianLoss(0.3),)).coin == 0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from accounting import sampling_error
+from accounting import conversions, sampling_error
 
 Law = NDArray[np.float64]
 
@@ -85,12 +85,20 @@ def test_what_is_missed_bounds_the_power_of_a_gaussian_test(rho: float, level: f
 
 @given(total=st.floats(1e-8, 9007), data=st.data())
 def test_no_split_of_a_budget_into_prices_exceeds_the_bound(total: float, data: st.DataObject) -> None:
-    level = sampling_error.DRAWS_PER_ROW * sampling_error.DISTANCE_PER_DRAW
-    low, high = sampling_error.LEAST_ROW_RHO, min(total, sampling_error.LARGEST_ROW_RHO)
-    price = math.exp(data.draw(st.floats(math.log(low), math.log(high))))
-    count = math.floor(total / price)
-
-    spent = count * (level + sampling_error.missed(price, level))
+    kinds = [(sampling_error.DRAWS_PER_ROW, sampling_error.LEAST_ROW_RHO, sampling_error.LARGEST_ROW_RHO)]
+    if total >= sampling_error.LEAST_RELEASE_RHO:
+        kinds.append(
+            (sampling_error.DRAWS_PER_RELEASE, sampling_error.LEAST_RELEASE_RHO, sampling_error.LARGEST_RELEASE_RHO)
+        )
+    left, spent = total, 0.0
+    for draws, low, largest in data.draw(st.permutations(kinds)):
+        high = min(left, largest)
+        if low < high:
+            level = draws * sampling_error.DISTANCE_PER_DRAW
+            price = math.exp(data.draw(st.floats(math.log(low), math.log(high))))
+            count = math.floor(left / price * data.draw(st.floats(0, 1)))
+            spent += count * (level + sampling_error.missed(price, level))
+            left -= count * price
 
     assert spent <= sampling_error.transcript_error(total)
 
@@ -106,6 +114,58 @@ def test_ordinary_budgets_fit_and_absurd_ones_do_not() -> None:
     assert sampling_error.fits(500.0, 1e-6)
     assert not sampling_error.fits(1.0, 1e-16)
     assert sampling_error.fits(1.0, sampling_error.least_delta(1.0))
+
+
+def test_where_all_coins_fit_the_sampler_has_the_other_half_of_the_reserve() -> None:
+    for rho in np.geomspace(1e-9, 9007, 5000):
+        assert sampling_error.transcript_error(rho) <= sampling_error.COINS_PER_RHO * rho
+    assert sampling_error.COIN_SHARE * 2 == sampling_error.RESERVED_SHARE
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-6), (8.0, 1e-5)])
+def test_ordinary_budgets_pay_for_coins(epsilon: float, delta: float) -> None:
+    rho = conversions.gaussian_mu(epsilon, delta) ** 2 / 2
+
+    assert sampling_error.pays_for_coins(rho, delta)
+    assert not sampling_error.pays_for_coins(rho, 1e-13)
+    most = math.floor(rho / sampling_error.LEAST_RELEASE_RHO)
+    assert most * 2.0**-40 + sampling_error.transcript_error(rho) <= sampling_error.RESERVED_SHARE * delta
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), releases=st.integers(1, 4))
+def test_no_coins_break_the_bound_whatever_is_chosen_on_the_way(seed: int, releases: int) -> None:
+    """Adaptive releases whose coin, once fallen, shows everything, and after which the client asks as it likes."""
+    rng = np.random.default_rng(seed)
+    coin = 10 ** rng.uniform(-4, -1)
+
+    def transcripts(depth: int) -> tuple[Law, Law, Law, Law]:
+        """The laws of what follows: drawn P~, Q~ with coins, and ideal P, Q without."""
+        if depth == 0:
+            return np.ones(1), np.ones(1), np.ones(1), np.ones(1)
+        p = rng.dirichlet(np.ones(3))
+        q = p * np.exp(rng.normal(size=3))
+        q /= q.sum()
+        parts = [transcripts(depth - 1) for _ in range(3)]
+        p_drawn = np.concatenate([(1 - coin) * p[i] * parts[i][0] for i in range(3)])
+        q_drawn = np.concatenate([(1 - coin) * q[i] * parts[i][1] for i in range(3)])
+        fallen_p, fallen_q = np.array([coin, 0.0]), np.array([0.0, coin])
+        return (
+            np.concatenate([p_drawn, fallen_p]),
+            np.concatenate([q_drawn, fallen_q]),
+            np.concatenate([p[i] * parts[i][2] for i in range(3)]),
+            np.concatenate([q[i] * parts[i][3] for i in range(3)]),
+        )
+
+    p_drawn, q_drawn, p, q = transcripts(releases)
+    for epsilon in (0.0, 0.5, 2.0, 8.0):
+        assert hockey_stick(p_drawn, q_drawn, epsilon) <= hockey_stick(p, q, epsilon) + releases * coin + 1e-12
+
+
+@pytest.mark.parametrize("rho", [0.0, 1e-4, 4.1, math.nan])
+def test_a_price_once_and_for_all_outside_the_proved_range_is_refused(rho: float) -> None:
+    with pytest.raises(ValueError, match=r"paid for once must lie between 0\.0004 and 4 rho"):
+        sampling_error.check_release_rho(rho)
 
 
 @pytest.mark.parametrize("rho", [0.0, 1e-10, 9.0, math.nan])

@@ -6,7 +6,7 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import analyses, conversions, tradeoff
+from accounting import compositions, conversions, numerical_pld, tradeoff
 from accounting.losses import Cost, LaplaceLoss
 
 ALPHA = np.linspace(0, 1, 201)
@@ -53,8 +53,8 @@ def test_the_curve_of_many_epsilons_approaches_the_gaussian_from_below(mu: float
 def test_the_curve_of_a_pld_lies_below_the_truth_for_laplace() -> None:
     """One Laplace release: thresholds at the shift's two ends, exact by hand."""
     epsilon = 1.0
-    losses = analyses.composition_of({Cost((LaplaceLoss(epsilon),)): 1})
-    pld = analyses.privacy_loss_distribution(losses, 0.01)
+    losses = compositions.composition_of({Cost((LaplaceLoss(epsilon),)): 1})
+    pld = numerical_pld.privacy_loss_distribution(losses, 0.01)
 
     cuts = np.linspace(-8, 9, 2000)
     alpha = np.where(cuts > 0, np.exp(-cuts) / 2, 1 - np.exp(cuts) / 2)

@@ -1,0 +1,137 @@
+"""The privacy loss distribution of a composition, computed numerically and pessimistically by `dp_accounting`.
+
+`dp_accounting` is imported only when a distribution is computed.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import conversions, renyi
+from accounting.compositions import Composition
+from accounting.losses import BoundedRangeLoss, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+_LEAST_FFT_DELTA = 1e-13
+_MOST_LOSS_VALUES = 2**14
+
+
+@dataclass(frozen=True)
+class NumericalCurve:
+    """The PLD of a composition, discretised: its delta(epsilon) plus `allowance` is valid both ways round."""
+
+    composed: "PrivacyLossDistribution"
+    interval: float
+    width: float
+    """About how far the losses spread."""
+    allowance: float
+    """The error of the Fourier transforms in delta: 16 units of rounding for every composition."""
+
+    def delta_at(self, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return a valid delta at each of the epsilons (k,)."""
+        deltas = np.asarray(self.composed.get_delta_for_epsilon(epsilons), dtype=np.float64)
+        return np.minimum(deltas + self.allowance, 1.0)
+
+
+def numerical_curve(losses: Composition, delta: float) -> NumericalCurve | str:
+    """Return the PLD as closely as it must be known to be read at delta, or the reason why it cannot be."""
+    return _numerical_curve(frozenset(losses.items()), delta)
+
+
+@lru_cache(maxsize=8)
+def _numerical_curve(losses: frozenset[tuple[PrivacyLoss, int]], delta: float) -> NumericalCurve | str:
+    composition = Composition(dict(sorted(losses, key=str)))
+    allowance = _LEAST_FFT_DELTA + 16 * 2.0**-53 * sum(composition.values())
+    if allowance > delta / 4:
+        return "the Fourier transform cannot resolve so small a delta"
+    interval, width = _discretisation(composition, delta)
+    if interval is None:
+        return "too many releases of too little loss for a numerical PLD"
+    try:
+        return NumericalCurve(privacy_loss_distribution(composition, interval), interval, width, allowance)
+    except (IndexError, ValueError, OverflowError) as error:
+        return f"the numerical PLD cannot be had: {type(error).__name__}"
+
+
+def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyLossDistribution":
+    """Return the pessimistic PLD of the whole composition, its losses rounded to multiples of `interval`."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    composed = pld.identity(interval)
+    mu = total_mu(losses)
+    if mu > 0:
+        composed = pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
+    for loss, count in losses.items():
+        if isinstance(loss, LaplaceLoss):
+            one = pld.from_laplace_mechanism(1 / loss.epsilon, value_discretization_interval=interval)
+        elif isinstance(loss, BoundedRangeLoss):
+            one = _bounded_range_pld(loss.epsilon, interval)
+        elif isinstance(loss, SubsampledGaussianLoss):
+            one = pld.from_gaussian_mechanism(
+                loss.noise_multiplier,
+                sampling_prob=loss.sampling_rate,
+                value_discretization_interval=interval,
+            )
+        elif isinstance(loss, GaussianLoss):
+            continue
+        else:
+            raise TypeError(f"no privacy loss distribution is known for a {loss.kind} loss")
+        composed = composed.compose(one.self_compose(count))
+    return composed
+
+
+def bounded_range_delta(epsilon: float, at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the delta at `at` (k,) of any mechanism whose losses lie in an interval of length epsilon around 0.
+
+    Let the interval be [t - epsilon, t]. The worst such pair has its loss at the two ends only, at t with
+    probability p = (e^epsilon - e^t)/(e^epsilon - 1) (both laws sum to one), and delta(e) = p (1 - e^(e-t)).
+    The best t for the attacker, e^t = e^((epsilon+e)/2), gives (e^(epsilon/2) - e^(e/2))^2/(e^epsilon - 1), for
+    every e in [-epsilon, epsilon]. As a supremum of hockey-stick curves it is one, and dominates every t.
+    """
+    inside = np.clip(at, -epsilon, epsilon)
+    curve = np.expm1((inside - epsilon) / 2) ** 2 / -np.expm1(-epsilon)
+    return np.where(at >= epsilon, 0.0, np.where(at <= -epsilon, -np.expm1(np.minimum(at, 0.0)), curve))
+
+
+def _bounded_range_pld(epsilon: float, interval: float) -> "PrivacyLossDistribution":
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    furthest = math.ceil(epsilon / interval)
+    grid = np.arange(-furthest, furthest + 1)
+    deltas = bounded_range_delta(epsilon, np.asarray(grid * interval, dtype=np.float64))
+    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
+
+
+def total_mu(losses: Composition) -> float:
+    """Return mu of the Gaussian losses together, rounded up."""
+    square = sum(2 * loss.rho * count for loss, count in losses.items() if isinstance(loss, GaussianLoss))
+    return math.nextafter(math.sqrt(math.nextafter(float(square), math.inf)), math.inf) if square else 0.0
+
+
+def _spread(loss: PrivacyLoss) -> float:
+    """Return about the standard deviation of the loss of one release."""
+    if isinstance(loss, SubsampledGaussianLoss):
+        square = math.expm1(min(loss.noise_multiplier**-2, 100.0))
+        return min(1 / loss.noise_multiplier, loss.sampling_rate * math.sqrt(square))
+    return math.sqrt(2 * float(loss.rho))
+
+
+def _discretisation(losses: Composition, delta: float) -> tuple[float | None, float]:
+    """Return the interval of the PLD, and about how far its losses spread.
+
+    A fiftieth of the narrowest loss, or as much more as the size allows; None where that would be more than half
+    of it: Renyi DP is as close then, and takes no time.
+    """
+    strict = min(delta, 1e-15)
+    width = 3 * conversions.rdp_epsilon(*renyi.renyi_curve(losses, strict), strict)[0] if losses else 0.0
+    repeated = [_spread(loss) for loss in losses if not isinstance(loss, GaussianLoss)]
+    narrowest = min([*repeated, total_mu(losses) or math.inf])
+    interval = max(narrowest / 50, width / _MOST_LOSS_VALUES)
+    return (interval if interval <= narrowest / 2 else None), width
