@@ -1,0 +1,147 @@
+"""Lower bounds by Clopper and Pearson's limits on the two error rates of one attack. Exact: they never hold less often.
+
+The threshold is the caller's, fixed without looking at these scores, or is chosen on a share of the scores that is
+then left out (`audit.estimators.attack`).
+"""
+
+import math
+
+import numpy as np
+import scipy.special
+from numpy.typing import ArrayLike
+
+from accounting import domains
+from accounting.crossings import crossing
+from audit.estimators.attack import Errors, LowerBound, attack
+from audit.estimators.families import Family
+
+SELECTION_SHARE = 0.25
+_ERROR = 2.0**-40
+
+
+def epsilon_delta(
+    scores_in: ArrayLike,
+    scores_out: ArrayLike,
+    confidence: float,
+    *,
+    delta: float,
+    threshold: float | None = None,
+    selection_share: float = SELECTION_SHARE,
+) -> LowerBound:
+    """Return a lower bound of the epsilon at delta, 0 <= delta < 1, that holds with `confidence`.
+
+    Nasr et al. 2023, Equation 9; see `epsilon_delta_of_errors`.
+    """
+
+    def bound(errors: Errors) -> float:
+        return epsilon_delta_of_errors(errors, confidence, delta)
+
+    found, errors = attack(scores_in, scores_out, threshold, selection_share, bound)
+    return LowerBound("epsilon", bound(errors), confidence, "exact", found, errors)
+
+
+def gdp(
+    scores_in: ArrayLike,
+    scores_out: ArrayLike,
+    confidence: float,
+    *,
+    threshold: float | None = None,
+    selection_share: float = SELECTION_SHARE,
+) -> LowerBound:
+    """Return a lower bound of mu that holds with `confidence`, of a mechanism that is mu-GDP for some mu.
+
+    Nasr et al. 2023, Equation 12; see `gdp_of_errors`.
+    """
+
+    def bound(errors: Errors) -> float:
+        return gdp_of_errors(errors, confidence)
+
+    found, errors = attack(scores_in, scores_out, threshold, selection_share, bound)
+    return LowerBound("mu", bound(errors), confidence, "exact", found, errors)
+
+
+def tradeoff(
+    scores_in: ArrayLike,
+    scores_out: ArrayLike,
+    confidence: float,
+    family: Family,
+    *,
+    threshold: float | None = None,
+    selection_share: float = SELECTION_SHARE,
+) -> LowerBound:
+    """Return a lower bound of the family's parameter that holds with `confidence`.
+
+    Nasr et al. 2023, Section 4.1 and Appendix A; see `tradeoff_of_errors`. A threshold is chosen by what it is worth
+    for mu-GDP, as a member of the family may take a numerical composition to evaluate.
+    """
+    found, errors = attack(
+        scores_in, scores_out, threshold, selection_share, lambda errors: gdp_of_errors(errors, confidence)
+    )
+    return LowerBound(
+        family.parameter, tradeoff_of_errors(errors, confidence, family), confidence, "exact", found, errors
+    )
+
+
+def epsilon_delta_of_errors(errors: Errors, confidence: float, delta: float) -> float:
+    """Return max(0, ln((1 - a - delta)/b), ln((1 - b - delta)/a)), a and b the upper limits of the error rates.
+
+    Proof. (epsilon, delta)-DP means alpha + e^epsilon beta >= 1 - delta and the same with alpha and beta exchanged,
+    for every test (Kairouz, Oh and Viswanath 2015). If alpha <= a and beta <= b, which fails with probability at most
+    1 - confidence, then a + e^epsilon b >= 1 - delta too: epsilon >= ln((1 - delta - a)/b), and likewise the other.
+    Both follow from the one pair of limits, so taking the larger costs nothing. (Nasr et al. 2023, Equation 9, which
+    prints one of the limits as a lower one.)
+    """
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be at least 0 and below 1, not {delta}")
+    a, b = errors.upper_limits(confidence)
+    return max(0.0, _log_ratio(1 - a - delta, b), _log_ratio(1 - b - delta, a))
+
+
+def _log_ratio(above: float, below: float) -> float:
+    return math.log(above / below) - _ERROR if above > 0 else 0.0
+
+
+def gdp_of_errors(errors: Errors, confidence: float) -> float:
+    """Return max(0, Phi^-1(1 - a) - Phi^-1(b)), a and b the upper limits of the error rates.
+
+    Proof. mu-GDP means beta >= Phi(Phi^-1(1 - alpha) - mu), that is mu >= Phi^-1(1 - alpha) - Phi^-1(beta), whose
+    right side falls as alpha or beta grows: it is least at the limits. (Nasr et al. 2023, Equation 12.)
+    """
+    a, b = errors.upper_limits(confidence)
+    if a + b >= 1:
+        return 0.0
+    return max(0.0, float(-scipy.special.ndtri(a) - scipy.special.ndtri(b)) - _ERROR)
+
+
+def tradeoff_of_errors(errors: Errors, confidence: float, family: Family) -> float:
+    """Return the largest parameter t, up to `family.largest`, with f_t(a) > b, a and b the limits of the error rates.
+
+    Proof. Under f_t every test has beta >= f_t(alpha) >= f_t(a) for alpha <= a, f_t being non-increasing. If
+    f_t(a) > b then f_t fails with the confidence, and so does every smaller parameter, whose f is larger. What is
+    returned has itself been seen to fail. `family.tradeoff` is a lower bound of f: the test is on the safe side.
+    """
+    a, b = errors.upper_limits(confidence)
+    return largest_refuted(family, a, b)
+
+
+def refutes(errors: Errors, confidence: float, family: Family, parameter: float) -> bool:
+    """Whether the errors refute one member of the family: f(a) > b at the limits of the error rates."""
+    domains.require_up_to(family.parameter, parameter, family.largest)
+    a, b = errors.upper_limits(confidence)
+    return bool(family.tradeoff(parameter, np.array([a]))[0] > b)
+
+
+def largest_refuted(family: Family, alpha: float, beta: float) -> float:
+    """Return the largest parameter t with f_t(alpha) > beta, or 0; `family.largest` where even that is refuted."""
+    level = np.array([alpha])
+
+    def excess(parameter: float) -> float:
+        """Above 0 where the parameter stands; a parameter that is refuted is what the search ends on."""
+        refuted = float(family.tradeoff(parameter, level)[0]) - beta
+        return -refuted if refuted != 0 else math.ulp(0.0)
+
+    if excess(0.0) > 0:
+        return 0.0
+    if excess(family.largest) <= 0:
+        return family.largest
+    return crossing(excess, 0.0, family.largest, tolerance=family.tolerance).met
