@@ -1,0 +1,161 @@
+"""The Gaussian that covers a run, against closed forms of one step and of many, and against dp_accounting."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from accounting import gaussian_envelope
+from accounting.conversions import gaussian_delta, gaussian_epsilon, gaussian_mu
+from accounting.gaussian_envelope import DELTA, check_sampler, covers, least_mu, least_noise
+
+RUNS = [(3.9, 0.1, 100), (5.5, 0.2, 50), (1.2, 0.01, 500), (0.7, 0.3, 1), (25.0, 0.5, 1000), (4.0, 0.02, 5000)]
+
+
+def covered(mu: float, epsilon: float) -> float:
+    """The delta at epsilon >= 0 of `ApproximateGaussianLoss(mu, DELTA)`."""
+    return DELTA + (1 - DELTA) * gaussian_delta(mu, epsilon)
+
+
+def one_step(s: float, q: float, epsilon: float) -> tuple[float, float]:
+    """The exact delta of one step in both directions, as that of a Gaussian at another epsilon."""
+    forwards = q * gaussian_delta(1 / s, math.log1p(math.expm1(epsilon) / q))
+    left = 1 - math.exp(epsilon) * (1 - q)
+    if left <= 0:
+        return forwards, 0.0
+    # At least 0 in exact arithmetic: e^epsilon q >= 1 - e^epsilon (1 - q).
+    shifted = max(0.0, math.log(q) + epsilon - math.log(left))
+    return forwards, left * gaussian_delta(1 / s, shifted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(s=st.floats(0.4, 50), q=st.floats(1e-3, 0.999), epsilon=st.floats(0, 8), steps=st.just(1))
+def test_one_step_is_covered_at_every_epsilon(s, q, epsilon, steps):
+    mu = least_mu(s, q, steps)
+    assert max(one_step(s, q, epsilon)) <= covered(mu, epsilon) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("s", "q"), [(0.5, 0.1), (1.0, 0.5), (4.0, 0.9)])
+def test_one_step_needs_hardly_less(s, q):
+    """A slightly smaller mu is seen not to cover, by the closed form alone."""
+    mu = least_mu(s, q, 1) * 0.99
+    assert any(max(one_step(s, q, e)) > covered(mu, e) for e in np.linspace(0, 12, 20_000))
+
+
+@pytest.mark.parametrize("steps", [1, 7, 100, 4096])
+def test_without_sampling_it_is_the_gaussian_itself(steps):
+    exact = math.sqrt(steps) / 20
+    assert exact <= least_mu(20, 1.0, steps) <= exact * (1 + 1e-14)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 100, 4096])
+def test_hardly_any_sampling_is_hardly_less_than_the_gaussian_by_the_same_computation_as_much(steps):
+    """This goes through the grid, the composition and the comparison, and has an exact answer."""
+    noise = 2 * math.sqrt(steps)
+    assert 0.5 * (1 - 1e-6) <= least_mu(noise, 1 - 1e-9, steps) <= 0.5 * (1 + 2e-3)
+
+
+@pytest.mark.parametrize(("s", "q", "steps"), RUNS)
+def test_it_lies_above_what_dp_accounting_knows_the_run_to_leak(s, q, steps):
+    """dp_accounting's optimistic estimate lies below the run's curve, so the cover must lie above it; both ways."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    mu = least_mu(s, q, steps)
+    spread = q * math.sqrt(math.expm1(s**-2))
+    one = pld.from_gaussian_mechanism(
+        s,
+        sampling_prob=q,
+        pessimistic_estimate=False,
+        value_discretization_interval=spread / 40,
+        use_connect_dots=False,
+    )
+    composed = one.self_compose(steps)
+    epsilons = np.linspace(0, 7 * mu + mu * mu, 400)
+    known = np.asarray(composed.get_delta_for_epsilon(epsilons)) - steps * 1e-14
+    assert all(delta <= covered(mu, epsilon) for epsilon, delta in zip(epsilons, known, strict=True))
+    assert known[0] > 0
+
+
+@pytest.mark.parametrize(("s", "q", "steps"), RUNS)
+def test_it_is_hardly_looser_than_dp_accountings_own_bound(s, q, steps):
+    """At delta = 1e-5, by at most an eighth of epsilon, and by a fiftieth where noise is above 3.5 and steps many."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    spread = q * math.sqrt(math.expm1(s**-2))
+    one = pld.from_gaussian_mechanism(s, sampling_prob=q, value_discretization_interval=spread / 20)
+    direct = one.self_compose(steps).get_epsilon_for_delta(1e-5)
+    cover = gaussian_epsilon(least_mu(s, q, steps), 1e-5 - DELTA)
+    assert cover <= direct * (1.04 if s > 3.5 else 1.25)
+
+
+@settings(max_examples=15, deadline=None)
+@given(s=st.floats(0.5, 20), q=st.floats(0.001, 0.99), steps=st.integers(1, 300))
+def test_the_comparison_on_intervals_holds_between_their_ends(s, q, steps):
+    """The run's curve on the grid, joined linearly in e^epsilon, lies below the cover at points between."""
+    assume(gaussian_envelope._central_limit(s, q, steps) < 2)
+    mu = least_mu(s, q, steps)
+    for curve in gaussian_envelope._curves(s, q, steps):
+        inside = np.sort(np.random.default_rng(0).uniform(0, curve.epsilons[-1], 100))
+        chords = np.interp(np.exp(inside), np.exp(curve.epsilons), curve.deltas)
+        assert all(chord <= covered(mu, e) for e, chord in zip(inside, chords, strict=True))
+
+
+@pytest.mark.parametrize(("s", "q", "steps"), RUNS)
+def test_the_curve_of_one_step_on_the_grid_lies_closely_above_the_exact_one(s, q, steps):
+    for curve, direction in zip(gaussian_envelope._curves(s, q, 1), (0, 1), strict=True):
+        for epsilon, delta in list(zip(curve.epsilons, curve.deltas, strict=True))[1::7]:
+            exact = one_step(s, q, epsilon)[direction]
+            assert exact * (1 - 1e-12) <= delta
+            assert delta <= exact * 1.1 + 1e-10
+
+
+def test_more_noise_less_sampling_and_fewer_steps_cost_less():
+    middle = least_mu(4.0, 0.1, 100)
+    assert least_mu(5.0, 0.1, 100) < middle
+    assert least_mu(4.0, 0.08, 100) < middle
+    assert least_mu(4.0, 0.1, 80) < middle
+
+
+@pytest.mark.parametrize(("s", "q", "steps"), [*RUNS, (10.0, 1.0, 20)])
+def test_what_is_covered_is_covered_and_what_is_less_is_not(s, q, steps):
+    mu = least_mu(s, q, steps)
+    assert covers(mu, s, q, steps)
+    assert covers(mu * 1.1, s, q, steps)
+    assert not covers(mu * (1 - 1e-6), s, q, steps)
+    assert not covers(0.0, s, q, steps)
+
+
+@pytest.mark.parametrize(("q", "steps"), [(1.0, 40), (0.3, 100), (0.05, 400), (0.5, 1)])
+def test_the_least_noise_for_a_budget_costs_it_and_not_less(q, steps):
+    mu = gaussian_mu(1.0, 1e-5)
+    noise = least_noise(mu, q, steps)
+    assert covers(mu, noise, q, steps)
+    assert not covers(mu, noise * 0.9995, q, steps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1.0, 1.5, 10), "sampling rate"),
+        ((1.0, 0.0, 10), "sampling rate"),
+        ((0.1, 0.5, 10), "noise multiplier"),
+        ((float("nan"), 0.5, 10), "noise multiplier"),
+        ((1.0, 0.5, 0), "number of steps"),
+        ((0.5, 0.5, 5000), "costs more than mu = 4"),
+        ((0.5, 1.0, 5000), "costs more than mu = 4"),
+    ],
+)
+def test_nonsense_and_too_little_noise_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        least_mu(*arguments)
+
+
+def test_the_sampler_has_room_where_noise_is_not_small_and_not_where_it_is():
+    check_sampler(0.7, 1000, 100_000, 2.0**-104)
+    check_sampler(20.0, 100_000, 10**6, 2.0**-104)
+    with pytest.raises(ValueError, match="add more noise"):
+        check_sampler(0.25, 1000, 100_000, 2.0**-104)
+    with pytest.raises(ValueError, match="add more noise"):
+        check_sampler(5.0, 1000, 100_000, 2.0**-60)
