@@ -10,7 +10,8 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from accounting import analyses, conversions
+from accounting import conversions
+from accounting.compositions import Composition
 from accounting.losses import GaussianLoss, SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Design, Errors, LowerBound
@@ -87,7 +88,7 @@ def test_a_composition_is_the_family_of_its_numerical_curve():
     """One Gaussian step at sampling rate 1 is mu-GDP, so both families give the same answer, but for the grid."""
     errors = estimators.errors_at(*gaussians(0, 1.0, 20_000), 0.5)
     family = estimators.of_composition(
-        "mu", lambda mu: analyses.Composition({GaussianLoss(mu): 1}), 1e-6, largest=4.0, tolerance=1e-3
+        "mu", lambda mu: Composition({GaussianLoss(mu): 1}), 1e-6, largest=4.0, tolerance=1e-3
     )
     found = estimators.tradeoff_of_errors(errors, 0.95, family)
     exact = estimators.gdp_of_errors(errors, 0.95)
@@ -99,7 +100,7 @@ def test_a_sampled_composition_is_bounded_below_through_its_trade_off():
     steps, rate, inverse = 100, 0.1, 1.0
     family = estimators.of_composition(
         "1/noise multiplier",
-        lambda t: analyses.Composition({SubsampledGaussianLoss(1 / t, rate): steps}),
+        lambda t: Composition({SubsampledGaussianLoss(1 / t, rate): steps}),
         1e-5,
         largest=2.0,
         tolerance=1e-2,
