@@ -119,6 +119,17 @@ def square_root(number: int) -> Fraction:
     return Fraction(math.isqrt(number << 120) + 1, 1 << 60)
 
 
+def square_root_down(number: Fraction) -> Fraction:
+    """Return the square root, rounded down by at most 2^-160."""
+    bits = 160
+    return Fraction(math.isqrt((number.numerator << 2 * bits) // number.denominator), 1 << bits)
+
+
+def square_root_up(number: Fraction) -> Fraction:
+    """Return the square root, rounded up by at most 2^-160."""
+    return square_root_down(number) + Fraction(1, 1 << 160)
+
+
 def rounded_up(number: Fraction) -> float:
     """Return the smallest float that is at least `number`."""
     nearest = float(number)

@@ -4,7 +4,6 @@ A mechanism is a frozen value that states its cost once. The ledger's charge, th
 audit's claim are derived from that value.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -14,7 +13,7 @@ from typing import Literal, Protocol, Self, cast, get_args
 from accounting.conversions import gaussian_mu
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import LARGEST_CLASSES, Floats, rounded_down, rounded_up
+from mechanisms.grid import LARGEST_CLASSES, Floats, rounded_down, rounded_up, square_root_down
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published
@@ -25,7 +24,6 @@ PriceKind = Literal["rho", "noise-multiplier", "epsilon"]
 
 _FORMS = "rho:R, noise-multiplier:M, epsilon:E or epsilon:E@DELTA"
 _LEAST_AMOUNT, _LARGEST_AMOUNT = Decimal("1e-20"), Decimal("1e20")
-_ROOT_BITS = 160
 
 
 class Mechanism(Protocol):
@@ -158,7 +156,7 @@ def _published(price: Price, classes: int) -> Published:
 def _mu(price: Price, share: Fraction = Fraction(1)) -> float:
     """Return the mu that costs this share of `price`, rounded down."""
     if price.kind == "rho":
-        return rounded_down(_root(2 * share * price.exact))
+        return rounded_down(square_root_down(2 * share * price.exact))
     if price.kind == "noise-multiplier":
         return rounded_down(1 / price.exact)
     if price.delta is None:
@@ -172,12 +170,9 @@ def _pure_epsilon(price: Price, per_rho: int, share: Fraction = Fraction(1)) -> 
         raise ValueError("a selection has no noise multiplier; write the price rho:R or epsilon:E")
     if price.delta is not None:
         raise ValueError("this mechanism is priced by a pure epsilon; write the price epsilon:E")
-    return rounded_down(share * price.exact if price.kind == "epsilon" else _root(per_rho * share * price.exact))
-
-
-def _root(number: Fraction) -> Fraction:
-    """Return the square root, rounded down by at most 2^-160."""
-    return Fraction(math.isqrt((number.numerator << 2 * _ROOT_BITS) // number.denominator), 1 << _ROOT_BITS)
+    return rounded_down(
+        share * price.exact if price.kind == "epsilon" else square_root_down(per_rho * share * price.exact)
+    )
 
 
 _CONSTRUCTORS: dict[str, Callable[[Price, int], Mechanism]] = {

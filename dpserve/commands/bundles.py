@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dpserve.commands.options import state_folder
-from training.bundle import CertifiedHead, load_bundle, save_bundle
+from dpserve.commands.releases import Training, budget_hint, check_options, print_release, train_release
+from dpserve.commands.training_progress import train_with_progress
+from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.data.csv_file import read_csv
 from training.data.digits import load_digits
@@ -20,14 +21,26 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import check_lineage_name, lineage_of, owner_key
-from training.published.bundle import is_published, load_published, save_published
+from training.loading import load_model
+from training.published.bundle import PublishedNetwork, save_published
 from training.recipe import DEFAULT_TOLERANCE, Recipe
+from training.releases.model import ReleasedModel
 
 
 def train(
     data: Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")],
     out: Annotated[Path, typer.Option(help="The bundle: a new folder.")],
-    lam: Annotated[float, typer.Option("--lam", help="Lambda: a larger one means less noise and a simpler model.")],
+    lam: Annotated[
+        float | None, typer.Option("--lam", help="Lambda: a larger one means less noise and a simpler model.")
+    ] = None,
+    release: Annotated[
+        str | None,
+        typer.Option(
+            help="Make a model that is private itself and paid for once, whose every answer is then free: weights. "
+            "[default: none; each answer is paid for]",
+            show_default=False,
+        ),
+    ] = None,
     features: Annotated[str, typer.Option(help="The public feature map: identity, fourier or relu.")] = "identity",
     classes: Annotated[
         str | None, typer.Option(help="The class names, separated by commas; for your own data.")
@@ -54,8 +67,22 @@ def train(
     ] = None,
     bias: Annotated[float, typer.Option(help="The constant coordinate of phi, from 0 to below 1.")] = 0.0,
     tolerance: Annotated[
-        float, typer.Option(help="tau: the gradient norm that is reached, or training fails.")
-    ] = DEFAULT_TOLERANCE,
+        float | None,
+        typer.Option(
+            help=f"tau: the gradient norm that is reached, or training fails. [default: {DEFAULT_TOLERANCE:g}]",
+            show_default=False,
+        ),
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(help="--release: what all answers together cost: rho:R, noise-multiplier:M or epsilon:E@DELTA."),
+    ] = None,
+    tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="weights: NAME=PRICE of one precision, from the coarsest to the finest, in place of --price."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the public random features.")] = 0,
     lineage: Annotated[
         str | None,
@@ -70,7 +97,11 @@ def train(
         typer.Option(help="The model's public name. [default: the bundle's folder name]", show_default=False),
     ] = None,
 ) -> None:
-    """Train a certified head on private records and write a bundle: the weights and what is proved about them."""
+    """Train a model on private records and write a bundle: the weights and what is proved about them.
+
+    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: it is
+    paid for once, and then answers without end. An option that begins with the name of a release goes with that one.
+    """
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     declaration = records.declaration
     shared = {
@@ -79,16 +110,34 @@ def train(
         "clip_norm": default_clip_norm(declaration.features) if clip_norm is None else clip_norm,
         "bias": bias,
     }
-    recipe = Recipe(
-        name or out.resolve().name, _feature_map(features, shared, random_features, bandwidth, seed), lam, tolerance
-    )
+    feature_map = _feature_map(features, shared, random_features, bandwidth, seed)
     lineage_name = _lineage(records, lineage)
     if out.exists():
         raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
-    head = train_with_progress(records, recipe, lineage_name)
-    certificate = save_bundle(out, head)
-    print_certificate(Console(), certificate)
-    Console().print(f"Wrote the bundle {out}. Next: dpserve serve {out} --epsilon 3 --delta 1e-6", highlight=False)
+    options = {"lam": lam, "tolerance": tolerance, "price": price, "tier": tier or None}
+    training = Training(
+        records,
+        name or out.resolve().name,
+        lineage_name,
+        feature_map,
+        out,
+        {option: value for option, value in options.items() if value is not None},
+    )
+    if release is not None:
+        released = train_release(release, training)
+        print_release(Console(), released)
+        budget = budget_hint(released)
+    else:
+        check_options(None, training.options)
+        print_certificate(Console(), _train_head(training))
+        budget = "--epsilon 3 --delta 1e-6"
+    Console().print(f"Wrote the bundle {out}. Next: dpserve serve {out} {budget}", highlight=False)
+
+
+def _train_head(training: Training) -> Certificate:
+    lam = training.needed("lam", "a larger Lambda means less noise and a simpler model")
+    recipe = Recipe(training.name, training.feature_map, lam, training.options.get("tolerance", DEFAULT_TOLERANCE))
+    return save_bundle(training.out, train_with_progress(training.records, recipe, training.lineage))
 
 
 def train_published(
@@ -136,32 +185,20 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
 ) -> None:
     """Derive every number of a bundle's certificate again: prints it and "verified", or says what differs."""
-    if is_published(bundle):
-        unproven = load_published(bundle).certificate
-        typer.echo(unproven.model_dump_json(indent=2))
+    model = load_model(bundle)
+    certificate = model.certificate
+    if isinstance(model, PublishedNetwork):
+        typer.echo(certificate.model_dump_json(indent=2))
         typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
         return
-    certificate = load_bundle(bundle).certificate
     if as_json:
         typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
         return
-    print_certificate(Console(), certificate)
+    if isinstance(model, ReleasedModel):
+        print_release(Console(), model.certificate)
+    else:
+        print_certificate(Console(), model.certificate)
     Console().print("verified: every number was derived again, and the weights are those that were certified")
-
-
-def train_with_progress(records: Records, recipe: Recipe, lineage: str) -> CertifiedHead:
-    """Train with a line on the terminal that says how far the gradient norm is from the tolerance."""
-    # The optimiser takes as long to import as a service to start, and serving does not need it.
-    from training.train import train as train_head
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task, goal = progress.add_task("training", total=None), recipe.tolerance
-
-        def report(gradient_norm: float) -> None:
-            progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
-
-        return train_head(records, recipe, lineage, report)
 
 
 def print_certificate(console: Console, certificate: Certificate) -> None:

@@ -13,7 +13,7 @@ from accounting.ledger import Account, Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from service.errors import CannotServe
-from training.bundle import load_bundle
+from training.loading import load_model
 from training.sealing import CERTIFICATE_FILE
 
 app = typer.Typer(help="What all clients of one set of records may learn together.", no_args_is_help=True)
@@ -40,7 +40,7 @@ def figures_of(account: Account) -> tuple[str, ...]:
 
 def lineage_named(given: str) -> str:
     """Return the lineage that a bundle belongs to, or the name itself."""
-    return load_bundle(Path(given)).certificate.lineage if (Path(given) / CERTIFICATE_FILE).exists() else given
+    return load_model(Path(given)).certificate.lineage if (Path(given) / CERTIFICATE_FILE).exists() else given
 
 
 async def chosen_lineage(ledger: Ledger, given: str | None) -> str:

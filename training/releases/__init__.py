@@ -1,1 +1,1 @@
-"""Models that are private themselves: paid for once, every answer is post-processing and costs nothing."""
+"""Releases that are paid for once: models that are private themselves, so that no answer costs anything."""

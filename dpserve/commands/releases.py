@@ -1,0 +1,137 @@
+"""`dpserve train --release KIND`: models that are paid for once. One entry of `RELEASES` for each kind."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from accounting.losses import Cost
+from accounting.picorho import to_rho
+from dpserve.commands.training_progress import train_with_progress
+from mechanisms.gaussian_vector import whole_picorho
+from mechanisms.randomness import SystemRandomness
+from training.data.records import Records
+from training.errors import TrainingError
+from training.feature_maps import FeatureMap
+from training.recipe import DEFAULT_TOLERANCE, Recipe
+from training.releases.certificate import ReleaseCertificate
+
+WITHOUT_RELEASE = ("lam", "tolerance")
+"""The options below that also train a head whose answers are paid for one by one."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What was asked for. `options`: those of the release that were given, by the name of `train`'s parameter."""
+
+    records: Records
+    name: str
+    lineage: str
+    feature_map: FeatureMap
+    out: Path
+    options: Mapping[str, Any]
+
+    def needed(self, option: str, why: str) -> Any:
+        """Return an option, or raise BadParameter if it was not given."""
+        if option not in self.options:
+            raise typer.BadParameter(f"is needed: {why}", param_hint=f"--{option.replace('_', '-')}")
+        return self.options[option]
+
+
+@dataclass(frozen=True)
+class Release:
+    """How a kind of release is trained and saved, and which options say how."""
+
+    train: Callable[[Training], ReleaseCertificate]
+    options: tuple[str, ...]
+
+
+def train_release(kind: str, training: Training) -> ReleaseCertificate:
+    """Train and save a release. Raises BadParameter for a kind that there is not, and for options it does not take."""
+    if kind not in RELEASES:
+        raise typer.BadParameter(f"must be one of {', '.join(RELEASES)}, not {kind!r}", param_hint="--release")
+    check_options(kind, training.options)
+    return RELEASES[kind].train(training)
+
+
+def check_options(kind: str | None, given: Mapping[str, Any]) -> None:
+    """Raise BadParameter for an option that this release, or a head without one, does not take."""
+    taken = RELEASES[kind].options if kind else WITHOUT_RELEASE
+    for option in given:
+        if option not in taken:
+            kinds = [name for name, release in RELEASES.items() if option in release.options]
+            raise typer.BadParameter(
+                f"goes with --release {' or '.join(kinds)}" if kinds else f"does not go with --release {kind}",
+                param_hint=f"--{option.replace('_', '-')}",
+            )
+
+
+def print_release(console: Console, certificate: ReleaseCertificate) -> None:
+    """Print the certificate of a release for its owner: what is common to all, its own numbers, and its tiers."""
+    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
+    common = set(ReleaseCertificate.model_fields)
+    own = {name: value for name, value in certificate.model_dump(mode="json").items() if name not in common}
+    feature_map = certificate.feature_map
+    features = f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"
+    table.add_row("release, paid for once", certificate.release)
+    table.add_row("status", certificate.status)
+    table.add_row("neighbouring data sets", certificate.neighbouring)
+    table.add_row("features", features)
+    table.add_row("classes", str(len(certificate.classes)))
+    for name, value in own.items():
+        if not isinstance(value, list | dict):
+            table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+    table.add_row("lineage", certificate.lineage)
+    table.add_row("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "...")
+    console.print(table, highlight=False)
+    prices = Table("tier", "rho in all", "beyond the one before", title="what holding it costs", title_justify="left")
+    total = 0
+    for tier in certificate.tiers:
+        total += tier.cost.picorho
+        prices.add_row(tier.name, f"{to_rho(total):.6g}", str(tier.cost))
+    console.print(prices, highlight=False)
+    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
+
+
+def budget_hint(certificate: ReleaseCertificate) -> str:
+    """Return the words of a budget that pays for all of a release, for the line that says what to do next."""
+    total = sum(tier.cost.picorho for tier in certificate.tiers)
+    return f"--rho {to_rho(total)!r} --delta {1e-5 if Cost.parse(certificate.cost).coin else 1e-6!r}"
+
+
+def _train_weights(training: Training) -> ReleaseCertificate:
+    from training.releases.weights import release_weights, save_weights
+
+    prices = _tiers(training.options)
+    lam = training.needed("lam", "a larger Lambda means less noise and a simpler model")
+    recipe = Recipe(training.name, training.feature_map, lam, training.options.get("tolerance", DEFAULT_TOLERANCE))
+    head = train_with_progress(training.records, recipe, training.lineage)
+    return save_weights(training.out, release_weights(head, prices, training.lineage, SystemRandomness()))
+
+
+def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
+    """Return the price of each tier, in picorho, by name and from the coarsest to the finest."""
+    if ("price" in options) == ("tier" in options):
+        raise typer.BadParameter(
+            "give either --price P, or --tier NAME=P for each precision; P is rho:R, noise-multiplier:M or "
+            "epsilon:E@DELTA, for all answers together",
+            param_hint="--price",
+        )
+    if "price" in options:
+        return {"full": whole_picorho(options["price"])}
+    prices: dict[str, int] = {}
+    for word in options["tier"]:
+        name, equals, price = word.partition("=")
+        if not equals or name in prices:
+            raise TrainingError(f"a tier is written NAME=PRICE, each name once, not {word!r}")
+        prices[name] = whole_picorho(price)
+    return prices
+
+
+RELEASES: Mapping[str, Release] = {
+    "weights": Release(_train_weights, ("lam", "tolerance", "price", "tier")),
+}

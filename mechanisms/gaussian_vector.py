@@ -1,0 +1,125 @@
+"""N(0, sigma^2 I) on a whole vector, drawn once: weights, class sums, the noise of a perturbed objective."""
+
+import functools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from accounting import picorho, sampling_error
+from accounting.budgets import Budget
+from accounting.losses import Cost, GaussianLoss
+from mechanisms import grid
+from mechanisms.grid import Floats
+from mechanisms.mechanism import Price
+from mechanisms.noise import rounded_gaussian
+from mechanisms.randomness import Randomness
+
+LARGEST_SIZE = sampling_error.DRAWS_PER_RELEASE
+_PART = 2**18
+"""Values that are drawn at a time, to keep the words of the whole vector out of memory."""
+
+
+@dataclass(frozen=True)
+class GaussianVector:
+    """Gaussian noise on each of `size` values that one record moves by at most `sensitivity` together, in L2.
+
+    mu-GDP for the whole vector, and so for everything that is ever computed from it.
+
+    The proof is that of `mechanisms.gaussian`, for a vector instead of a row. On the grid of the public step g
+    neighbours' vectors are at most D/g + ROUNDING sqrt(size) steps apart in L2 (`mechanisms.grid`), and g is chosen
+    so that this is at most S mu. Adding N(0, S^2) to such integers is mu-GDP (Dong, Roth and Su 2022, Theorem 2.7);
+    rounding the sum to integers, which is how the tables draw, and scaling it by g are post-processing.
+
+    `sensitivity` must bound how far the values *as computed in floating point* can move. Raises ValueError unless
+    the price, mu^2/2, is one that `accounting.sampling_error` allows for what is paid for once, the size is between
+    1 and LARGEST_SIZE, and so much noise on so many values fits the grid.
+    """
+
+    name: ClassVar[str] = "gaussian-vector"
+
+    mu: float
+    size: int
+    sensitivity: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no release may cost, and what has no grid."""
+        if not 0 < self.mu < math.inf:
+            raise ValueError(f"mu must be positive and finite, not {self.mu}")
+        if not 1 <= self.size <= LARGEST_SIZE:
+            raise ValueError(f"a release has between 1 and {LARGEST_SIZE} values, not {self.size}")
+        if not 2.0**-500 <= self.sensitivity <= grid.LARGEST_SENSITIVITY:
+            raise ValueError(f"the sensitivity must be positive and at most 1e200, not {self.sensitivity}")
+        sampling_error.check_release_rho(self.cost.rho)
+        _calibration(self.mu, self.size)
+
+    @property
+    def cost(self) -> Cost:
+        """mu-GDP, once."""
+        return Cost((GaussianLoss(self.mu),))
+
+    @property
+    def step(self) -> float:
+        """The grid step g."""
+        return math.nextafter(self.sensitivity * _calibration(self.mu, self.size)[1], math.inf)
+
+    @property
+    def standard_deviation(self) -> float:
+        """sigma of the noise before it is rounded to the grid, S g: at least sensitivity / mu."""
+        return _calibration(self.mu, self.size)[0] * self.step
+
+    def release(self, values: Floats, randomness: Randomness) -> Floats:
+        """Return the values with noise, float64 of their shape. They are `size` many and finite.
+
+        Takes 2 words for each value, in order. Draw it once: every call is a release of its own and costs again.
+        """
+        values = np.asarray(values, dtype=np.float64)
+        if values.size != self.size:
+            raise ValueError(f"there must be {self.size} values, not {values.size}")
+        if not np.isfinite(values).all():
+            raise ValueError("every value must be finite")
+        law = rounded_gaussian(_calibration(self.mu, self.size)[0])
+        step = self.step
+        flat, noisy = values.ravel(), np.empty(self.size)
+        for start in range(0, self.size, _PART):
+            part = flat[start : start + _PART]
+            words = randomness.words(part.size * law.words_per_draw).reshape(part.size, law.words_per_draw)
+            integers = grid.on_grid(part, np.full(part.size, step)) + law.draw(words)
+            noisy[start : start + _PART] = integers * step
+        return noisy.reshape(values.shape)
+
+
+def whole_picorho(price: str | Price) -> int:
+    """Return what a release paid for once may cost at `price`, as picorho, rounded down.
+
+    "epsilon:E@DELTA" is what an account opened with that epsilon and that delta may spend, so that one such release
+    spends the whole account. Raises ValueError for a pure epsilon, and for a price out of range.
+    """
+    if isinstance(price, str):
+        price = Price.parse(price)
+    match price.kind:
+        case "rho":
+            whole = picorho.budget(price.exact)
+        case "noise-multiplier":
+            whole = picorho.budget(1 / price.exact**2 / 2)
+        case _:
+            if price.delta is None:
+                raise ValueError("Gaussian noise has no pure epsilon; write the price epsilon:E@DELTA")
+            whole = Budget.from_epsilon_delta(float(price.amount), price.delta, "gaussian").picorho
+    sampling_error.check_release_rho(Fraction(whole, picorho.PICORHO_PER_RHO))
+    return whole
+
+
+def mu_for(whole: int) -> float:
+    """Return the largest mu that costs at most so many picorho."""
+    return grid.rounded_down(grid.square_root_down(Fraction(2 * whole, picorho.PICORHO_PER_RHO)))
+
+
+@functools.lru_cache
+def _calibration(mu: float, size: int) -> tuple[int, float]:
+    """Return the noise scale in steps and the step per unit of sensitivity."""
+    rounding = grid.ROUNDING * grid.square_root(size)
+    scale = grid.gaussian_scale(mu, rounding)
+    return scale, grid.step_per_sensitivity(scale, mu, Fraction(1), rounding)

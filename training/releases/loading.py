@@ -1,0 +1,31 @@
+"""Loading a release that is paid for once. Each kind's module is imported when a bundle of it is loaded."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from training.errors import BundleError
+from training.releases.model import ReleasedModel
+
+RELEASES = {
+    "weights": "training.releases.weights:load_weights",
+}
+"""For each kind, as its certificate's `release` says, the function that reads and verifies a folder of it."""
+
+
+def load_kind(kind: str, folder: Path) -> ReleasedModel:
+    """Read and verify a bundle that is known to be of this kind. Raises BundleError."""
+    if kind not in RELEASES:
+        raise BundleError(f"{folder} holds a release of the kind {kind!r}, which this version does not know")
+    module, function = RELEASES[kind].split(":")
+    return cast(ReleasedModel, getattr(import_module(module), function)(folder))
+
+
+def load_release(folder: Path) -> ReleasedModel:
+    """Read and verify a release. Raises BundleError saying what is missing, damaged or different."""
+    from training.loading import kind_of
+
+    kind = kind_of(folder)
+    if kind in ("head", "published"):
+        raise BundleError(f"{folder} holds no release that is paid for once")
+    return load_kind(kind, folder)

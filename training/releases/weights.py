@@ -1,0 +1,255 @@
+"""Released weights: W + N(0, sigma^2 I), drawn once at training and kept; every answer is computed from them.
+
+In several precisions, if the owner wants: tiers on one noise path. What is drawn are independent releases Y_1, Y_2,
+..., of the same W, the i-th of them e_i-GDP with noise of variance v_i (`mechanisms.gaussian_vector`). Tier t is
+their average with the precisions 1/v_i as weights,
+
+    T_t = (sum over i <= t of Y_i / v_i) / (sum over i <= t of 1 / v_i).
+
+1. Standalone cost of tier t. It is computed from Y_1..Y_t, whose noises are independent: by composition (Dong, Roth
+   and Su 2022, Corollary 3.3) they are mu_t-GDP together with mu_t^2 = e_1^2 + ... + e_t^2, and T_t is
+   post-processing. Nothing finer enters it.
+2. A coalition holding several tiers. All of them are computed from Y_1..Y_t, t the finest it holds: together they are
+   mu_t-GDP, the cost of the finest alone, however the tiers came to be held, and whoever holds which.
+3. The difference. Whoever holds tier s moves to t by Y_(s+1)..Y_t, which cost mu_t^2 - mu_s^2, and may decide to by
+   what it saw: mu-GDP composes adaptively when the sum of squares is bounded in advance, as an account bounds it.
+   The ledger charges the e_i one by one (`accounting.ledger.holdings`), so that its tallies say what was released.
+4. It is one Brownian path. N_t = T_t - W has the variance V_t = 1 / (sum over i <= t of 1/v_i), and for s < t
+
+       Cov(N_s, N_t) = sum over i <= s of (V_s / v_i) (V_t / v_i) v_i = V_s V_t / V_s = V_t:
+
+   N_s - N_t is uncorrelated with N_t, hence (Gaussian) independent of it. The noise of a coarser tier is that of the
+   finer one plus an independent increment (Koufogiannis, Han and Pappas 2015; Whitehouse, Ramdas, Wu and Rogers 2022).
+   So the coarse tiers add nothing to the finest, and the finest has as little noise as one release of mu_t alone.
+
+1 to 3 are proved for the noise as it is drawn, on integer grids, since each Y_i is; 4 is a statement about the ideal
+continuous noise, on which no guarantee depends. Rounding adds 1/12 of a squared grid step to each v_i.
+"""
+
+import functools
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
+from mechanisms.grid import rounded_up, square_root_up
+from mechanisms.randomness import Randomness
+from training.bundle import CertifiedHead
+from training.certificate import NAME, now
+from training.errors import BundleError, TrainingError
+from training.feature_maps import NORM_BOUND
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, Tier
+from training.releases.model import each_row_alone, softmax
+from training.sealing import Tensors, load_sealed, save_sealed
+from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER, weight_sensitivity
+
+Floats = NDArray[np.float64]
+
+MOST_TIERS = 16
+_FEATURE_MAP_PREFIX = "feature_map."
+
+
+class WeightsTier(BaseModel):
+    """One tier, as the certificate lists it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=f"^{NAME.pattern}$")
+    mu_beyond: float
+    """e_t: what this tier's own release costs, beyond the tier before it."""
+    mu: float
+    """mu_t: what everything up to this tier costs, rounded up."""
+    noise_of_release: float
+    """The standard deviation of the noise of Y_t on every weight."""
+    noise: float
+    """The standard deviation of the noise of T_t on every weight."""
+
+
+class WeightsCertificate(ReleaseCertificate):
+    """The certificate of released weights of a head trained on cross-entropies plus (Lambda/2) ||W||_F^2."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
+        *COMMON_ASSUMPTIONS,
+        "Each tier's noise was drawn once, at training, and the exact weights were not kept.",
+    )
+
+    release: Literal["weights"] = "weights"
+    assumptions: tuple[str, ...] = ASSUMPTIONS
+    objective: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2"] = (
+        "sum of cross-entropies + (Lambda/2) ||W||_F^2"
+    )
+    strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    """Lambda."""
+    tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    """tau: training returned weights with a gradient norm of at most this."""
+    weight_sensitivity: float
+    """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm."""
+    precisions: tuple[WeightsTier, ...] = Field(min_length=1, max_length=MOST_TIERS)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        if len({tier.name for tier in self.precisions}) < len(self.precisions):
+            raise ValueError("a tier is named twice")
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return len(self.classes) * self.feature_map.dimension
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The precisions that can be held, the coarsest first."""
+        return tuple(Tier(tier.name, Cost((GaussianLoss(tier.mu_beyond),))) for tier in self.precisions)
+
+    def derived_cost(self) -> Cost:
+        """Return the composition of what was drawn: the module's statement 1."""
+        return Cost(tuple(GaussianLoss(tier.mu_beyond) for tier in self.precisions))
+
+    def derived(self) -> Mapping[str, object]:
+        """Return the sensitivity (`training.sensitivity.weight_sensitivity`) and every tier's figures."""
+        sensitivity = weight_sensitivity(self.strong_convexity, self.tolerance, NORM_BOUND)
+        steps = {tier.name: tier.mu_beyond for tier in self.precisions}
+        return {"weight_sensitivity": sensitivity, "precisions": _precisions(steps, self.size, sensitivity)}
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedWeights:
+    """A linear head on a public feature map, with noisy weights (T, C, D), one for each release that was drawn."""
+
+    certificate: WeightsCertificate
+    released: Floats
+    tensors: dict[str, Floats]
+    level: int = -1
+    """Which of the tiers answers: its place among `certificate.precisions`."""
+
+    def at(self, tier: str) -> "ReleasedWeights":
+        """Return the model that answers at one tier. Raises KeyError for an unknown name."""
+        names = [each.name for each in self.certificate.precisions]
+        if tier not in names:
+            raise KeyError(tier)
+        return ReleasedWeights(self.certificate, self.released, self.tensors, names.index(tier))
+
+    @functools.cached_property
+    def weights(self) -> Floats:
+        """T_t, the weights of its tier: (C, D)."""
+        drawn = self.certificate.precisions[: self.level % len(self.released) + 1]
+        precision = np.array([each.noise_of_release for each in drawn]) ** -2.0
+        shares = precision / precision.sum()
+        return np.asarray(np.tensordot(shares, self.released[: len(drawn)], axes=1), dtype=np.float64)
+
+    def probabilities(self, X: Floats) -> Floats:
+        """See `training.releases.model.ReleasedModel`."""
+        return each_row_alone(self._answer, X)
+
+    def _answer(self, X: Floats) -> Floats:
+        return softmax(self.certificate.feature_map(X, self.tensors) @ self.weights.T)
+
+
+def release_weights(
+    head: CertifiedHead, prices: Mapping[str, int], lineage: str, randomness: Randomness
+) -> ReleasedWeights:
+    """Draw the released weights of a certified head, at each tier's whole price in picorho, the coarsest first.
+
+    The head's exact weights should then be forgotten: only the release was paid for. Raises TrainingError for prices
+    out of order or out of range, saying which tier.
+    """
+    trained = head.certificate
+    steps = _steps(prices)
+    size = head.weights.size
+    if size > LARGEST_SIZE:
+        raise TrainingError(f"there are {size} weights, and a release has at most {LARGEST_SIZE}; use fewer features")
+    try:
+        precisions = _precisions(steps, size, trained.weight_sensitivity)
+    except ValueError as error:
+        raise TrainingError(f"these tiers cannot be had with {size} weights: {error}") from error
+    certificate = WeightsCertificate(
+        name=trained.name,
+        model_id=secrets.token_hex(16),
+        created=now(),
+        classes=trained.classes,
+        feature_names=trained.feature_names,
+        feature_map=trained.feature_map,
+        cost=str(Cost(tuple(GaussianLoss(mu) for mu in steps.values()))),
+        lineage=lineage,
+        strong_convexity=trained.strong_convexity,
+        tolerance=trained.tolerance,
+        weight_sensitivity=trained.weight_sensitivity,
+        precisions=precisions,
+    )
+    released = [
+        GaussianVector(mu, size, trained.weight_sensitivity).release(head.weights, randomness) for mu in steps.values()
+    ]
+    return ReleasedWeights(certificate, np.stack(released), head.tensors)
+
+
+def save_weights(folder: Path, model: ReleasedWeights) -> WeightsCertificate:
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+    tensors: Tensors = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in model.tensors.items()}
+    return save_sealed(folder, {"released": model.released} | tensors, model.certificate)
+
+
+def load_weights(folder: Path) -> ReleasedWeights:
+    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
+    certificate, tensors = load_sealed(folder, WeightsCertificate)
+    feature_map = certificate.feature_map
+    public = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in feature_map.public_tensors().items()}
+    shape = (len(certificate.precisions), len(certificate.classes), feature_map.dimension)
+    released = tensors.pop("released", np.empty(0))
+    if released.shape != shape or released.dtype != np.float64 or not np.isfinite(released.astype(np.float64)).all():
+        raise BundleError(f"the released weights must be finite float64 numbers of shape {shape}")
+    if set(tensors) != set(public):
+        raise BundleError(f"the model's tensors are {sorted(tensors)}, and the certificate describes {sorted(public)}")
+    for name, tensor in public.items():
+        if not np.array_equal(tensors[name], tensor):
+            raise BundleError(f"the tensor {name} is not the one that the public seed draws")
+    kept = {name.removeprefix(_FEATURE_MAP_PREFIX): tensor for name, tensor in public.items()}
+    return ReleasedWeights(certificate, released.astype(np.float64), kept)
+
+
+def _steps(prices: Mapping[str, int]) -> dict[str, float]:
+    """Return e_t of each tier, such that the tiers up to t cost at most the t-th price."""
+    if not 1 <= len(prices) <= MOST_TIERS:
+        raise TrainingError(f"there must be between 1 and {MOST_TIERS} tiers, not {len(prices)}")
+    steps, before = {}, 0
+    for name, price in prices.items():
+        if not NAME.fullmatch(name):
+            raise TrainingError(f"a tier is named with letters, digits, '.', '_' and '-', at most 64, not {name!r}")
+        if price <= before:
+            raise TrainingError(
+                f"tiers are given from the coarsest to the finest, and {name!r} costs no more than before"
+            )
+        steps[name], before = mu_for(price - before), price
+    return steps
+
+
+def _precisions(steps: Mapping[str, float], size: int, sensitivity: float) -> tuple[WeightsTier, ...]:
+    tiers: list[WeightsTier] = []
+    precision = 0.0
+    square = Fraction(0)
+    for name, mu in steps.items():
+        try:
+            noise = GaussianVector(mu, size, sensitivity).standard_deviation
+        except ValueError as error:
+            raise ValueError(f"tier {name!r}: {error}") from error
+        precision += 1 / (noise * noise)
+        square += Fraction(mu) ** 2
+        tiers.append(
+            WeightsTier(
+                name=name,
+                mu_beyond=mu,
+                mu=rounded_up(square_root_up(square)),
+                noise_of_release=noise,
+                noise=1 / math.sqrt(precision),
+            )
+        )
+    return tuple(tiers)
