@@ -19,6 +19,7 @@ _COMMANDS = {
     "clients": ("clients", "app"),
     "lineage": ("lineages", "app"),
     "ledger": ("ledger", "app"),
+    "audit": ("auditing", "app"),
     "demo": ("demonstration", "demo"),
     "reproduce": ("reproducing", "app"),
     "train-published": ("bundles", "train_published"),

@@ -60,6 +60,11 @@ class Gaussian:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
         rounded_gaussian(_calibration(self, classes)[0])
 
+    def noise_scale(self, sensitivity: Floats, classes: int) -> Floats:
+        """Return the standard deviation of the noise on each logit of rows of these sensitivities, (n,). Public."""
+        scale, per_sensitivity = _calibration(self, classes)
+        return scale * grid.steps_of(sensitivity, per_sensitivity)
+
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
 

@@ -66,6 +66,14 @@ class SelectedNeuron:
         """Build the noise table ahead of the first release."""
         _law(self.noise)
 
+    def noise_scale(self, sensitivity: Floats) -> Floats:
+        """Return the scale of the noise on the log-odds of rows of these sensitivities, (n,). Public.
+
+        It is the standard deviation of Gaussian noise, and Laplace's own scale.
+        """
+        scale, per_sensitivity = _calibration(self.noise)
+        return scale * grid.steps_of(sensitivity, per_sensitivity, _SMALLEST_STEP)
+
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
 

@@ -1,0 +1,179 @@
+"""How much likelier an answer is under one of two worlds: the best score, from the mechanism's own noise law.
+
+The attacker sees probabilities, hence the noisy logits but for a constant. Noise is a rounded continuous law; scores
+use the continuous law's density at the grid's points, which differs from the rounded law's mass per step by a relative
+(k^2/S^2 - 1)/(24 S^2), S >= 2^8 being the noise's scale in steps and k the noise. That costs an attack nothing that
+can be seen, and no bound depends on it: whatever the scores are, the bounds drawn from them hold.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy.special
+from numpy.typing import NDArray
+
+from accounting.losses import GaussianLoss
+from audit.distinguishing.worlds import Worlds
+from mechanisms.gaussian import Gaussian
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+from mechanisms.mechanism import Mechanism
+from mechanisms.published import Published
+from mechanisms.selected_neuron import SelectedNeuron
+from mechanisms.selection import cumulative_weights
+
+Floats = NDArray[np.float64]
+
+_LEAST_LOGARITHM = -746.0
+_MATCH = 1e-3
+"""Of the worlds' difference of a log-ratio: how closely an answer's must agree with a world's to count as its own."""
+
+
+def scores(mechanism: Mechanism, answers: Floats, worlds: Worlds) -> Floats:
+    """Return ln P_in(answer)/P_out(answer) for each row's answer, (n,): the record is in if it is large.
+
+    answers: (n, C) as released for the rows of `worlds`. For the published mechanism with three or more classes there
+    is no ratio, because the two worlds' answers do not overlap; see `_matches`. Raises ValueError for a mechanism
+    whose law is not known here.
+    """
+    if answers.shape != worlds.logits_in.shape:
+        raise ValueError(f"answers of shape {answers.shape} do not fit rows of shape {worlds.logits_in.shape}")
+    match mechanism:
+        case Gaussian():
+            return _gaussian(answers, worlds, mechanism.noise_scale(worlds.sensitivity, worlds.classes))
+        case Laplace():
+            scale = mechanism.noise_scale(worlds.sensitivity, worlds.classes)[:, None]
+            noisy = _logarithms(answers)
+            return _shifted_laplace((noisy - worlds.logits_in) / scale) - _shifted_laplace(
+                (noisy - worlds.logits_out) / scale
+            )
+        case Label():
+            chosen = answers.argmax(axis=1)
+            return _selection(mechanism.epsilon, worlds, chosen)
+        case SelectedNeuron():
+            return _selected_neuron(mechanism, answers, worlds)
+        case Published():
+            return _published(mechanism, answers, worlds)
+    raise ValueError(f"the noise law of the mechanism {mechanism.name!r} is not known to the audit")
+
+
+def _logarithms(answers: Floats) -> Floats:
+    """Return ln p, a probability that underflowed to 0 being taken for the smallest there is."""
+    with np.errstate(divide="ignore"):
+        logarithms: Floats = np.maximum(np.log(answers), _LEAST_LOGARITHM)
+    return logarithms
+
+
+def _gaussian(answers: Floats, worlds: Worlds, deviations: Floats) -> Floats:
+    """Return the log-ratio of N(z_in, s^2) and N(z_out, s^2) on what softmax leaves: vectors but for their mean."""
+    noisy = _centred(_logarithms(answers))
+    inside, outside = _centred(worlds.logits_in), _centred(worlds.logits_out)
+    middle = (inside + outside) / 2
+    ratios: Floats = ((noisy - middle) * (inside - outside)).sum(axis=1) / deviations**2
+    return ratios
+
+
+def _centred(rows: Floats) -> Floats:
+    centred: Floats = rows - rows.mean(axis=1, keepdims=True)
+    return centred
+
+
+def _shifted_laplace(residuals: Floats) -> Floats:
+    """Return ln of the integral over c of exp(-sum_i |r_i + c|), r: (n, C): Laplace's density but for a shift of all.
+
+    With a the sorted -r_i, g(c) = sum_i |c - a_i| has the slope 2k - C between a_k and a_k+1, and -C, C beyond.
+    """
+    places = np.sort(-residuals, axis=1)
+    classes = places.shape[1]
+    sums = np.abs(places[:, :, None] - places[:, None, :]).sum(axis=2)
+    slopes = np.abs(2.0 * np.arange(1, classes) - classes)
+    lengths = np.diff(places, axis=1)
+    lower = np.minimum(sums[:, :-1], sums[:, 1:])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inner = np.where(slopes > 0, -np.expm1(-slopes * lengths) / np.maximum(slopes, 1e-300), lengths)
+        logarithms = np.log(inner) - lower
+    ends = np.stack([-sums[:, 0], -sums[:, -1]], axis=1) - np.log(classes)
+    total: Floats = scipy.special.logsumexp(np.concatenate([logarithms, ends], axis=1), axis=1)
+    return total
+
+
+def _selection(epsilon: float, worlds: Worlds, chosen: NDArray[Any]) -> Floats:
+    inside, outside = (
+        _log_selection(epsilon, logits, worlds.sensitivity) for logits in (worlds.logits_in, worlds.logits_out)
+    )
+    rows = np.arange(len(chosen))
+    ratios: Floats = inside[rows, chosen] - outside[rows, chosen]
+    return ratios
+
+
+def _log_selection(epsilon: float, logits: Floats, sensitivity: Floats) -> Floats:
+    """Return ln of the very law that is drawn from, (n, C)."""
+    cumulative = cumulative_weights(logits, sensitivity, epsilon).astype(np.float64)
+    weights = np.diff(cumulative, axis=1, prepend=0.0)
+    law: Floats = np.log(weights / cumulative[:, -1:])
+    return law
+
+
+def _selected_neuron(mechanism: SelectedNeuron, answers: Floats, worlds: Worlds) -> Floats:
+    """Sum over the classes that may have been selected: those whose fellows all share the rest evenly."""
+    classes = worlds.classes
+    logarithms = _logarithms(answers)
+    # The largest and smallest of the others agree, for the selected class and no other (with two classes for both).
+    possible = np.stack(
+        [np.ptp(np.delete(answers, selected, axis=1), axis=1) == 0 for selected in range(classes)], axis=1
+    )
+    others = np.stack(
+        [np.delete(logarithms, selected, axis=1).max(axis=1) for selected in range(classes)], axis=1
+    ) + np.log(classes - 1)
+    log_odds = logarithms - others
+    scale = mechanism.noise_scale(worlds.sensitivity)[:, None]
+
+    def log_law(logits: Floats) -> Floats:
+        residuals = (log_odds - _log_odds(logits)) / scale
+        noise = -(residuals**2) / 2 if isinstance(mechanism.noise, GaussianLoss) else -np.abs(residuals)
+        selection = _log_selection(mechanism.selection_epsilon, logits, worlds.sensitivity)
+        law: Floats = scipy.special.logsumexp(np.where(possible, selection + noise, -np.inf), axis=1)
+        return law
+
+    return log_law(worlds.logits_in) - log_law(worlds.logits_out)
+
+
+def _log_odds(logits: Floats) -> Floats:
+    """Return z_v - ln sum_{j != v} e^(z_j) for every class v, (n, C)."""
+    return np.stack(
+        [
+            logits[:, selected] - scipy.special.logsumexp(np.delete(logits, selected, axis=1), axis=1)
+            for selected in range(logits.shape[1])
+        ],
+        axis=1,
+    )
+
+
+def _published(mechanism: Published, answers: Floats, worlds: Worlds) -> Floats:
+    if worlds.classes > 2:
+        return _matches(answers, worlds)
+    scale = worlds.sensitivity / mechanism.epsilon_neuron
+    noisy, inside, outside = (
+        rows[:, 0] - rows[:, 1] for rows in (_logarithms(answers), worlds.logits_in, worlds.logits_out)
+    )
+    if mechanism.noise == "gaussian":
+        ratios: Floats = (((noisy - outside) / scale) ** 2 - ((noisy - inside) / scale) ** 2) / 2
+        return ratios
+    distances: Floats = np.abs(noisy - outside) - np.abs(noisy - inside)
+    return distances / scale
+
+
+def _matches(answers: Floats, worlds: Worlds) -> Floats:
+    """Return how many log-ratios of two classes agree with the world "in", less those that agree with "out".
+
+    Algorithm 1 noises one logit: the log-ratio of any two other classes is z_i - z_j of its world, to the last digits.
+    Two classes whose log-ratio is the same in both worlds say nothing and are left out.
+    """
+    first, second = np.triu_indices(worlds.classes, 1)
+    found, inside, outside = (
+        rows[:, first] - rows[:, second] for rows in (_logarithms(answers), worlds.logits_in, worlds.logits_out)
+    )
+    reach = _MATCH * np.abs(inside - outside)
+    agree: Floats = np.float64(1) * (np.abs(found - inside) < reach) - (np.abs(found - outside) < reach)
+    total: Floats = agree.sum(axis=1)
+    return total

@@ -1,0 +1,147 @@
+"""The distinguishing audit of a mechanism: answers under either of two worlds, scored and held against its claim."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import domains
+from audit import estimators
+from audit.distinguishing.claims import Claim, claim_of
+from audit.distinguishing.likelihood import scores
+from audit.distinguishing.worlds import Worlds
+from audit.estimators import Design, LowerBound
+from audit.estimators.attack import attack
+from audit.estimators.error_rates import SELECTION_SHARE, epsilon_delta_of_errors, gdp_of_errors, refutes
+from audit.estimators.many_thresholds import FEWEST_SCORES
+from mechanisms.mechanism import Mechanism
+from mechanisms.randomness import Randomness
+
+Floats = NDArray[np.float64]
+Progress = Callable[[int], None]
+
+CONVICTION_CONFIDENCE = 1 - 1e-9
+"""A sound mechanism is convicted by one audit in a thousand million at most."""
+
+_CHUNK = 2000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an audit found. bounds: lower bounds by the estimator's name; see `Claim` for what they are held against.
+
+    convicted: whether the claim is refuted with `conviction_confidence`, by exact bounds alone.
+    """
+
+    mechanism: str
+    status: str
+    claim: Claim = field(repr=False)
+    trials: int
+    confidence: float
+    conviction_confidence: float
+    bounds: dict[str, LowerBound]
+    convicted: bool
+
+    @property
+    def epsilon(self) -> float:
+        """The largest lower bound of epsilon at the claim's delta that presumes no family: Clopper and Pearson's."""
+        return self.bounds["epsilon_delta"].value
+
+    @property
+    def epsilon_through_the_family(self) -> float | None:
+        """The bound through the claim's own family as an epsilon at the claim's delta.
+
+        None where the family's parameter is no epsilon there, and where the claim is refuted: a mechanism that is
+        not what it claims has no place in the claim's family.
+        """
+        if self.convicted:
+            return None
+        delta = self.claim.delta
+        bound = self.bounds.get("many_thresholds", self.bounds["tradeoff"])
+        if bound.parameter == "mu" and delta > 0:
+            return bound.epsilon(delta)
+        return bound.value if bound.parameter == "epsilon" and delta == 0 else None
+
+
+def observe(
+    mechanism: Mechanism, worlds: Worlds, trials: int, randomness: Randomness, progress: Progress = lambda _: None
+) -> tuple[Floats, Floats]:
+    """Return the scores of `trials` answers in the world with the record, and as many in the one without it.
+
+    Each trial asks one row of `worlds`, all rows in turn. progress: told how many answers were given since.
+    """
+    if trials < 1:
+        raise ValueError(f"an audit needs at least one trial, not {trials}")
+    found: tuple[list[Floats], list[Floats]] = ([], [])
+    done = 0
+    while done < trials:
+        count = min(_CHUNK, trials - done)
+        rows = np.arange(done, done + count) % len(worlds.sensitivity)
+        asked = Worlds(worlds.logits_in[rows], worlds.logits_out[rows], worlds.sensitivity[rows])
+        for logits, kept in zip((asked.logits_in, asked.logits_out), found, strict=True):
+            kept.append(scores(mechanism, mechanism.release(logits, asked.sensitivity, randomness), asked))
+        done += count
+        progress(count)
+    return np.concatenate(found[0]), np.concatenate(found[1])
+
+
+def judge(
+    mechanism: Mechanism,
+    scores_in: Floats,
+    scores_out: Floats,
+    *,
+    confidence: float = 0.95,
+    conviction_confidence: float = CONVICTION_CONFIDENCE,
+    delta: float,
+) -> Finding:
+    """Return what scores of log-likelihood ratios say about a mechanism's claim at delta.
+
+    Two exact findings can convict: an epsilon at delta above the claimed one, and errors below the claim's trade-off
+    function. Each may be wrong with probability (1 - conviction_confidence)/2 for a claim that holds, so that together
+    they are with at most 1 - conviction_confidence. The estimates with `confidence` are for showing; they convict none.
+    """
+    domains.require_between("the confidence", confidence, 0, 1)
+    domains.require_between("the confidence of a conviction", conviction_confidence, 0, 1)
+    claim = claim_of(mechanism.cost, delta)
+    return Finding(
+        mechanism=mechanism.name,
+        status=mechanism.status,
+        claim=claim,
+        trials=min(len(scores_in), len(scores_out)),
+        confidence=confidence,
+        conviction_confidence=conviction_confidence,
+        bounds=_bounds(scores_in, scores_out, confidence, claim),
+        convicted=contradicts(claim, scores_in, scores_out, conviction_confidence),
+    )
+
+
+def contradicts(claim: Claim, scores_in: Floats, scores_out: Floats, confidence: float) -> bool:
+    """Whether the scores refute the claim, wrongly with probability at most 1 - confidence; see `judge`."""
+    each = (1 + confidence) / 2
+    _, errors = attack(
+        scores_in,
+        scores_out,
+        None,
+        SELECTION_SHARE,
+        lambda errors: epsilon_delta_of_errors(errors, each, claim.delta),
+    )
+    if epsilon_delta_of_errors(errors, each, claim.delta) > claim.epsilon:
+        return True
+    _, errors = attack(scores_in, scores_out, None, SELECTION_SHARE, lambda errors: gdp_of_errors(errors, each))
+    return claim.parameter <= claim.family.largest and refutes(errors, each, claim.family, claim.parameter)
+
+
+def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Claim) -> dict[str, LowerBound]:
+    pair = scores_in, scores_out, confidence
+    found = {
+        "epsilon_delta": estimators.epsilon_delta(*pair, delta=claim.delta),
+        "tradeoff": estimators.tradeoff(*pair, claim.family),
+        "credible_epsilon_delta": estimators.credible_epsilon_delta(*pair, delta=claim.delta),
+    }
+    if claim.delta == 0:
+        found["katz"] = estimators.katz(*pair)
+    if claim.family is estimators.GAUSSIAN and min(map(len, (scores_in, scores_out))) >= FEWEST_SCORES:
+        design = Design.of_log_ratios(claim.parameter)
+        found["many_thresholds"] = estimators.gdp_of_many_thresholds(*pair, design=design)
+    return found

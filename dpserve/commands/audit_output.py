@@ -1,0 +1,33 @@
+"""How every `dpserve audit` shows its progress and its report, and with what it exits."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from audit import reports
+from audit.reports import Report
+
+
+def show(report: Report, *, as_json: bool, html: Path | None, png: Path | None) -> None:
+    """Print the report, write its files, and exit with its status: 3 if the claim was refuted."""
+    reports.write(report, html_file=html, png_file=png)
+    if as_json:
+        typer.echo(reports.as_json(report))
+    else:
+        reports.print_text(report, Console())
+    sys.exit(report.exit_status)
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show on stderr, if it is a terminal, how much of `total` is done; gives a function to say how much more is."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda more: bar.advance(task, more)

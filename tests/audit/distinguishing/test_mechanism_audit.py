@@ -1,0 +1,138 @@
+"""Audits of mechanisms: scores are likelihood ratios, sound mechanisms stand, broken ones and the published one fall.
+
+Seeds are fixed; each statistical test says how seldom a right implementation would fail it for other seeds.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from audit.distinguishing.claims import claim_of
+from audit.distinguishing.likelihood import scores
+from audit.distinguishing.mechanism import CONVICTION_CONFIDENCE, contradicts, judge, observe
+from audit.distinguishing.worlds import Worlds, permitted, worst_case
+from mechanisms.gaussian import Gaussian
+from mechanisms.mechanism import priced
+from mechanisms.published import Published
+from training.reproduction.seeded import SeededRandomness
+
+PROVEN = [
+    ("gaussian", "epsilon:1@1e-5", 2, 1e-5),
+    ("gaussian", "epsilon:1@1e-5", 10, 1e-5),
+    ("laplace", "epsilon:1", 2, 0.0),
+    ("laplace", "epsilon:2", 5, 0.0),
+    ("label", "epsilon:1", 2, 0.0),
+    ("label", "epsilon:1", 4, 0.0),
+    ("selected-neuron", "epsilon:1", 2, 0.0),
+    ("selected-neuron", "rho:0.2", 3, 1e-5),
+]
+
+
+def randomness(*purpose):
+    return SeededRandomness(0, tuple(map(str, purpose)))
+
+
+def audited(name, price, classes, delta, trials, *purpose, **confidences):
+    mechanism = priced(name, price, classes)
+    found = observe(mechanism, worst_case(mechanism, classes), trials, randomness(name, price, classes, *purpose))
+    return judge(mechanism, *found, delta=delta, **confidences)
+
+
+@pytest.mark.parametrize(("name", "price", "classes", "delta"), PROVEN)
+def test_scores_are_log_likelihood_ratios(name, price, classes, delta):
+    """E_out[e^score] = E_in[e^-score] = 1, which holds for the true ratio and for hardly anything else.
+
+    Five and a half standard errors: two-sided 4e-8 for each of 16 means, if they are normal; 20,000 answers each.
+    """
+    mechanism = priced(name, price, classes)
+    rng = np.random.default_rng(classes)
+    worlds = worst_case(mechanism, classes)
+    shift = rng.normal(size=classes)  # some other logits than the tidy ones, as far apart
+    worlds = Worlds(worlds.logits_in + shift, worlds.logits_out + shift, worlds.sensitivity)
+    scores_in, scores_out = observe(mechanism, worlds, 20_000, randomness("ratio", name, classes))
+    for ratios in (np.exp(-scores_in), np.exp(scores_out)):
+        assert abs(ratios.mean() - 1) <= 5.5 * ratios.std() / math.sqrt(len(ratios))
+        assert ratios.std() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "price", "classes", "delta", "share"),
+    [
+        ("gaussian", "epsilon:1@1e-5", 10, 1e-5, 0.75),
+        ("gaussian", "epsilon:4@1e-5", 3, 1e-5, 0.88),
+        ("label", "epsilon:1", 2, 0.0, 0.8),
+        ("label", "epsilon:4", 10, 0.0, 0.9),
+    ],
+)
+def test_the_bound_comes_close_to_the_claim(name, price, classes, delta, share):
+    """10,000 answers in each world. The shares lie 5 standard errors of the estimate below the expected ones."""
+    found = audited(name, price, classes, delta, 10_000)
+    assert not found.convicted
+    assert found.epsilon_through_the_family >= share * found.claim.epsilon
+
+
+def test_nothing_proven_is_convicted_in_two_hundred_audits():
+    """200 audits that each convict a sound mechanism with probability at most 1e-9: 2e-7 together."""
+    for name, price, classes, delta in PROVEN:
+        mechanism = priced(name, price, classes)
+        claim, worlds = claim_of(mechanism.cost, delta), worst_case(mechanism, classes)
+        for audit in range(25):
+            found = observe(mechanism, worlds, 300, randomness(name, price, classes, audit))
+            assert not contradicts(claim, *found, CONVICTION_CONFIDENCE), (name, price, classes, audit)
+
+
+@pytest.mark.parametrize("claimed", ["epsilon:0.1", "rho:0.005"])
+@pytest.mark.parametrize("classes", [3, 4, 10])
+def test_the_published_mechanism_falls_for_three_or_more_classes(classes, claimed):
+    """Two un-noised logits tell the world exactly. At 99 % confidence 2,000 answers bound epsilon above 5."""
+    delta = 0.0 if claimed.startswith("epsilon") else 1e-5
+    found = audited("published", claimed, classes, delta, 2000, confidence=0.99)
+    assert found.status == "unproven"
+    assert found.claim.epsilon < 0.4
+    assert found.epsilon > 5
+    assert found.convicted
+
+
+def test_the_published_mechanism_stands_for_two_classes():
+    """Its one log-ratio is noised: at the claimed epsilon of 0.1, 20,000 answers do not refute it."""
+    found = audited("published", "epsilon:0.1", 2, 0.0, 20_000, confidence=0.99)
+    assert found.claim.epsilon == pytest.approx(0.1, rel=1e-12)
+    assert found.epsilon <= 0.1
+    assert not found.convicted
+
+
+def test_a_mechanism_whose_sensitivity_is_understated_is_convicted():
+    """Logits that lie three sensitivities apart, as a wrong bound would allow: mu = 3 against a claim of 1."""
+    mechanism = Gaussian(1.0)
+    honest = worst_case(mechanism, 4)
+    wrong = Worlds(3 * honest.logits_in, 3 * honest.logits_out, honest.sensitivity)
+    assert permitted(honest, mechanism).all()
+    assert not permitted(wrong, mechanism).any()
+    found = judge(mechanism, *observe(mechanism, wrong, 3000, randomness("wrong")), delta=1e-5)
+    assert found.convicted
+    assert found.epsilon_through_the_family is None
+
+
+def test_rows_take_turns_and_chunks_do_not_matter():
+    mechanism = Gaussian(2.0)
+    one = worst_case(mechanism, 3)
+    rows = one.repeated(7)
+    reached = []
+    scores_in, scores_out = observe(mechanism, rows, 4100, randomness("turns"), reached.append)
+    assert len(scores_in) == len(scores_out) == sum(reached) == 4100
+    assert len(reached) == 3
+
+
+def test_answers_must_fit_the_worlds():
+    mechanism = Gaussian(2.0)
+    worlds = worst_case(mechanism, 3)
+    with pytest.raises(ValueError, match="do not fit"):
+        scores(mechanism, np.full((2, 3), 1 / 3), worlds)
+    with pytest.raises(ValueError, match="at least one trial"):
+        observe(mechanism, worlds, 0, randomness())
+    with pytest.raises(ValueError, match="delta above 0"):
+        judge(mechanism, np.arange(10.0), np.arange(10.0), delta=0.0)
+    with pytest.raises(ValueError, match="sensitivities"):
+        Worlds(np.zeros((2, 3)), np.zeros((2, 3)), np.ones(3))
+    assert Published(3, 0.1, "laplace").status == "unproven"
