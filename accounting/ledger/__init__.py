@@ -22,6 +22,7 @@ from accounting.ledger.errors import (
     UnsafeStore,
     WrongFunctionVersion,
 )
+from accounting.ledger.holdings import Holding, HoldQuote, HoldRequest
 from accounting.ledger.ledger import REMEMBERED_ROWS, Ledger
 from accounting.ledger.values import (
     LARGEST_REQUEST,
@@ -56,6 +57,9 @@ __all__ = [
     "ClientRevoked",
     "EmbeddedStore",
     "EmbeddedStoreFailed",
+    "HoldQuote",
+    "HoldRequest",
+    "Holding",
     "Idempotency",
     "IdempotencyConflict",
     "KeyInUse",

@@ -168,6 +168,16 @@ class Accounts:
         key = LineageKeys(lineage).applied
         return set(await self._store.command(key, "SMEMBERS", key))
 
+    async def holdings(self, lineage: str) -> dict[str, dict[bytes, int]]:
+        """Return the steps held by each client, and under the empty name by the lineage, with the receipts' numbers."""
+        keys = LineageKeys(lineage)
+        names = sorted(name.decode() for name in await self._client_names(lineage))
+        replies = await self._read(lineage, keys.held, *(keys.client(name).held for name in names))
+        return {
+            name: {step: int(number) for step, number in zip(flat[::2], flat[1::2], strict=True)}
+            for name, flat in zip(["", *names], replies, strict=True)
+        }
+
     async def stored_fields(self, lineage: str) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
         """Return the fields of the lineage's account and of each client's, as they lie in the store, at one instant.
 

@@ -25,6 +25,15 @@ def receipt_hash(previous: bytes, terms: bytes, sequence: int, rows: int) -> byt
     return hashlib.sha256(previous + terms + sequence.to_bytes(8, "big") + rows.to_bytes(8, "big")).digest()
 
 
+def step_hash(previous: bytes, terms: bytes, sequence: int, rows: int, step: bytes, *, shared: bool) -> bytes:
+    """Return the hash of the receipt of a step: 32 bytes, over what `receipt_hash` covers, the step and `shared`.
+
+    Its message is longer than that of any other receipt, so that neither can be taken for the other.
+    """
+    numbers = sequence.to_bytes(8, "big") + rows.to_bytes(8, "big")
+    return hashlib.sha256(previous + terms + numbers + step + bytes([shared])).digest()
+
+
 def act_hash(previous: bytes, sequence: int, kind: str, subject: str, detail: str, time: str) -> bytes:
     """Return an act's hash: 32 bytes, over the hash before it, its number and its words, each behind its length."""
     digest = hashlib.sha256(previous + sequence.to_bytes(8, "big"))

@@ -203,6 +203,8 @@ def describe_receipt(receipt: Receipt) -> dict[str, Any]:
         "time": receipt.time,
         "previous": receipt.previous.hex(),
         "hash": receipt.hash.hex(),
+        "held": receipt.held.hex(),
+        "shared": receipt.shared,
     }
 
 
@@ -221,6 +223,8 @@ def receipt_from(described: dict[str, Any]) -> Receipt:
         time=float(described["time"]),
         previous=bytes.fromhex(described["previous"]),
         hash=bytes.fromhex(described["hash"]),
+        held=bytes.fromhex(described.get("held", "")),
+        shared=bool(described.get("shared", False)),
     )
 
 

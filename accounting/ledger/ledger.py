@@ -22,6 +22,14 @@ from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerRefusal, LedgerUnavailable, RowNotCharged
+from accounting.ledger.holdings import (
+    Holding,
+    HoldQuote,
+    HoldRequest,
+    hold_call,
+    read_hold_quote,
+    read_holding,
+)
 from accounting.ledger.micro_batches import MicroBatches
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Charge, ChargeRequest, Quote
@@ -195,6 +203,38 @@ class Ledger(Accounts):
         keys, arguments = wire.charge_call([request], remembered_rows=self._remembered_rows, head=None)
         (reply,) = await self.call(request.lineage, "quote", keys[1:], arguments, durably=False)
         quote = wire.read_quote(request, reply)
+        if isinstance(quote, LedgerRefusal):
+            raise quote
+        return quote
+
+    async def hold(self, request: HoldRequest) -> Holding:
+        """See to it that a release is held and paid for, durably, or raise; what is held already costs nothing.
+
+        The client's account pays for the steps that it does not hold, the lineage's for those that nobody held.
+        Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient or
+        UnknownLineage, having changed nothing; LedgerUnavailable if no decision is known: ask again, it is charged
+        once.
+        """
+        named, arguments = hold_call(request)
+        lineage = request.lineage
+        keys = [LineageKeys(lineage).services, *named]
+        reply = await self._store.call(lineage, "hold", keys, arguments, asker=self._asker(lineage))
+        holding = read_holding(request, reply.values)
+        if isinstance(holding, LedgerRefusal):
+            raise holding
+        if holding.receipt:
+            self._heads[lineage] = Head(holding.receipt.sequence, holding.receipt.hash)
+        self._note(lineage, reply.writes, holding.receipts)
+        return holding
+
+    async def quote_hold(self, request: HoldRequest) -> HoldQuote:
+        """Return what holding a release would cost now and whether it would be admitted; spend nothing.
+
+        Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
+        """
+        named, arguments = hold_call(request)
+        reply = await self.call(request.lineage, "quote_hold", named, arguments, durably=False)
+        quote = read_hold_quote(request, reply)
         if isinstance(quote, LedgerRefusal):
             raise quote
         return quote

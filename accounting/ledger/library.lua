@@ -15,10 +15,10 @@
 -- exactly; a sum or product beyond 2^53 may be rounded, but rounding is monotone and every limit is below
 -- 2^53, so what is over the limit stays over it.
 --
--- The library is this file, `sha256.lua`, `receipts.lua`, `charges.lua`, `accounts.lua` and `recovery.lua`, in
--- this order, loaded as one.
+-- The library is this file, `sha256.lua`, `receipts.lua`, `charges.lua`, `accounts.lua`, `recovery.lua`
+-- and `holdings.lua`, in this order, loaded as one.
 
-local VERSION = '3'
+local VERSION = '4'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 

@@ -14,10 +14,12 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from accounting.ledger import chain
 from accounting.ledger.errors import LedgerError, UnknownLineage
+from accounting.ledger.holdings import apply_held_call
 from accounting.ledger.journal import JournalContents, describe_receipt, receipt_from
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.values import Act, Receipt
@@ -197,6 +199,23 @@ async def apply(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> li
 
     Returns for each: 'there', 'appended' (the next in the chain, as it was) or 'again' (under a new number).
     """
+    outcomes: list[str] = []
+    for held, run in groupby(receipts, key=lambda receipt: bool(receipt.held)):
+        outcomes += await (_apply_held if held else _apply_rows)(ledger, lineage, list(run))
+    return outcomes
+
+
+async def _apply_held(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[str]:
+    outcomes = []
+    for receipt in receipts:
+        (outcome,) = await ledger.call(lineage, "apply_held", *apply_held_call(receipt), durably=True)
+        if outcome == b"unknown-lineage":
+            raise UnknownLineage(lineage)
+        outcomes.append(outcome.decode())
+    return outcomes
+
+
+async def _apply_rows(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[str]:
     keys, outcomes = LineageKeys(lineage), list[str]()
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         named = [keys.account, keys.tally, keys.receipts, keys.applied, keys.clients]

@@ -23,7 +23,7 @@ from accounting.ledger.links import Exchange, Words, address, link_to
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
 
-_PARTS = ("library", "sha256", "receipts", "charges", "accounts", "recovery")
+_PARTS = ("library", "sha256", "receipts", "charges", "accounts", "recovery", "holdings")
 _NONCE_BYTES = 8
 
 

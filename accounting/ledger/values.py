@@ -171,7 +171,10 @@ class Receipt:
     `sequence` counts the receipts of the lineage from 1; `rows` is how many rows were charged, replays and
     duplicates left out; `time` is the request's, in seconds since the epoch. `previous` is the hash of the receipt
     before it and `hash` its own, of 32 bytes each (`chain.receipt_hash`). `client` is empty where the lineage
-    alone was charged, for a loss that the owner declared.
+    alone was charged, for a loss that the owner declared or for what the owner holds.
+
+    `held` is empty but for a step of a release that is paid for once (`accounting.ledger.holdings`), whose id it then
+    is. `shared` says that the lineage had paid for that step before, so that the client alone was charged.
     """
 
     sequence: int
@@ -186,6 +189,13 @@ class Receipt:
     time: float
     previous: bytes
     hash: bytes
+    held: bytes = b""
+    shared: bool = False
+
+    @property
+    def lineage_rows(self) -> int:
+        """How many releases the lineage's account was charged."""
+        return 0 if self.shared else self.rows
 
     @property
     def terms_digest(self) -> bytes:
@@ -196,6 +206,10 @@ class Receipt:
 
     def hash_from_contents(self) -> bytes:
         """Return the hash that these contents have: `hash`, unless they were altered."""
+        if self.held:
+            return chain.step_hash(
+                self.previous, self.terms_digest, self.sequence, self.rows, self.held, shared=self.shared
+            )
         return chain.receipt_hash(self.previous, self.terms_digest, self.sequence, self.rows)
 
 

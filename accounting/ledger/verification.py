@@ -6,7 +6,7 @@ service may go on charging meanwhile: the accounts are read first, at one instan
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from accounting.ledger import chain
@@ -57,6 +57,7 @@ async def verify(ledger: Accounts, lineage: str, witnesses: Iterable[JournalCont
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
     books.close(account, clients)
+    books.check_holdings(await ledger.holdings(lineage))
     books.check_acts(account, clients, await all_acts(ledger, lineage, account.newest_act))
     applied = await ledger.applied(lineage)
     for journal in witnesses:
@@ -74,6 +75,8 @@ class _Books:
     tallies: dict[str, Counter[Cost]] = field(default_factory=dict)
     spent: Counter[str] = field(default_factory=Counter)
     whole: Counter[Cost] = field(default_factory=Counter)
+    whole_spent: int = 0
+    held: dict[str, dict[bytes, int]] = field(default_factory=lambda: {"": {}})
 
     def enter(self, receipt: Receipt) -> None:
         expected = len(self.hashes)
@@ -89,7 +92,27 @@ class _Books:
         self.hashes.append(receipt.hash)
         self.spent[receipt.client] += receipt.total
         self.tallies.setdefault(receipt.client, Counter())[receipt.cost] += receipt.rows
-        self.whole[receipt.cost] += receipt.rows
+        self.whole_spent += receipt.price * receipt.lineage_rows
+        if receipt.lineage_rows:
+            self.whole[receipt.cost] += receipt.lineage_rows
+        if receipt.held:
+            self._enter_step(receipt)
+
+    def _enter_step(self, receipt: Receipt) -> None:
+        own, everyone = self.held.setdefault(receipt.client, {}), self.held[""]
+        paid_before = receipt.held in everyone
+        if receipt.shared != paid_before or receipt.rows != 1 or (receipt.client and receipt.held in own):
+            self.findings.append(f"receipt {receipt.sequence} charges a step to the wrong accounts")
+        own.setdefault(receipt.held, receipt.sequence)
+        everyone.setdefault(receipt.held, receipt.sequence)
+
+    def check_holdings(self, found: Mapping[str, Mapping[bytes, int]]) -> None:
+        for name in sorted(self.held.keys() | found.keys()):
+            expected, there = self.held.get(name, {}), found.get(name, {})
+            # A step may have been charged since the accounts were read.
+            newer = {step for step, number in there.items() if number > len(self.hashes) - 1}
+            if {step: number for step, number in there.items() if step not in newer} != expected:
+                self.findings.append(f"what {f'client {name}' if name else 'the lineage'} holds is not in its receipts")
 
     def close(self, account: LineageAccount, clients: Sequence[ClientAccount]) -> None:
         if len(self.hashes) - 1 != account.newest_receipt:
@@ -98,7 +121,7 @@ class _Books:
             )
         if self.hashes[-1] != account.head:
             self.findings.append("the newest receipt's hash is not the one that the account holds")
-        self._compare("the lineage", account, self.spent.total(), self.whole)
+        self._compare("the lineage", account, self.whole_spent, self.whole)
         for client in clients:
             tally = self.tallies.get(client.client, Counter())
             self._compare(f"client {client.client}", client, self.spent[client.client], tally)

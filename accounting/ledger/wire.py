@@ -7,7 +7,7 @@ function touches is handed to it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from accounting.budgets import Accepts, Budget
 from accounting.ledger import chain
@@ -32,6 +32,7 @@ from accounting.ledger.values import (
     LineageAccount,
     Quote,
     Receipt,
+    Terms,
     Unanswered,
     checked_name,
 )
@@ -44,6 +45,26 @@ IDEMPOTENCY_KEYS = 20_000
 """How many idempotency keys of a client are remembered at most; the oldest are forgotten first."""
 
 Argument = str | bytes | int
+
+
+class Asked(Protocol):
+    """What a refusal names of the request that it refuses."""
+
+    @property
+    def lineage(self) -> str:
+        """The lineage asked of."""
+        ...
+
+    @property
+    def client(self) -> str:
+        """The client who asks."""
+        ...
+
+    @property
+    def terms(self) -> Terms:
+        """What it would have been charged at."""
+        ...
+
 
 _LENGTH = Struct(">I")
 _POSITION_AND_LENGTH = Struct(">II")
@@ -58,6 +79,7 @@ class ClientKeys:
     receipts: str
     requests: str
     old_requests: str
+    held: str
 
 
 @dataclass(frozen=True)
@@ -104,6 +126,11 @@ class LineageKeys:
         return self._key("applied")
 
     @property
+    def held(self) -> str:
+        """Hash: the step of a release to the receipt that paid for it first."""
+        return self._key("held")
+
+    @property
     def rows(self) -> str:
         """Hash: row id to what became of the row, the young generation."""
         return self._key("rows")
@@ -124,10 +151,10 @@ class LineageKeys:
         return self._key("keys")
 
     def client(self, client: str) -> ClientKeys:
-        """Return the names of a client's keys: account, tally, receipt numbers, idempotency keys young and old."""
+        """Return a client's keys: account, tally, receipt numbers, idempotency keys young and old, what it holds."""
         checked_name(client, "client's name")
         name = f"client:{client}"
-        parts = (name, f"{name}:tally", f"{name}:receipts", f"{name}:requests", f"{name}:requests:old")
+        parts = (name, f"{name}:tally", f"{name}:receipts", f"{name}:requests", f"{name}:requests:old", f"{name}:held")
         return ClientKeys(*map(self._key, parts))
 
 
@@ -188,8 +215,8 @@ def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | Ledg
     match [reply[0].decode(), *reply[1:]]:
         case ["charged", number, releases, answers, previous]:
             return _charge(request, int(number), int(releases), answers, previous)
-        case refusal:
-            return _refusal(request, refusal)
+        case others:
+            return refusal(request, others)
 
 
 def read_quote(request: ChargeRequest, reply: Sequence[Any]) -> Quote | LedgerRefusal:
@@ -197,18 +224,19 @@ def read_quote(request: ChargeRequest, reply: Sequence[Any]) -> Quote | LedgerRe
     match [reply[0].decode(), *reply[1:]]:
         case ["quoted", letters, *refused]:
             free = tuple(letter != ord("n") for letter in letters)
-            refusal = _refusal(request, [refused[0][0].decode(), *refused[0][1:]]) if refused else None
-            return Quote(request.price * free.count(False), free, refusal)
-        case refusal:
-            return _refusal(request, refusal)
+            refused_for = refusal(request, [refused[0][0].decode(), *refused[0][1:]]) if refused else None
+            return Quote(request.price * free.count(False), free, refused_for)
+        case others:
+            return refusal(request, others)
 
 
-def _refusal(request: ChargeRequest, reply: Sequence[Any]) -> LedgerRefusal:
+def refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
+    """Read a refusal of a request, its first word as text. Raises LedgerUnavailable for anything else."""
     match list(reply):
         case ["exhausted", scope, cost, spent, limit]:
-            return BudgetExhausted(_scope(scope), int(cost), int(spent), int(limit))
+            return BudgetExhausted(scope_of(scope), int(cost), int(spent), int(limit))
         case ["not-accepted", scope]:
-            return MechanismNotAccepted(_scope(scope), request.terms.text)
+            return MechanismNotAccepted(scope_of(scope), request.terms.text)
         case ["conflict"]:
             return IdempotencyConflict()
         case ["revoked"]:
@@ -319,6 +347,8 @@ def read_receipt(entry: Sequence[Any]) -> Receipt:
         time=float(fields[b"time"]),
         previous=fields[b"previous"],
         hash=fields[b"hash"],
+        held=fields.get(b"held", b""),
+        shared=fields.get(b"shared") == b"1",
     )
 
 
@@ -337,7 +367,8 @@ def read_act(entry: Sequence[Any]) -> Act:
     )
 
 
-def _scope(word: bytes) -> Scope:
+def scope_of(word: bytes) -> Scope:
+    """Return whose account refused."""
     return "client" if word == b"client" else "lineage"
 
 

@@ -1,0 +1,235 @@
+
+-- Holdings --------------------------------------------------------------------------------------------------
+-- A release that is paid for once consists of steps, each finer than the one before and each a private release of
+-- its own with a price of its own. Whoever holds a step has paid for it, for good: `held` of the lineage and of each
+-- client is a hash from a step's id to the number of the receipt that paid for it first.
+--
+-- A client pays for the steps that it does not hold, the lineage for those that nobody held before: its account pays
+-- for the finest that anyone holds, whoever else holds it. Both pay or neither. A step is never forgotten, so it is
+-- never charged twice to anyone.
+--
+--   the hash of a step's receipt = SHA-256(hash before, SHA-256 of its terms, number, rows, the step's id, and a
+--                                  byte: 1 if the lineage had paid for it before, 0 if this receipt charged it too)
+
+local STEP_FIELDS = 6
+
+local function read_steps(args, first)
+  local steps = {}
+  if args[first] == nil or (#args - first + 1) % STEP_FIELDS ~= 0 then
+    error('steps must come whole')
+  end
+  for at = first, #args, STEP_FIELDS do
+    if #args[at] ~= 32 or #args[at + 5] ~= 32 then
+      error("a step's id and the digest of its terms must have 32 bytes")
+    end
+    steps[#steps + 1] = {
+      id = args[at], cost = args[at + 1], kind = args[at + 2], price = amount(args[at + 3]),
+      coin = args[at + 4] == '1', terms = args[at + 5],
+    }
+  end
+  return steps
+end
+
+-- `least_delta`: what the delta of an account must be for each picorho of its limit, to pay for coins.
+local function read_holder(account, tally, receipts, held, name)
+  local holder = {account = account, tally = tally, receipts = receipts, held = held, name = name}
+  holder.state = read_account(account, 'the account of ' .. name)
+  if holder.state then
+    holder.delta = tonumber(redis.call('HGET', account, 'delta')) or 0
+    redis.call('HLEN', held) -- which fails, before anything is written, if it is no hash
+  end
+  return holder
+end
+
+local function lacks(holder, step)
+  return redis.call('HEXISTS', holder.held, step.id) == 0
+end
+
+-- Returns a refusal of the steps that this account would pay for, or nil.
+local function refuse_steps(scope, holder, steps, least_delta)
+  local total = 0
+  for _, step in ipairs(steps) do
+    total = total + step.price
+    local coins_fit = not step.coin or holder.state.limit * least_delta <= holder.delta
+    local refused = refusal(scope, holder.state, step, 0)
+    if not coins_fit or (refused and refused[1] == 'not-accepted') then
+      return {'not-accepted', scope, step.cost}
+    end
+  end
+  if total > 0 and holder.state.spent + total > holder.state.limit then
+    return {'exhausted', scope, text(total), text(holder.state.spent), text(holder.state.limit)}
+  end
+  return nil
+end
+
+-- KEYS  services; the lineage's account, tally, receipts, held; the client's account, tally, receipts, held, young
+--       requests, old requests, all of them absent where the owner holds
+-- ARGV  lineage, client or nothing for the owner, model, mechanism, time, idempotency key, body digest, requests a
+--       generation holds, least delta for each picorho of a limit; then for each step what `read_steps` reads
+local function read_hold(keys, args)
+  local hold = {
+    charged = {lineage = args[5], model = args[7], mechanism = args[8], time = args[9]},
+    name = args[6], key = args[10], body_digest = args[11], capacity = amount(args[12]),
+    least_delta = tonumber(args[13]), steps = read_steps(args, 14),
+    lineage = read_holder(keys[2], keys[3], keys[4], keys[5], 'the lineage'),
+  }
+  if not hold.lineage.state then
+    return nil, {'unknown-lineage'}
+  end
+  if hold.name == '' then
+    return hold
+  end
+  hold.client = read_holder(keys[6], keys[7], keys[8], keys[9], hold.name)
+  hold.requests = {young = keys[10], old = keys[11]}
+  local state = hold.client.state
+  if not state then
+    return nil, {'unknown-client'}
+  elseif state.revoked == true or state.revoked == '1' then
+    return nil, {'revoked'}
+  end
+  if hold.key ~= '' then
+    hold.remembered = redis.call('HGET', hold.requests.young, hold.key) or redis.call('HGET', hold.requests.old, hold.key)
+    if hold.remembered and string.sub(hold.remembered, 1, 32) ~= hold.body_digest then
+      return nil, {'conflict'}
+    end
+  end
+  return hold
+end
+
+-- Returns the steps that the client, or the owner, would pay for and those that the lineage would, and a letter for
+-- each step: held, shared (the lineage has paid for it) or new.
+local function weigh(hold)
+  local own, whole_lineage, letters = {}, {}, {}
+  for position, step in ipairs(hold.steps) do
+    local lineage_lacks = lacks(hold.lineage, step)
+    local client_lacks = lineage_lacks
+    if hold.client then
+      client_lacks = lacks(hold.client, step)
+      if lineage_lacks and not client_lacks then
+        error('a client holds a step that its lineage has not paid for')
+      end
+    end
+    letters[position] = not client_lacks and 'h' or (lineage_lacks and 'n' or 's')
+    step.shared = not lineage_lacks
+    if client_lacks then
+      own[#own + 1] = step
+    end
+    if lineage_lacks then
+      whole_lineage[#whole_lineage + 1] = step
+    end
+  end
+  local refused = hold.client and refuse_steps('client', hold.client, own, hold.least_delta) or nil
+  refused = refused or refuse_steps('lineage', hold.lineage, whole_lineage, hold.least_delta)
+  return own, table.concat(letters), refused
+end
+
+local function pay_for_step(holder, step, number)
+  holder.state.spent = holder.state.spent + step.price
+  redis.call('HINCRBY', holder.account, 'spent', text(step.price))
+  redis.call('HINCRBY', holder.tally, step.cost, 1)
+  redis.call('HSET', holder.held, step.id, number)
+end
+
+local function step_hash(head, step, number)
+  return sha256(head .. step.terms .. eight_bytes(number) .. eight_bytes(1) .. step.id
+    .. (step.shared and '\1' or '\0'))
+end
+
+-- Charges whoever lacks the step and writes its receipt; asks nothing. Returns number, hash before, hash.
+local function write_step(lineage, client, charged, step)
+  local state = lineage.state
+  local number, previous = state.seq + 1, state.head
+  local hash = step_hash(previous, step, number)
+  local id = text(number) .. '-0'
+  -- The charges come first: what fails after them leaves a charge without a receipt, which `verify` finds, and
+  -- never a step that was not paid for.
+  if not step.shared then
+    pay_for_step(lineage, step, text(number))
+  end
+  if client then
+    pay_for_step(client, step, text(number))
+  end
+  state.seq, state.head = number, hash
+  redis.call('HSET', lineage.account, 'seq', text(number), 'head', hash)
+  redis.call('XADD', lineage.receipts, id,
+    'lineage', charged.lineage, 'client', client and client.name or '', 'model', charged.model,
+    'mechanism', charged.mechanism, 'cost', step.cost, 'price', text(step.price), 'rows', '1',
+    'total', text(step.price), 'time', charged.time, 'previous', previous, 'hash', hash,
+    'held', step.id, 'shared', step.shared and '1' or '0')
+  if client then
+    redis.call('XADD', client.receipts, id, 'lineage', charged.lineage)
+  end
+  return text(number), previous, hash
+end
+
+-- Replies {'held', a letter for each step, then number, hash before and hash of each receipt}, or a refusal.
+local function hold(keys, args)
+  local asked, refused = read_hold(keys, args)
+  if refused then
+    return refused, false
+  end
+  local own, letters
+  own, letters, refused = weigh(asked)
+  if refused then
+    return refused, false
+  end
+  local reply = {'held', letters}
+  for _, step in ipairs(own) do
+    for _, part in ipairs({write_step(asked.lineage, asked.client, asked.charged, step)}) do
+      reply[#reply + 1] = part
+    end
+  end
+  if asked.client and asked.key ~= '' and not asked.remembered then
+    make_room(asked.requests, 1, asked.capacity)
+    redis.call('HSET', asked.requests.young, asked.key, asked.body_digest)
+    return reply, true
+  end
+  -- That a step is held counts as a write of whoever answers on its strength: it must be durable before.
+  return reply, true
+end
+
+-- Replies {'quoted', a letter for each step, then the refusal if any}. Changes nothing.
+local function quote_hold(keys, args)
+  local asked, refused = read_hold(keys, args)
+  if refused then
+    return refused
+  end
+  local _, letters, unpaid = weigh(asked)
+  return {'quoted', letters, unpaid}
+end
+
+-- KEYS  services; the lineage's account, tally, receipts, held, applied, clients; the client's account, tally,
+--       receipts, held, all of them absent where the owner held
+-- ARGV  lineage, client, model, mechanism, time, number, hash, shared; then the step
+-- Puts the receipt of a step back, as `apply` does a receipt. What is held already is not charged again.
+local function apply_held(keys, args)
+  local lineage = read_holder(keys[2], keys[3], keys[4], keys[5], 'the lineage')
+  if not lineage.state then
+    return {'unknown-lineage'}
+  end
+  local charged = {lineage = args[5], model = args[7], mechanism = args[8], time = args[9]}
+  local id, hash, step = text(amount(args[10])) .. '-0', args[11], read_steps(args, 13)[1]
+  local found = redis.call('XRANGE', lineage.receipts, id, id)
+  if (found[1] and found[1][2][22] == hash) or redis.call('SISMEMBER', keys[6], hash) == 1 then
+    return {'there'}
+  end
+  local client = nil
+  if args[6] ~= '' then
+    bring_back(lineage, {account = keys[8], name = args[6]}, keys[7], charged.time)
+    client = read_holder(keys[8], keys[9], keys[10], keys[11], args[6])
+  end
+  step.shared = not lacks(lineage, step)
+  if not lacks(client or lineage, step) then
+    redis.call('SADD', keys[6], hash)
+    return {'there'}
+  end
+  local _, _, written = write_step(lineage, client, charged, step)
+  if written ~= hash then
+    redis.call('SADD', keys[6], hash)
+  end
+  return {written == hash and 'appended' or 'again'}
+end
+
+register('hold', {}, hold)
+register('quote_hold', {'no-writes'}, quote_hold)
+register('apply_held', {}, apply_held)
