@@ -86,3 +86,63 @@ def mechanism(
         resume=resume,
     )
     show(report, as_json=as_json, html=html, png=png)
+
+
+@app.command("service")
+def service(
+    kind: Annotated[
+        str,
+        typer.Option("--record", help="The record that makes the difference: natural, outlier or mislabelled."),
+    ] = "mislabelled",
+    mechanism: Annotated[str, typer.Option("--mechanism", help="How the two services make answers private.")] = (
+        "gaussian"
+    ),
+    price: Annotated[str, typer.Option("--price", help="The price of one row, as of `dpserve serve`.")] = (
+        "noise-multiplier:1"
+    ),
+    lam: Annotated[float, typer.Option("--lam", help="Lambda of the two models.")] = 10.0,
+    url_in: Annotated[str | None, typer.Option("--url-in", help="A running service of the model with it.")] = None,
+    url_out: Annotated[str | None, typer.Option("--url-out", help="A running service of the model without it.")] = None,
+    bundle_in: Annotated[Path | None, typer.Option("--bundle-in", help="Its bundle.")] = None,
+    bundle_out: Annotated[Path | None, typer.Option("--bundle-out", help="Its bundle.")] = None,
+    key_in: Annotated[
+        str | None, typer.Option("--key-in", envvar="DPSERVE_KEY_IN", help="An API key of the first service.")
+    ] = None,
+    key_out: Annotated[
+        str | None, typer.Option("--key-out", envvar="DPSERVE_KEY_OUT", help="An API key of the second service.")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated; 0 for a pure epsilon.")] = 1e-5,
+    trials: Annotated[int, typer.Option("--trials", min=10, help="Rows asked of each service.")] = 2000,
+    confidence: Confidence = 0.95,
+    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the record, the rows and their order.")] = 0,
+    as_json: Json = False,
+    html: Html = None,
+    png: Png = None,
+) -> None:
+    """Ask two services of neighbouring models over HTTP and tell them apart.
+
+    Without URLs: train both models on the digits, start a service of each, and stop them at the end. With URLs: audit
+    two services of yours, whose keys pay for the rows.
+    """
+    from dpserve.commands import audit_service
+    from dpserve.commands.audit_output import show
+
+    given = (url_in, url_out, bundle_in, bundle_out, key_in, key_out)
+    if url_in and url_out and bundle_in and bundle_out and key_in and key_out:
+        plan: audit_service.Services = audit_service.RunningServices(
+            (url_in, url_out), (bundle_in, bundle_out), (key_in, key_out)
+        )
+    elif any(given):
+        raise typer.BadParameter("running services need all of --url-in, --bundle-in, --key-in and the same with -out")
+    else:
+        plan = audit_service.OwnServices(kind, mechanism, price, lam)
+    report = audit_service.audit_service(
+        plan,
+        delta=delta,
+        trials=trials,
+        confidence=confidence,
+        conviction_confidence=conviction_confidence,
+        seed=seed,
+    )
+    show(report, as_json=as_json, html=html, png=png)

@@ -1,0 +1,157 @@
+"""Neighbouring models: trained with one record and without it, and the row at which they differ most.
+
+The record is a natural one, an outlier, or a mislabelled canary that is searched for. What an adversary who may choose
+both the records and the row can do is more than any of them shows; `worlds.worst_case` shows that.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.distinguishing.worlds import Worlds
+from training.data.records import Declaration, Records
+
+Floats = NDArray[np.float64]
+Kind = Literal["natural", "outlier", "mislabelled"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_FINALISTS = 8
+_PROPOSALS = 64
+_ROUNDS = 60
+
+
+class Head(Protocol):
+    """What is attacked: a certified head, or a published network."""
+
+    @property
+    def certificate(self) -> Any:
+        """Its certificate."""
+        ...
+
+    def features(self, X: Floats) -> Floats:
+        """Return the public features of rows."""
+        ...
+
+    def logits(self, phi: Floats) -> Floats:
+        """Return the exact logits."""
+        ...
+
+    def logit_sensitivity(self, phi: Floats) -> Floats:
+        """Return how far one record moves each row's logits, or is claimed to."""
+        ...
+
+
+AnyHead = TypeVar("AnyHead", bound=Head)
+Train = Callable[[Records], AnyHead]
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Two heads that one record makes the difference between. row: (d,); label: its class."""
+
+    kind: Kind
+    head_in: Head
+    head_out: Head
+    row: Floats
+    label: int
+
+    def worlds(self, X: Floats) -> Worlds:
+        """Return rows X, (n, d), as the two heads' logits, with the sensitivity that the head's certificate states.
+
+        For a published network the features differ too, and the claimed sensitivity does not depend on them.
+        """
+        phi_in, phi_out = self.head_in.features(X), self.head_out.features(X)
+        return Worlds(
+            self.head_in.logits(phi_in), self.head_out.logits(phi_out), self.head_out.logit_sensitivity(phi_out)
+        )
+
+    def movement(self, X: Floats) -> Floats:
+        """Return how far each row's logits move, in L2 and but for what all share, over the sensitivity: (n,)."""
+        worlds = self.worlds(X)
+        difference = worlds.logits_in - worlds.logits_out
+        difference = difference - difference.mean(axis=1, keepdims=True)
+        moved: Floats = np.sqrt((difference**2).sum(axis=1)) / worlds.sensitivity
+        return moved
+
+
+def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:
+    """Train two neighbours. natural: a record drawn at random is left out; outlier: the one with the largest loss.
+
+    mislabelled: a row with its least likely class is added. Of all records' rows and as many random ones within the
+    declared bounds, the few with the largest gradient at the minimum are each trained with, and the one that moves the
+    logits of some row most, for its sensitivity, is taken. Raises what training raises.
+    """
+    if kind == "mislabelled":
+        return _mislabelled(records, train, rng)
+    whole = train(records)
+    if kind == "natural":
+        index = int(rng.integers(len(records)))
+    else:
+        own = _probabilities(whole, records.X)[np.arange(len(records)), records.y]
+        index = int(np.argmin(own))
+    rest = train(without(records, index))
+    return Neighbours(kind, whole, rest, records.X[index], int(records.y[index]))
+
+
+def _mislabelled(records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:
+    base = train(records)
+    rows = np.concatenate([records.X, random_rows(records.declaration, len(records), rng)])
+    probabilities = _probabilities(base, rows)
+    labels = probabilities.argmin(axis=1)
+    residual = probabilities - np.eye(probabilities.shape[1])[labels]
+    norms = np.linalg.norm(base.features(rows), axis=1)
+    finalists = np.argsort(-np.linalg.norm(residual, axis=1) * norms)[:_FINALISTS]
+    tried = []
+    for index in finalists:
+        row, label = rows[index], int(labels[index])
+        pair = Neighbours("mislabelled", train(with_record(records, row, label)), base, row, label)
+        tried.append((float(pair.movement(np.concatenate([row[None], records.X])).max()), pair))
+    return max(tried, key=lambda scored: scored[0])[1]
+
+
+def without(records: Records, index: int) -> Records:
+    """Return the records but one."""
+    kept = np.arange(len(records)) != index
+    return Records(records.X[kept], records.y[kept], records.declaration, records.source)
+
+
+def with_record(records: Records, row: Floats, label: int) -> Records:
+    """Return the records and one more."""
+    return Records(
+        np.concatenate([records.X, row[None]]), np.append(records.y, label), records.declaration, records.source
+    )
+
+
+def random_rows(declaration: Declaration, count: int, rng: np.random.Generator) -> Floats:
+    """Return rows (count, d) drawn evenly from within the bounds."""
+    rows: Floats = rng.uniform(declaration.lower, declaration.upper, (count, declaration.features))
+    return rows
+
+
+def strongest_row(pair: Neighbours, declaration: Declaration, X: Floats, rng: np.random.Generator) -> Floats:
+    """Return a row (1, d) within the bounds at which the two heads differ most for the noise that it would get.
+
+    From the best of X and of the record's own row, a climb by random changes of some of the features, each round
+    keeping the best of the proposals if it is better.
+    """
+    lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
+    rows = np.concatenate([pair.row[None], X])
+    best = rows[int(np.argmax(pair.movement(rows)))]
+    for turn in range(_ROUNDS):
+        reach = (upper - lower) * 0.5 ** (1 + 6 * turn / _ROUNDS)
+        changed = rng.random((_PROPOSALS, len(best))) < rng.random((_PROPOSALS, 1))
+        moves = np.where(changed, rng.normal(size=changed.shape) * reach, 0.0)
+        proposals = np.concatenate([best[None], np.clip(best + moves, lower, upper)])
+        best = proposals[int(np.argmax(pair.movement(proposals)))]
+    strongest: Floats = best[None]
+    return strongest
+
+
+def _probabilities(head: Head, X: Floats) -> Floats:
+    logits = head.logits(head.features(X))
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return shares

@@ -1,0 +1,148 @@
+"""Neighbours that are really trained, rows that are really within bounds, and two services over real HTTP."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from accounting.losses import Cost, GaussianLoss
+from audit.distinguishing.neighbours import KINDS, neighbours, strongest_row, with_record, without
+from audit.distinguishing.service import JITTER, nearby_rows, observe_services, served_mechanism
+from mechanisms.gaussian import Gaussian
+from mechanisms.mechanism import priced
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity
+from training.recipe import Recipe
+from training.train import train
+
+DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (2.0,) * 4, ("red", "green", "blue"))
+
+
+def trained(records):
+    feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.0)
+    return train(records, Recipe("colours", feature_map, 1.0), "colours")
+
+
+@pytest.fixture(scope="module")
+def records():
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=60)
+    X = np.clip(0.3 + 1.4 * np.eye(3, 4)[y] + 0.2 * rng.standard_normal((60, 4)), 0, 2)
+    return Records(X, y, DECLARATION, ())
+
+
+@pytest.fixture(scope="module")
+def pairs(records):
+    return {kind: neighbours(kind, records, trained, np.random.default_rng(1)) for kind in KINDS}
+
+
+def test_no_neighbours_are_further_apart_than_the_certificate_says(pairs, records):
+    for kind, pair in pairs.items():
+        row = strongest_row(pair, DECLARATION, records.X, np.random.default_rng(2))
+        assert np.all((row >= DECLARATION.lower) & (row <= DECLARATION.upper))
+        found = pair.movement(row)[0]
+        assert 0 < found <= 1, kind
+        assert found >= pair.movement(records.X).max() - 1e-12
+        worlds = pair.worlds(row)
+        assert np.linalg.norm(worlds.logits_in - worlds.logits_out) <= worlds.sensitivity[0]
+
+
+def test_an_outlier_tells_more_than_a_natural_record_and_a_searched_canary_most(pairs, records):
+    strongest = {kind: pair.movement(records.X).max() for kind, pair in pairs.items()}
+    assert strongest["natural"] < strongest["outlier"] < strongest["mislabelled"]
+    assert (
+        pairs["mislabelled"].label
+        != pairs["mislabelled"]
+        .head_out.logits(pairs["mislabelled"].head_out.features(pairs["mislabelled"].row[None]))
+        .argmax()
+    )
+
+
+def test_neighbours_differ_by_one_record(records):
+    assert len(without(records, 3)) == len(records) - 1
+    assert not (records.X[3] == without(records, 3).X).all(axis=1).any()
+    more = with_record(records, np.ones(4), 2)
+    assert (len(more), more.y[-1]) == (len(records) + 1, 2)
+
+
+def test_nearby_rows_are_different_and_within_bounds():
+    lower, upper = np.zeros(3), np.full(3, 4.0)
+    row = np.array([[0.0, 4.0, 2.0]])  # two of its features lie on a bound
+    rows = nearby_rows(row, 1000, lower, upper, np.random.default_rng(0))
+    assert len(np.unique(rows, axis=0)) == 1000
+    assert np.all((rows >= lower) & (rows <= upper))
+    assert np.abs(rows - row).max() <= 4 * JITTER
+    with pytest.raises(ValueError, match="different rows"):
+        nearby_rows(np.array([[1.0]]), 1000, np.array([1.0]), np.array([1.0 + 2**-50]), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "price"),
+    [
+        ("gaussian", "noise-multiplier:3"),
+        ("laplace", "epsilon:1"),
+        ("label", "epsilon:1"),
+        ("selected-neuron", "epsilon:1"),
+        ("selected-neuron", "rho:0.1"),
+        ("published", "epsilon:0.1"),
+        ("published", "rho:0.1"),
+    ],
+)
+def test_the_mechanism_is_read_from_what_the_service_says(name, price):
+    mechanism = priced(name, price, 3)
+    found = served_mechanism(
+        {"mechanism": name, "price_per_row": {"losses": str(mechanism.cost)}, "classes": ["a", "b", "c"]}
+    )
+    assert found.name == name
+    assert math.isclose(found.cost.rho, mechanism.cost.rho, rel_tol=1e-12)
+
+
+def test_an_unknown_mechanism_or_another_model_is_refused(pairs):
+    with pytest.raises(ValueError, match="does not know"):
+        served_mechanism({"mechanism": "oracle", "price_per_row": {"losses": str(Cost((GaussianLoss(1.0),)))}})
+
+    class Says:
+        def __init__(self, head, losses):
+            self.said = {
+                "model_id": head.certificate.model_id,
+                "mechanism": "gaussian",
+                "price_per_row": {"losses": losses},
+            }
+
+        def model(self):
+            return self.said
+
+    pair = pairs["natural"]
+    ours, theirs = Says(pair.head_in, str(Gaussian(1.0).cost)), Says(pair.head_out, str(Gaussian(2.0).cost))
+    with pytest.raises(ValueError, match="another model"):
+        observe_services(theirs, ours, pair, pair.row[None], 10, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="different prices"):
+        observe_services(ours, theirs, pair, pair.row[None], 10, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("mechanism", "status"), [("gaussian", 0), ("published", 3)])
+def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path, mechanism, status):
+    """Real processes, ledgers and HTTP. The sound one is convicted with probability at most 1e-9."""
+    price = ["--price", "noise-multiplier:1"] if mechanism == "gaussian" else ["--price", "epsilon:0.1", "--delta", "0"]
+    command = ["audit", "service", "--record", "outlier", "--mechanism", mechanism, *price, "--trials", "600"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dpserve", *command, "--json", "--html", "report.html", "--png", "report.png"],
+        cwd=tmp_path,
+        env=os.environ | {"DPSERVE_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == status, done.stderr
+    found = json.loads(done.stdout)
+    assert found["trials"] == 600
+    assert found["convicted"] == bool(status)
+    assert 0 < found["setting"]["movement_over_sensitivity"] <= 1
+    if status:
+        assert found["epsilon_lower_bound"] > 4
+    assert "<img" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,54 @@
+"""`dpserve audit mechanism` as an auditor runs it. Every run has a seed, so that none depends on luck."""
+
+import json
+
+import pytest
+
+
+def mechanism(run, *arguments, status=0):
+    return run("audit", "mechanism", *arguments, "--seed", "0", status=status).stdout
+
+
+def test_help_is_there(run):
+    for command in ((), ("mechanism",), ("service",)):
+        assert "Usage" in run("audit", *command, "--help").stdout
+
+
+def test_the_published_mechanism_is_convicted_for_three_classes_and_not_for_two(run):
+    asked = "published", "--epsilon", "0.1", "--confidence", "0.99", "--trials", "1000"
+    convicted = json.loads(mechanism(run, *asked, "--classes", "3", "--json", status=3))
+    assert convicted["convicted"]
+    assert convicted["claim"]["epsilon"] == pytest.approx(0.1)
+    assert convicted["epsilon_lower_bound"] > 4.5
+    standing = json.loads(mechanism(run, *asked, "--classes", "2", "--json"))
+    assert not standing["convicted"]
+    assert standing["epsilon_lower_bound"] <= 0.1
+
+
+def test_a_sound_mechanism_stands_and_the_report_is_written(run):
+    shown = mechanism(
+        run, "gaussian", "--classes", "4", "--epsilon", "2", "--trials", "2000", "--html", "a.html", "--png", "a.png"
+    )
+    assert "Not refuted" in shown
+    assert "the claim is 2" in shown
+    assert "<table>" in (run.folder / "a.html").read_text()
+    assert (run.folder / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interrupted_audit_goes_on_and_finds_the_same(run):
+    asked = "laplace", "--classes", "3", "--epsilon", "1", "--trials", "20500", "--json"
+    whole = json.loads(mechanism(run, *asked, "--resume", "work"))
+    pieces = sorted((run.folder / "work").iterdir())
+    assert len(pieces) == 3
+    pieces[1].unlink()
+    assert json.loads(mechanism(run, *asked, "--resume", "work")) == whole
+    assert json.loads(mechanism(run, *asked)) == whole
+
+
+def test_what_is_wrong_is_said_in_one_line(run):
+    assert "there is no mechanism" in run.fails("audit", "mechanism", "oracle", "--classes", "3", "--epsilon", "1")
+    assert "either --epsilon" in run.fails("audit", "mechanism", "laplace", "--classes", "3")
+    assert "delta above 0" in run.fails(
+        "audit", "mechanism", "gaussian", "--classes", "3", "--price", "rho:0.1", "--delta", "0", "--trials", "10"
+    )
+    assert "all of --url-in" in run("audit", "service", "--url-in", "http://localhost:1", status=2).stderr
