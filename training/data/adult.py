@@ -70,6 +70,27 @@ _COLUMNS = (
 _LABELS = {"<=50K": 0, ">50K": 1}
 
 
+def with_dummy_variables(data: LabelledSet) -> LabelledSet:
+    """Return the complete records with 104 features, as Bernau et al. 2021 count them, in [0, 1].
+
+    A category becomes one feature for each of its levels but `?`; records with a missing value, and the sampling
+    weight fnlwgt, are left out. data: as `read` returns it.
+    """
+    complete = np.ones(len(data.y), dtype=np.bool_)
+    features: list[Features] = []
+    for name, column in zip(_COLUMNS, data.X.T, strict=True):
+        if name in _LEVELS:
+            levels = _LEVELS[name]
+            codes = np.rint(column * (len(levels) - 1)).astype(np.int64)
+            known = [code for code, level in enumerate(levels) if level != "?"]
+            complete &= np.isin(codes, known)
+            features += [(codes == code).astype(np.float32) for code in known]
+        elif name != "fnlwgt":
+            features.append(column)
+    X = np.stack(features, axis=1)[complete]
+    return LabelledSet("adult", X, data.y[complete], CLASSES, f"{data.source}, complete records, dummy variables")
+
+
 def read(directory: Path) -> LabelledSet:
     """Read the publisher's two files, or `adult.npz`. Raises DataError naming file, line and column."""
     for folder in (directory, directory / "adult"):

@@ -1,0 +1,184 @@
+"""From observations of steps to a lower bound of epsilon: of one step, and of a whole run by composition.
+
+A step's bound is a parameter of the Gaussian family, mu = 1/noise multiplier; the run's is what as many sampled steps
+of that noise tell (Nasr et al. 2023, Section 5.5). That presumes that the implementation has steps of this family, all
+alike, and samples as claimed: what the claim itself presumes. It is a statement about the noise and the clipping.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+import scipy.special
+from numpy.typing import NDArray
+
+from accounting import analyses, conversions
+from accounting.crossings import crossing
+from accounting.losses import PrivacyLoss, SubsampledGaussianLoss
+from audit import estimators
+from audit.estimators import Errors, Family, LowerBound
+
+Floats = NDArray[np.float64]
+Method = Literal["f-DP (CP)", "f-DP (ZB)", "(eps, delta)-DP (CP)", "(eps, delta)-DP (ZB)", "eps-DP (Katz)"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+_LEAST_NOISE, _LARGEST_NOISE = 0.05, 1e4
+_OPTIMISM = 0.025
+"""What share of a run's epsilon rounding every step's loss down may cost, at most."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed of a run: `steps` sampled Gaussian steps, and the epsilon that they give at delta."""
+
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+    delta: float
+
+    @property
+    def epsilon(self) -> float:
+        """The least valid epsilon of the run."""
+        loss = SubsampledGaussianLoss(self.noise_multiplier, self.sampling_rate)
+        found = [analyse(Counter({loss: self.steps}), self.delta) for analyse in _CLOSEST]
+        return min(analysis.epsilon for analysis in found if analysis.epsilon is not None)
+
+    @property
+    def step_epsilon(self) -> float:
+        """The epsilon at delta of the noise of one step, when the record is sampled for certain."""
+        return conversions.gaussian_epsilon(1 / self.noise_multiplier, self.delta)
+
+
+_CLOSEST = (analyses.exact, analyses.rdp)
+
+
+def claim_of(epsilon: float, sampling_rate: float, steps: int, delta: float) -> Claim:
+    """Return the claim with the least noise, to a relative 1e-5, whose epsilon is at most this one.
+
+    Raises ValueError where no noise multiplier from 0.05 to 10,000 gives it.
+    """
+
+    def excess(log_noise: float) -> float:
+        return Claim(math.exp(log_noise), sampling_rate, steps, delta).epsilon - epsilon
+
+    if not excess(math.log(_LARGEST_NOISE)) <= 0 < excess(math.log(_LEAST_NOISE)):
+        raise ValueError(
+            f"no noise multiplier from {_LEAST_NOISE:g} to {_LARGEST_NOISE:g} gives epsilon {epsilon:g} at delta "
+            f"{delta:g} for {steps} steps at sampling rate {sampling_rate:g}"
+        )
+    met = crossing(excess, math.log(_LARGEST_NOISE), math.log(_LEAST_NOISE), tolerance=1e-6).met
+    return Claim(math.exp(met), sampling_rate, steps, delta)
+
+
+def sampled_gaussian(sampling_rate: float) -> Family:
+    """Return the trade-off functions of one sampled step, N(0, 1) against (1 - q) N(0, 1) + q N(mu, 1), by mu.
+
+    The likelihood ratio increases with the observation, so thresholds are the best tests: f(alpha) =
+    (1 - q)(1 - alpha) + q Phi(Phi^-1(1 - alpha) - mu). It is the trade-off of "in" said of members; the family's
+    other direction is its inverse, which `audit.estimators` does not ask about for errors counted so.
+    """
+
+    def tradeoff(mu: float, alpha: Floats) -> Floats:
+        missed: Floats = scipy.special.ndtr(-scipy.special.ndtri(alpha) - mu)
+        return ((1 - sampling_rate) * (1 - alpha) + sampling_rate * missed) * (1 - 2.0**-44)
+
+    return Family("mu", tradeoff, 100.0)
+
+
+def sampled_run(sampling_rate: float, steps: int, delta: float) -> Family:
+    """Return the trade-off functions of a whole run of sampled steps, by mu = 1/noise multiplier (Algorithm 4)."""
+
+    def losses(mu: float) -> Counter[PrivacyLoss]:
+        return Counter({SubsampledGaussianLoss(1 / mu, sampling_rate): steps})
+
+    return estimators.of_composition("mu", losses, delta, largest=1 / _LEAST_NOISE)
+
+
+def step_bound(inside: Floats, outside: Floats, method: Method, confidence: float, claim: Claim) -> LowerBound:
+    """Return the bound of one step by one of Table 1's methods.
+
+    inside, outside: observations with a canary that joined for certain, and without it. The threshold is fixed before
+    they are seen (`designed_threshold`), so that all of them count.
+    """
+    delta = claim.delta
+    threshold = designed_threshold(method, confidence, claim, len(inside))
+    if method == "f-DP (CP)":
+        return estimators.gdp(inside, outside, confidence, threshold=threshold)
+    if method == "f-DP (ZB)":
+        return estimators.credible_gdp(inside, outside, confidence, threshold=threshold)
+    if method == "(eps, delta)-DP (CP)":
+        return estimators.epsilon_delta(inside, outside, confidence, delta=delta, threshold=threshold)
+    if method == "(eps, delta)-DP (ZB)":
+        return estimators.credible_epsilon_delta(inside, outside, confidence, delta=delta, threshold=threshold)
+    return estimators.katz(inside, outside, confidence, threshold=threshold)
+
+
+@lru_cache(maxsize=256)
+def designed_threshold(method: Method, confidence: float, claim: Claim, count: int) -> float:
+    """Return the threshold at which `count` observations each, as the claim has them, are expected to say most.
+
+    Of N(0, s^2) and N(1, s^2); credible bounds take the threshold of their exact counterpart. For the Gaussian family
+    it is 1/2, or little else; for (epsilon, delta) it lies where false positives are few (Nasr et al. 2023, Appendix
+    C.1).
+    """
+
+    def expected(threshold: float) -> float:
+        false_positives, false_negatives = scipy.special.ndtr(
+            np.array([-threshold, threshold - 1]) / claim.noise_multiplier
+        )
+        errors = Errors(count * false_positives, count, count * false_negatives, count)
+        if method.startswith("f-DP"):
+            return estimators.gdp_of_errors(errors, confidence)
+        if method.startswith("(eps"):
+            return estimators.epsilon_delta_of_errors(errors, confidence, claim.delta)
+        return estimators.katz_of_errors(errors, confidence)
+
+    return max(map(float, 0.5 + claim.noise_multiplier * np.linspace(0, 5, 101)), key=expected)
+
+
+def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: Claim) -> LowerBound:
+    """Return the bound of mu from many thresholds at once, designed for the claim: the closest here, asymptotic."""
+    mu = 1 / claim.noise_multiplier
+    design = estimators.Design.of_log_ratios(mu)
+    inside, outside = (mu * mu * (observed - 0.5) for observed in (inside, outside))
+    return estimators.gdp_of_many_thresholds(inside, outside, confidence, design=design)
+
+
+def run_epsilon(bound: LowerBound, claim: Claim) -> float:
+    """Return the epsilon at delta of a run whose steps have the noise that `bound` leaves possible, rounded down.
+
+    A bound in epsilon is first taken for the Gaussian mechanism with that epsilon at delta, as Section 5.5 does; for
+    Katz's, which is at delta = 0, that is a comparison and no bound.
+    """
+    mu = bound.value if bound.parameter == "mu" else _mu_of(bound.value, claim.delta)
+    return composed_epsilon(1 / mu, claim.sampling_rate, claim.steps, claim.delta) if mu > 1e-3 else 0.0
+
+
+def _mu_of(epsilon: float, delta: float) -> float:
+    return conversions.gaussian_mu(epsilon, delta) if epsilon > 0 else 0.0
+
+
+@lru_cache(maxsize=256)
+def composed_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
+    """Return the epsilon at delta of `steps` sampled Gaussian steps, rounded down.
+
+    The losses of a step are rounded down to a grid (an optimistic privacy loss distribution), so fine that a run's
+    epsilon loses little.
+    """
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    above = Claim(noise_multiplier, sampling_rate, steps, delta).epsilon
+    if above == 0:
+        return 0.0
+    one = pld.from_gaussian_mechanism(
+        noise_multiplier,
+        pessimistic_estimate=False,
+        value_discretization_interval=_OPTIMISM * above / steps,
+        sampling_prob=sampling_rate,
+        use_connect_dots=False,
+    )
+    found = float(one.self_compose(steps).get_epsilon_for_delta(delta))
+    return found if math.isfinite(found) else 0.0
