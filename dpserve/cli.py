@@ -19,6 +19,7 @@ _COMMANDS = {
     "clients": ("clients", "app"),
     "lineage": ("lineages", "app"),
     "ledger": ("ledger", "app"),
+    "attack": ("attacking", "attack"),
     "audit": ("auditing", "app"),
     "demo": ("demonstration", "demo"),
     "reproduce": ("reproducing", "app"),

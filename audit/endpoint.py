@@ -1,0 +1,46 @@
+"""What an attacker has: an endpoint that answers rows for a key, until the key's budget is gone.
+
+A running service is reached through the public client (`dpserve.endpoint`, for imports point one way); a bundle is
+attacked in this process (`audit.in_process`). Both charge, replay and refuse alike.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class EndpointError(ValueError):
+    """The endpoint cannot be attacked: dead, revoked key, no such model. One line that says what to do."""
+
+
+class Exhausted(Exception):
+    """The batch costs more than is left; nothing of it was charged. scope: whose budget it is."""
+
+    def __init__(self, scope: Literal["client", "lineage"]) -> None:
+        """scope: "client" for the key's own budget, "lineage" for the one that all keys share."""
+        super().__init__(f"the {scope}'s budget is spent")
+        self.scope = scope
+
+
+class Endpoint(Protocol):
+    """One key of one service. Every method raises EndpointError where the endpoint fails."""
+
+    def model(self) -> Mapping[str, Any]:
+        """Return the public part of the model's certificate and how it is served, as `GET /models/NAME`."""
+        ...
+
+    def budget(self) -> Mapping[str, Any]:
+        """Return what is spent and what is left, as `GET /budget`."""
+        ...
+
+    def answers(self, rows: Floats) -> Floats:
+        """Return private probabilities (n, C) of rows (n, d), at most the model's `largest_batch`.
+
+        Charged whole or not at all; a row that this key asked about before gets the same answer at no cost.
+        Raises Exhausted.
+        """
+        ...

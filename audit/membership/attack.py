@@ -1,0 +1,248 @@
+"""The whole attack: plan, ask, train shadow models, score every candidate in every way, judge.
+
+Every decision about a candidate uses the endpoint's answers to that candidate's row (and its near-copies) and nothing
+else of the endpoint's: shadow models and their thresholds know nothing of it. So one decision has seen as many releases
+as the candidate was asked about, and is held against what those cost.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.losses import Cost
+from audit.endpoint import Endpoint, EndpointError
+from audit.membership import signals
+from audit.membership.asking import Answered, ask
+from audit.membership.attack_network import EPOCHS
+from audit.membership.candidates import Candidates, Difference, Labelled, difference
+from audit.membership.claims import Claim, claim_of_accounts, claim_of_releases
+from audit.membership.journal import Journal
+from audit.membership.mimicry import Mimicry, mimicry_of
+from audit.membership.plan import QueryPlan, largest_epsilon, planned
+from audit.membership.repeats import Replays, ask_again, near_copies
+from audit.membership.scoring import Shadowed, scores_of
+from audit.membership.shadow_models import Draws, Pool, ShadowModels, ShadowRecipe, train_shadow_models
+from audit.membership.verdict import Verdict, verdict
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+Progress = Callable[[str, float], None]
+"""Told what is being done and which share of it is done."""
+
+TrainShadows = Callable[[Pool, ShadowRecipe, Draws, Callable[[float], None]], ShadowModels]
+
+SHADOW_MODELS = 20
+_LEAST_SHADOWS = 2
+
+
+def train_here(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: Callable[[float], None]) -> ShadowModels:
+    """Train shadow models on this machine, on CUDA where there is one."""
+    return train_shadow_models(pool, recipe, draws, on_share=on_share)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """An attacker's choices. shadow_records: of each shadow model; None for as many as there are members.
+
+    copies: rows asked about for each candidate, the first one its own, the others next to it. most: at most so many
+    candidates of each kind. shadow_epochs, attack_epochs: of shadow models that are networks, and of the attack
+    network, if not the published ones.
+    """
+
+    shadow_models: int = SHADOW_MODELS
+    shadow_records: int | None = None
+    confidence: float = 0.95
+    copies: int = 1
+    most: int | None = None
+    seed: int = 0
+    shadow_epochs: int | None = None
+    attack_epochs: int = EPOCHS
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be attacked with."""
+        if self.shadow_models < _LEAST_SHADOWS:
+            raise ValueError(f"an attack needs at least {_LEAST_SHADOWS} shadow models, not {self.shadow_models}")
+        if self.shadow_records is not None and self.shadow_records < 1:
+            raise ValueError(f"a shadow model needs at least one record, not {self.shadow_records}")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Everything that came of an attack.
+
+    decided: members and others that were decided about. releases: answers that a decision saw at most. accounts:
+    `GET /budget` of every key, after the attack. exhausted: whose budgets ran out.
+    """
+
+    model: Mapping[str, Any]
+    choices: Choices
+    plan: QueryPlan
+    verdict: Verdict
+    difference: Difference
+    decided: tuple[int, int]
+    releases: int
+    exhausted: tuple[str, ...]
+    replays: Replays
+    accounts: tuple[Mapping[str, Any], ...]
+    shadow_records: int
+
+    @property
+    def convicted(self) -> bool:
+        """Whether the lower bound exceeds the claim, or noise can be averaged away at no cost."""
+        return self.verdict.convicted or self.replays.averaging_is_free
+
+
+@dataclass(eq=False)
+class Attack:
+    """An attack on the endpoint behind one or more keys. train: how shadow models are trained."""
+
+    endpoints: Sequence[Endpoint]
+    candidates: Candidates
+    choices: Choices = field(default_factory=Choices)
+    journal: Path | None = None
+    train: TrainShadows = train_here
+    progress: Progress = lambda _, __: None
+    on_plan: Callable[[QueryPlan], None] = lambda _: None
+
+    def run(self) -> Outcome:
+        """Attack. Running out of budget is part of the outcome.
+
+        Raises EndpointError where the endpoint fails, and ValueError for records that do not fit the model or are too
+        few for the confidence.
+        """
+        choices = self.choices
+        model = _one_model(self.endpoints)
+        self.candidates.check(model)
+        self.progress("comparing members with non-members", 0.0)
+        told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
+        journal = Journal(self.journal, model)
+        plan = planned(
+            self.candidates.members,
+            self.candidates.others,
+            [endpoint.budget() for endpoint in self.endpoints],
+            copies=choices.copies,
+            confidence=choices.confidence,
+            seed=choices.seed,
+            most=choices.most,
+            answered=len(journal) // len(self.endpoints),
+        )
+        self.on_plan(plan)
+        records, member = _in_turn(self.candidates, plan)
+        answered = self._ask(plan, records, journal, model)
+        usable, releases = _usable(answered, len(records), choices.copies)
+        _check_enough(member[usable], choices.confidence, answered.exhausted)
+        first = int(np.flatnonzero(usable)[0])
+        replays = ask_again(self.endpoints[0], records.X[first], answered.answers[0, first * choices.copies])
+        records, member = records[usable], member[usable]
+        answers = signals.averaged(_by_candidate(answered, choices.copies)[:, usable])
+        shadowed = self._shadowed(records, model, releases)
+        scores = scores_of(
+            answers, records.y, member, shadowed, choices.seed, epochs=choices.attack_epochs, progress=self.progress
+        )
+        accounts = tuple(endpoint.budget() for endpoint in self.endpoints)
+        decision = _decision_claim(model, accounts, releases)
+        return Outcome(
+            model,
+            choices,
+            plan,
+            verdict(scores, decision, claim_of_accounts(accounts), choices.confidence),
+            told_apart,
+            (int(member.sum()), int((~member).sum())),
+            releases,
+            answered.exhausted,
+            replays,
+            accounts,
+            shadowed.records,
+        )
+
+    def _ask(self, plan: QueryPlan, records: Labelled, journal: Journal, model: Mapping[str, Any]) -> Answered:
+        rows = near_copies(records.X, plan.copies, model, self.choices.seed)
+        total, done = len(rows) * len(self.endpoints), 0
+
+        def on_rows(count: int) -> None:
+            nonlocal done
+            done += count
+            self.progress(f"asking, {done} of {total} rows", done / total)
+
+        return ask(self.endpoints, rows, journal, on_rows=on_rows)
+
+    def _shadowed(self, records: Labelled, model: Mapping[str, Any], releases: int) -> Shadowed:
+        """Train shadow models on draws from all candidates and the population; the first rows are `records`."""
+        choices = self.choices
+        more = self.candidates.population
+        everyone = records if more is None else records + more
+        members = len(self.candidates.members) if choices.shadow_records is None else choices.shadow_records
+        count = members if choices.shadow_records is not None else min(members, len(everyone) // 2)
+        mimicry = mimicry_of(model, count, epochs=choices.shadow_epochs)
+        inputs = mimicry.inputs(everyone.X)
+        draws = Draws(choices.shadow_models, count, choices.seed)
+        what = f"training {choices.shadow_models} shadow models of {count} records"
+        trained = self.train(Pool(inputs, everyone.y), mimicry.recipe, draws, lambda share: self.progress(what, share))
+        return _answering(trained, mimicry, inputs, everyone, releases, choices.seed, count)
+
+
+def _answering(
+    trained: ShadowModels,
+    mimicry: Mimicry,
+    inputs: NDArray[np.float32],
+    everyone: Labelled,
+    releases: int,
+    seed: int,
+    count: int,
+) -> Shadowed:
+    answers = mimicry.answers(trained.logits, inputs, seed, releases)
+    return Shadowed(answers, everyone.y, trained.members, trained.held_out, count)
+
+
+def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:
+    if not endpoints:
+        raise ValueError("an attack needs at least one key")
+    models = [endpoint.model() for endpoint in endpoints]
+    if any(model.get("model_id") != models[0].get("model_id") for model in models):
+        raise EndpointError("the keys are of different models: pool keys of one service only")
+    return models[0]
+
+
+def _in_turn(candidates: Candidates, plan: QueryPlan) -> tuple[Labelled, Mask]:
+    """A member, another, a member, ...: whenever the budget runs out, as many of both were asked about."""
+    members, others = candidates.members[plan.members], candidates.others[plan.others]
+    turn = np.arange(2 * plan.of_each).reshape(2, -1).T.reshape(-1)
+    return (members + others)[turn], turn < plan.of_each
+
+
+def _by_candidate(answered: Answered, copies: int) -> Floats:
+    """All answers about each candidate: (keys * copies, n, C), NaN where one is missing."""
+    keys, rows, classes = answered.answers.shape
+    by_copy = answered.answers.reshape(keys, rows // copies, copies, classes).transpose(0, 2, 1, 3)
+    return by_copy.reshape(keys * copies, rows // copies, classes)
+
+
+def _usable(answered: Answered, candidates: int, copies: int) -> tuple[Mask, int]:
+    """Which candidates were answered about by the first key at all, and the most answers about one of them."""
+    there = ~np.isnan(_by_candidate(answered, copies)[:, :, 0])
+    assert there.shape[1] == candidates
+    return there[0], int(there[:, there[0]].sum(axis=0).max(initial=0))
+
+
+def _check_enough(member: Mask, confidence: float, exhausted: tuple[str, ...]) -> None:
+    of_each = int(min(member.sum(), (~member).sum()))
+    if of_each < 1 or largest_epsilon(of_each, confidence) <= 0:
+        why = f" before the budget ran out ({', '.join(exhausted)})" if exhausted else ""
+        raise ValueError(
+            f"too few samples for {confidence:.0%} confidence: {of_each} members and as many non-members were answered"
+            f"{why}"
+        )
+
+
+def _decision_claim(model: Mapping[str, Any], accounts: Sequence[Mapping[str, Any]], releases: int) -> Claim:
+    """What one decision saw: its own releases; all that the keys hold, where answers come from one release."""
+    price = model.get("price_per_row")
+    cost = Cost.parse(str(price["losses"])) if price else Cost()
+    if not cost.losses:
+        return claim_of_accounts(accounts)
+    return claim_of_releases(cost, releases, float(accounts[0]["delta"]))

@@ -1,0 +1,212 @@
+"""Whom the attack decides about: records that were trained on, and others of the same distribution that were not.
+
+Reads the owner's files by what the model's public certificate says of its features and classes, and checks that members
+and others cannot be told apart by the records alone (Erlingsson et al. 2019, Section 5.4): where they can, an attack's
+success says nothing about the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.stats
+from numpy.typing import NDArray
+
+from training.data.csv_file import read_csv
+from training.data.digits import load_digits
+from training.data.npz_file import read_npz
+from training.data.records import Records
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+SUSPICIOUS = 0.001
+"""The warning is a false alarm with at most this probability."""
+
+_FEWEST_TO_COMPARE = 20
+_MOST_TO_COMPARE = 4000
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Records with their labels. X: (n, d) float64, in the model's own units and order; y: (n,)."""
+
+    X: Floats
+    y: Labels
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit."""
+        if self.X.ndim != 2 or self.y.shape != (len(self.X),) or len(self.y) == 0:
+            raise ValueError(f"records {self.X.shape} do not fit labels {self.y.shape}")
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.y)
+
+    def __getitem__(self, rows: Any) -> "Labelled":
+        """Return some of them."""
+        return Labelled(self.X[rows], self.y[rows])
+
+    def __add__(self, other: "Labelled") -> "Labelled":
+        """Return both, these first."""
+        return Labelled(np.concatenate([self.X, other.X]), np.concatenate([self.y, other.y]))
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Members, others, and more data of the same distribution of which the attacker knows nothing, if any."""
+
+    members: Labelled
+    others: Labelled
+    population: Labelled | None = None
+
+    def check(self, model: Mapping[str, Any]) -> None:
+        """Raise ValueError where the records are not what the model takes."""
+        for what, records in (("members", self.members), ("non-members", self.others), ("population", self.population)):
+            if records is not None:
+                _check_fit(what, records, model)
+
+
+def read_labelled(path: Path, model: Mapping[str, Any], *, label: str, ignore: Sequence[str] = ()) -> Labelled:
+    """Read records from a CSV file, or an NPZ file written FILE.npz or FILE.npz:ARRAY, by the model's declaration.
+
+    ARRAY names booleans that pick rows. label, ignore: CSV columns. Raises DataError, and ValueError where the columns
+    are not the model's.
+    """
+    names, classes = list(model["feature_names"]), list(model["classes"])
+    feature_map = model["feature_map"]
+    limits = list(zip(feature_map["lower"], feature_map["upper"], strict=True))
+    file, _, where = str(path).partition(".npz:")
+    if where or path.suffix == ".npz":
+        target = Path(f"{file}.npz") if where else path
+        bounds = [f"x{index}={low!r}:{high!r}" for index, (low, high) in enumerate(limits)]
+        return _as_labelled(_read_npz(target, classes, bounds, where or None, len(names)))
+    if path.suffix.lower() != ".csv":
+        raise ValueError(f"records are read from a .csv or an .npz file, not {str(path)!r}")
+    bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
+    records = read_csv(path, label=label, classes=classes, bounds=bounds, ignore=ignore)
+    found = list(records.declaration.feature_names)
+    if sorted(found) != sorted(names):
+        raise ValueError(f"{path.name} has the features {_shown(found)}, and the model takes {_shown(names)}")
+    return Labelled(records.X[:, [found.index(name) for name in names]], records.y)
+
+
+def digits() -> Candidates:
+    """The records of `dpserve train --data digits`, and those that it holds out."""
+    split = load_digits()
+    return Candidates(_as_labelled(split.train), Labelled(split.held_out_rows, split.held_out_labels))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How well members and others are told apart by the records alone, without the model.
+
+    p_value: of "not at all", corrected for the tests made. accuracy: of a classifier on records it was not fitted to;
+    1/2 is guessing. duplicates: others that equal a member.
+    """
+
+    p_value: float
+    accuracy: float
+    duplicates: int
+
+    def warnings(self) -> tuple[str, ...]:
+        """What the reader of a result must know."""
+        found = []
+        if self.p_value < SUSPICIOUS:
+            found.append(
+                f"members and non-members differ by themselves (a classifier that sees no answers tells them apart: "
+                f"accuracy {self.accuracy:.3f}, p = {self.p_value:.2g}): draw both from one distribution at random, or "
+                "the attack measures that difference"
+            )
+        if self.duplicates:
+            found.append(f"{self.duplicates} non-members are equal to a member: for them there is no right answer")
+        return tuple(found)
+
+
+def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference:
+    """Compare the two by their labels and by a classifier (a two-sample test, Lopez-Paz and Oquab 2017).
+
+    Equal numbers of both are split in halves; what tells them apart is fitted to one and counted on the other, so that
+    under no difference the count is binomial and the p-value valid. With fewer than 20 of each p is 1.
+    """
+    duplicates = len(
+        {(row.tobytes(), int(y)) for row, y in zip(members.X, members.y, strict=True)}
+        & {(row.tobytes(), int(y)) for row, y in zip(others.X, others.y, strict=True)}
+    )
+    size = min(len(members), len(others), _MOST_TO_COMPARE) // 2 * 2
+    if size < _FEWEST_TO_COMPARE:
+        return Difference(1.0, 0.5, duplicates)
+    generator = np.random.default_rng(seed)
+    some, rest = (part[generator.permutation(len(part))[:size]] for part in (members, others))
+    accuracies, p_values = zip(*(_told_apart(some, rest, classifier) for classifier in _classifiers(seed)), strict=True)
+    smallest = min(*p_values, _labels_differ(members.y, others.y))
+    return Difference(min(1.0, smallest * (len(p_values) + 1)), max(accuracies), duplicates)
+
+
+def _classifiers(seed: int) -> tuple[Any, ...]:
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    forest = RandomForestClassifier(n_estimators=50, min_samples_leaf=5, random_state=seed)
+    return make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=500)), forest
+
+
+def _told_apart(members: Labelled, others: Labelled, classifier: Any) -> tuple[float, float]:
+    half = len(members) // 2
+    features = [
+        np.column_stack([part.X, np.eye(int(max(members.y.max(), others.y.max())) + 1)[part.y]])
+        for part in (members, others)
+    ]
+    fit = np.concatenate([part[:half] for part in features])
+    count = np.concatenate([part[half:] for part in features])
+    truth = np.repeat([True, False], half)
+    classifier.fit(fit, truth)
+    right = int((classifier.predict(count) == truth).sum())
+    p_value = scipy.stats.binomtest(right, len(truth), 0.5, alternative="greater").pvalue
+    return right / len(truth), float(p_value)
+
+
+def _labels_differ(members: Labels, others: Labels) -> float:
+    classes = int(max(members.max(), others.max())) + 1
+    table = np.stack([np.bincount(members, minlength=classes), np.bincount(others, minlength=classes)])
+    table = table[:, table.sum(axis=0) >= 10]
+    if table.shape[1] < 2:
+        return 1.0
+    return float(scipy.stats.chi2_contingency(table).pvalue)
+
+
+def _read_npz(path: Path, classes: list[str], bounds: list[str], where: str | None, features: int) -> Records:
+    with np.load(path, allow_pickle=False) as archive:
+        width = int(np.prod(archive["X"].shape[1:])) if "X" in archive.files else features
+    if width != features:
+        raise ValueError(f"{path.name} has rows of {width} values, and the model takes {features}")
+    return read_npz(path, classes=classes, bounds=bounds, where=where)
+
+
+def _as_labelled(records: Records) -> Labelled:
+    return Labelled(records.X, records.y)
+
+
+def _check_fit(what: str, records: Labelled, model: Mapping[str, Any]) -> None:
+    features, classes = len(model["feature_names"]), len(model["classes"])
+    if records.X.shape[1] != features:
+        raise ValueError(f"the {what} have rows of {records.X.shape[1]} values, and the model takes {features}")
+    if int(records.y.min()) < 0 or int(records.y.max()) >= classes:
+        raise ValueError(f"the {what} have a label outside the model's {classes} classes")
+    lower, upper = (np.asarray(model["feature_map"][end]) for end in ("lower", "upper"))
+    outside = ~((lower <= records.X) & (upper >= records.X))
+    if outside.any():
+        row, column = (int(place) for place in np.argwhere(outside)[0])
+        raise ValueError(
+            f"the {what}, row {row}, column {column}: {records.X[row, column]:g} is not within the model's bounds "
+            f"{lower[column]:g} to {upper[column]:g}"
+        )
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")

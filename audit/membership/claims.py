@@ -1,0 +1,115 @@
+"""What is claimed of the answers that an attack used, in the terms of the experiment that the attack makes.
+
+A budget is about adding or removing one record. The experiment is not: members and others are compared on one model.
+Where a member was asked about, the model has that record, and where another was, the model has some other record in its
+place. That is one record removed and one added, two steps:
+
+- mu-GDP gives 2 mu (Dong, Roth and Su 2022, Theorem 2.14), rho-zCDP gives 4 rho (Bun and Steinke 2016, Proposition
+  27), epsilon gives 2 epsilon.
+- The average over records that might be in its place changes nothing, because trade-off functions bound mixtures too.
+
+The bounds for two steps hold for the experiment whatever the data. Those for one step are what the service states;
+an attack that exceeds them, and not the others, has refuted nothing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import conversions, identifiability, tradeoff
+from accounting.losses import ClaimedLoss, Cost, GaussianLoss, PrivacyLoss
+
+Floats = NDArray[np.float64]
+
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A composition of releases as what it is claimed to be. delta: at which its epsilon is stated.
+
+    rho, pure: zCDP rho and pure epsilon, infinite where there is none; gaussian: whether the exact Gaussian curve with
+    mu^2 = 2 rho describes it; slack: a probability with which nothing is claimed.
+    """
+
+    rho: float
+    pure: float
+    gaussian: bool
+    delta: float
+    proven: bool
+    slack: float = 0.0
+
+    def epsilon(self, steps: int = 1) -> float:
+        """The least epsilon at delta that is claimed for so many records added or removed."""
+        if self.rho == 0:
+            return 0.0
+        return min(self.pure * steps, self._converted(steps))
+
+    def advantage(self, steps: int = 1) -> float:
+        """What TPR - FPR does not exceed, for so many records added or removed."""
+        if self.rho == 0:
+            return min(1.0, self.slack)
+        if self.gaussian:
+            found = identifiability.gaussian_advantage(self._mu(steps))
+        else:
+            found = identifiability.zcdp_advantage(min(steps**2 * self.rho, conversions.LARGEST_RHO))
+        if math.isfinite(self.pure):
+            found = min(found, identifiability.advantage(steps * self.pure))
+        return min(1.0, found + self.slack)
+
+    def power(self, false_positive_rates: Floats, steps: int = 1) -> Floats:
+        """What the true positive rate does not exceed at each false positive rate."""
+        if self.rho == 0:
+            return np.minimum(1.0, false_positive_rates + self.slack)
+        if self.gaussian:
+            least = tradeoff.gaussian(self._mu(steps), false_positive_rates)
+        else:
+            least = tradeoff.zcdp(min(steps**2 * self.rho, conversions.LARGEST_RHO), false_positive_rates)
+        if math.isfinite(self.pure):
+            epsilon = min(steps * self.pure, conversions.LARGEST_EPSILON)
+            least = np.maximum(least, tradeoff.epsilon_delta(epsilon, 0.0, false_positive_rates))
+        return np.minimum(1.0, 1 - least + self.slack)
+
+    def _mu(self, steps: int) -> float:
+        return min(steps * conversions.mu_of_rho(self.rho), conversions.LARGEST_MU)
+
+    def _converted(self, steps: int) -> float:
+        left = self.delta - self.slack
+        if left <= 0:
+            return math.inf
+        if self.gaussian:
+            return conversions.gaussian_epsilon(self._mu(steps), left)
+        return conversions.zcdp_epsilon(min(steps**2 * self.rho, conversions.LARGEST_RHO), left)
+
+
+def claim_of_releases(cost: Cost, releases: int, delta: float) -> Claim:
+    """The claim for so many releases at one cost: what one decision of an attack has seen."""
+    losses = [_claimed(loss) for loss in cost.losses]
+    rho = float(sum((loss.rho for loss in losses), start=0 * cost.rho) * releases)
+    return Claim(
+        rho=math.nextafter(rho, math.inf) if rho else 0.0,
+        pure=releases * math.fsum(loss.pure_epsilon for loss in losses),
+        gaussian=all(isinstance(loss, GaussianLoss) for loss in losses),
+        delta=delta,
+        proven=cost.is_proven,
+    )
+
+
+def claim_of_accounts(accounts: Sequence[Mapping[str, Any]]) -> Claim:
+    """The claim for everything that these keys ever spent, from their `GET /budget`; delta is the first's."""
+    rho = math.fsum(account["spent"]["rho"] for account in accounts)
+    return Claim(
+        rho=math.nextafter(rho, math.inf) if rho else 0.0,
+        pure=math.inf,
+        gaussian=all(account["accepts"] == "gaussian" for account in accounts),
+        delta=float(accounts[0]["delta"]),
+        proven=all(account["status"] == "proven" for account in accounts),
+    )
+
+
+def _claimed(loss: PrivacyLoss) -> PrivacyLoss:
+    return loss.claim if isinstance(loss, ClaimedLoss) else loss

@@ -1,0 +1,45 @@
+"""Shadow models on a Ray cluster, where one machine is too small: every worker trains a share of the same draws.
+
+A model's records and first weights follow from the seed and the model's number, so that the cluster's models are those
+that one machine would train, up to the rounding of sums.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from operator import add
+from typing import Any
+
+from audit.membership.shadow_models import Draws, Pool, ShadowModels, ShadowRecipe, train_shadow_models
+from training.extras import extra
+
+
+def train_on_ray(address: str) -> Callable[[Pool, ShadowRecipe, Draws, Callable[[float], None]], ShadowModels]:
+    """Return a trainer on the cluster at this address, one share of the models for each of its processors.
+
+    address: as Ray takes it, "auto" or host:port; "local" starts one on this machine. Raises MissingExtra without Ray
+    and ConnectionError where no cluster answers.
+    """
+    with extra("ray", "a Ray cluster"):
+        import ray  # type: ignore[import-not-found,unused-ignore]
+
+    def train(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: Callable[[float], None]) -> ShadowModels:
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
+        shared = ray.put((pool.X, pool.y))
+        remote = ray.remote(num_cpus=1)(_share)
+        parts = draws.shares(max(1, int(ray.cluster_resources().get("CPU", 1))))
+        waiting = [remote.remote(shared, recipe, part) for part in parts]
+        place = {reference: index for index, reference in enumerate(waiting)}
+        done: list[Any] = [None] * len(parts)
+        while waiting:
+            (ready, *_), waiting = ray.wait(waiting)
+            done[place[ready]] = ray.get(ready)
+            on_share(sum(one is not None for one in done) / len(parts))
+        return reduce(add, (ShadowModels(*one) for one in done))
+
+    return train
+
+
+def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Any]:
+    trained = train_shadow_models(Pool(*shared), recipe, draws)
+    return trained.members, trained.held_out, trained.logits

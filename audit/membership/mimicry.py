@@ -1,0 +1,125 @@
+"""How an attacker builds shadow models of a target: from the public part of its certificate, and nothing else.
+
+Shadow models are of the target's kind and answer through its mechanism at its price, so that what is learnt from them
+is what the target's noise leaves to be learnt.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss
+from audit.membership.shadow_heads import HeadRecipe
+from audit.membership.shadow_models import NetworkRecipe, ShadowRecipe
+from mechanisms.gaussian import Gaussian
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+from mechanisms.mechanism import Mechanism
+from mechanisms.published import Published, softmax
+from mechanisms.selected_neuron import SelectedNeuron
+from training.feature_maps import AnyFeatureMap
+from training.published.batched import Recipe
+from training.published.bounds import Topology, claimed_sensitivities
+from training.reproduction.seeded import SeededRandomness
+
+Floats = NDArray[np.float64]
+
+_DEFAULT_STRENGTH = 1.0
+_FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
+_LARGEST_BLOCK = 200_000
+
+
+@dataclass(frozen=True, eq=False)
+class Mimicry:
+    """What shadow models of one target are: their recipe, their inputs, and the noise of their answers."""
+
+    model: Mapping[str, Any]
+    recipe: ShadowRecipe
+    mechanism: Mechanism | None
+    sensitivity_per_norm: float | None
+    neuron_sensitivity: float | None
+
+    def inputs(self, X: Floats) -> NDArray[np.float32]:
+        """The inputs (n, d') of the shadow models for rows (n, d)."""
+        if isinstance(self.recipe, HeadRecipe):
+            feature_map = _FEATURE_MAPS.validate_python(self.model["feature_map"])
+            return feature_map(X, feature_map.public_tensors()).astype(np.float32)
+        lower, upper = (np.asarray(self.model["feature_map"][end]) for end in ("lower", "upper"))
+        scaled: NDArray[np.float32] = ((np.clip(X, lower, upper) - lower) / (upper - lower)).astype(np.float32)
+        return scaled
+
+    def answers(self, logits: Floats, inputs: NDArray[np.float32], seed: int, copies: int = 1) -> Floats:
+        """What shadow models with these logits (k, n, C) answer to rows with these inputs: (k, n, C).
+
+        copies: the answer is an average over so many. Noise is as much smaller as an average of logits makes it, which
+        is exact for Gaussian noise and a stand-in for the others.
+        """
+        k, n, classes = logits.shape
+        flat = np.ascontiguousarray(logits.reshape(k * n, classes))
+        if self.mechanism is None:
+            return softmax(flat).reshape(k, n, classes)
+        sensitivity = np.tile(self._sensitivity(inputs), k) / np.sqrt(copies)
+        randomness = SeededRandomness(seed, ("shadow answers",))
+        parts = [
+            self.mechanism.release(
+                flat[start : start + _LARGEST_BLOCK], sensitivity[start : start + _LARGEST_BLOCK], randomness
+            )
+            for start in range(0, len(flat), _LARGEST_BLOCK)
+        ]
+        return np.concatenate(parts).reshape(k, n, classes)
+
+    def _sensitivity(self, inputs: NDArray[np.float32]) -> Floats:
+        if self.sensitivity_per_norm is not None:
+            norms: Floats = np.linalg.norm(inputs.astype(np.float64), axis=1)
+            return self.sensitivity_per_norm * np.maximum(norms, 1e-12)
+        assert self.neuron_sensitivity is not None
+        return np.full(len(inputs), self.neuron_sensitivity)
+
+
+def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = None) -> Mimicry:
+    """Return how to build shadow models with so many records each. model: as `GET /models/NAME` returns it.
+
+    A network is mimicked by networks of its own topology and loss, anything else with public features by linear heads.
+    A released model, whose answers carry no noise of their own, is mimicked without noise. epochs: of networks, if not
+    the published ones.
+    """
+    classes = len(model["classes"])
+    cost = Cost.parse(str(model["price_per_row"]["losses"])) if model.get("price_per_row") else Cost()
+    if "hidden" in model and "activation" in model:
+        recipe, neuron = _network(model, records, epochs)
+        mechanism = mechanism_of(str(model["mechanism"]), cost, classes) if cost.losses else None
+        return Mimicry(model, recipe, mechanism, None, neuron)
+    head = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)))
+    per_norm = model.get("logit_sensitivity_per_norm")
+    mechanism = mechanism_of(str(model["mechanism"]), cost, classes) if cost.losses and per_norm is not None else None
+    return Mimicry(model, head, mechanism, None if per_norm is None else float(per_norm), None)
+
+
+def mechanism_of(name: str, cost: Cost, classes: int) -> Mechanism | None:
+    """Return the mechanism with this name and cost of one row; None for one that is not known here."""
+    losses = cost.losses
+    match name, losses:
+        case Gaussian.name, (GaussianLoss(mu),):
+            return Gaussian(1 / mu)
+        case Laplace.name, (LaplaceLoss(epsilon),):
+            return Laplace(epsilon)
+        case Label.name, (BoundedRangeLoss(epsilon),):
+            return Label(epsilon)
+        case SelectedNeuron.name, (BoundedRangeLoss(epsilon), noise) if isinstance(noise, GaussianLoss | LaplaceLoss):
+            return SelectedNeuron(epsilon, noise)
+        case Published.name, (ClaimedLoss() as loss,):
+            return Published(classes, loss.parameters[0], "gaussian" if "gaussian" in loss.kind else "laplace")
+    return None
+
+
+def _network(model: Mapping[str, Any], records: int, epochs: int | None) -> tuple[NetworkRecipe, float]:
+    topology = Topology(len(model["feature_names"]), tuple(model["hidden"]), len(model["classes"]))
+    regulariser = float(model["l2_regulariser"])
+    chosen = {} if epochs is None else {"epochs": epochs}
+    recipe = Recipe(topology, model["objective"], l2_regulariser=regulariser, activation=model["activation"], **chosen)
+    claimed = claimed_sensitivities(topology, records, l2_regulariser=regulariser)
+    return NetworkRecipe(recipe, float(model["alpha"])), claimed.neuron

@@ -1,0 +1,138 @@
+"""What a budget affords, before a single row is asked: how many candidates, and how much can be shown with them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.estimators import Errors, epsilon_delta_of_errors
+from audit.membership.candidates import Labelled
+
+Rows = NDArray[np.int64]
+
+SELECTION_SHARE = 0.25
+"""The share of the candidates that thresholds are chosen by, and nothing is counted on."""
+
+
+@dataclass(frozen=True, eq=False)
+class QueryPlan:
+    """Which candidates are asked about, and what that allows.
+
+    members, others: rows of the candidates, equally many, in a random order. copies: rows sent for each candidate and
+    key. keys: how many keys ask. left: rows that the poorest key can still pay for; None where answers cost nothing.
+    """
+
+    members: Rows
+    others: Rows
+    offered: tuple[int, int]
+    copies: int
+    keys: int
+    left: int | None
+    confidence: float
+
+    @property
+    def of_each(self) -> int:
+        """How many members, and as many others, are asked about."""
+        return len(self.members)
+
+    @property
+    def queries(self) -> int:
+        """Rows that every key is asked for."""
+        return 2 * self.of_each * self.copies
+
+    @property
+    def half_width(self) -> float:
+        """About how far TPR - FPR may be off at the confidence, for an attack that is hardly better than guessing."""
+        return half_width(self.of_each, self.confidence)
+
+    @property
+    def largest_epsilon(self) -> float:
+        """The lower bound of epsilon that an attack would reach that is always right."""
+        return largest_epsilon(self.of_each, self.confidence)
+
+    def sentences(self) -> tuple[str, ...]:
+        """The plan in words."""
+        paid = "answers cost nothing more" if self.left is None else f"the budget pays for {self.left} rows"
+        first = (
+            f"{paid}{' of each key' if self.keys > 1 else ''}; asking about {self.of_each} of {self.offered[0]} "
+            f"members and {self.of_each} of {self.offered[1]} non-members"
+            + (f", {self.copies} rows each" if self.copies > 1 else "")
+            + (f", through {self.keys} keys" if self.keys > 1 else "")
+        )
+        second = (
+            f"at {self.confidence:.0%} confidence TPR - FPR will be known to about +-{self.half_width:.3f}, and no "
+            f"lower bound of epsilon can exceed {self.largest_epsilon:.2f}"
+        )
+        return first, second
+
+
+def planned(
+    members: Labelled,
+    others: Labelled,
+    budgets: Sequence[Mapping[str, Any]],
+    *,
+    copies: int,
+    confidence: float,
+    seed: int,
+    most: int | None = None,
+    answered: int = 0,
+) -> QueryPlan:
+    """Return the plan that fits the poorest key.
+
+    most: at most so many candidates of each kind. answered: rows for which every key has its answer already.
+
+    Raises ValueError where even an attack that is always right could show nothing at this confidence.
+    """
+    if copies < 1:
+        raise ValueError(f"every candidate is asked about at least once, not {copies} times")
+    if not 0.5 <= confidence < 1:
+        raise ValueError(f"the confidence must lie from 0.5 to below 1, not be {confidence}")
+    known = [int(budget["queries_left"]) + answered for budget in budgets if budget["queries_left"] is not None]
+    left = min(known) if known else None
+    offered = min(len(members), len(others), most if most is not None else len(members))
+    affordable = offered if left is None else left // (2 * copies)
+    size = min(offered, affordable)
+    if size < 1 or largest_epsilon(size, confidence) <= 0:
+        needed = fewest(confidence)
+        why = f"there are {offered} of each" if offered <= affordable else f"the budget pays for {affordable} of each"
+        raise ValueError(
+            f"too few samples: at {confidence:.0%} confidence even an attack that is always right shows nothing with "
+            f"fewer than {needed} members and {needed} non-members, and {why}"
+        )
+    generator = np.random.default_rng(seed)
+    return QueryPlan(
+        generator.permutation(len(members))[:size],
+        generator.permutation(len(others))[:size],
+        (len(members), len(others)),
+        copies,
+        len(budgets),
+        left,
+        confidence,
+    )
+
+
+def half_width(of_each: int, confidence: float) -> float:
+    """The half-width of a normal interval for the difference of two rates near 1/2, on what thresholds do not use."""
+    counted = max(1, of_each - round(SELECTION_SHARE * of_each))
+    return min(1.0, NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(0.5 / counted))
+
+
+def largest_epsilon(of_each: int, confidence: float) -> float:
+    """The lower bound of epsilon, at delta 0, of an attack without errors."""
+    chosen = round(SELECTION_SHARE * of_each)
+    counted = of_each - chosen
+    if chosen < 1 or counted < 1:
+        return 0.0
+    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence, 0.0)
+
+
+def fewest(confidence: float) -> int:
+    """The least number of candidates of each kind with which anything can be shown."""
+    of_each = 2
+    while largest_epsilon(of_each, confidence) <= 0:
+        of_each += 1
+    return of_each

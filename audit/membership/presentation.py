@@ -1,0 +1,264 @@
+"""The report of an attack: a verdict in one sentence, every attack in one table, the ROC with the claim's curve."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audit.membership.attack import Outcome
+from audit.membership.claims import STEPS, Claim
+from audit.membership.verdict import LOW_RATES, Found
+from audit.reports import Picture, Report, Table, interval, number, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LOWEST_DRAWN = 1e-4
+_DRAWN_ATTACKS = 5
+
+
+def report(outcome: Outcome, *, draw: bool = True) -> Report:
+    """Return the page. draw: with the picture, for which matplotlib is needed."""
+    return Report(
+        title=f"membership-inference attack on {outcome.model['name']} ({served_as(outcome.model)})",
+        verdict=sentence(outcome),
+        convicted=outcome.convicted,
+        content=content(outcome),
+        tables=(_attacks(outcome), _claims(outcome), _spending(outcome)),
+        pictures=(roc(outcome),) if draw else (),
+        warnings=outcome.difference.warnings() + _more_warnings(outcome),
+        notes=_notes(outcome),
+    )
+
+
+def served_as(model: Mapping[str, Any]) -> str:
+    """The mechanism and its price in words."""
+    price = model.get("price_per_row") or {}
+    losses = price.get("losses") or "nothing a row"
+    return f"{model.get('mechanism', 'one release')}, {model.get('mechanism_status', 'proven')}, at {losses}"
+
+
+def sentence(outcome: Outcome) -> str:
+    """The verdict."""
+    judged, best = outcome.verdict, outcome.verdict.best
+    if outcome.replays.averaging_is_free:
+        return (
+            f"CONVICTED: one row asked about {outcome.replays.times} times got {outcome.replays.answers} different "
+            "answers at no cost, so that its noise can be averaged away"
+        )
+    found = (
+        f"the best attack ({best.attack}) has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} and "
+        f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} confidence"
+    )
+    claimed = (
+        f"the {'proven' if judged.decision.proven else 'claimed, unproven'} epsilon for it is "
+        f"{number(judged.claimed_epsilon)} at delta = {judged.decision.delta:g}"
+    )
+    return f"CONVICTED: {found}, but {claimed}" if judged.convicted else f"not convicted: {found}; {claimed}"
+
+
+def content(outcome: Outcome) -> dict[str, Any]:
+    """Everything, for JSON."""
+    judged, plan = outcome.verdict, outcome.plan
+    return {
+        "model": {
+            name: outcome.model.get(name)
+            for name in ("name", "model_id", "status", "mechanism", "mechanism_status", "price_per_row")
+        },
+        "confidence": judged.confidence,
+        "seed": outcome.choices.seed,
+        "plan": {
+            "of_each": plan.of_each,
+            "offered": plan.offered,
+            "rows_for_each_candidate": plan.copies,
+            "keys": plan.keys,
+            "rows_affordable": plan.left,
+            "half_width": plan.half_width,
+            "largest_epsilon": plan.largest_epsilon,
+        },
+        "decided": {"members": outcome.decided[0], "non_members": outcome.decided[1]},
+        "answers_seen_by_a_decision": outcome.releases,
+        "exhausted": outcome.exhausted,
+        "replays": outcome.replays,
+        "shadow_models": {"count": outcome.choices.shadow_models, "records": outcome.shadow_records},
+        "same_distribution": outcome.difference,
+        "attacks": [_found(one) for one in judged.found],
+        "best": judged.best.attack,
+        "epsilon_lower_bound": judged.best.epsilon,
+        "claim": {
+            "delta": judged.decision.delta,
+            "of_one_decision": _claim(judged.decision),
+            "of_everything_spent": _claim(judged.total),
+            "advantage_bound_stated_by_the_service": [
+                account["membership_advantage_bound"]["now"] for account in outcome.accounts
+            ],
+        },
+        "spent": [account["spent"] for account in outcome.accounts],
+    }
+
+
+def roc(outcome: Outcome) -> Picture:
+    """The ROC of the best attacks, linear and log-log, under the curve that the claim does not let them cross."""
+
+    def draw(figure: "Figure") -> None:
+        linear, logarithmic = figure.subplots(1, 2)
+        _draw(linear, outcome, np.linspace(0, 1, 513))
+        _draw(logarithmic, outcome, np.geomspace(_LOWEST_DRAWN, 1, 513))
+        logarithmic.set_xscale("log")
+        logarithmic.set_yscale("log")
+        logarithmic.set_xlim(_LOWEST_DRAWN, 1)
+        logarithmic.set_ylim(_LOWEST_DRAWN, 1.05)
+        linear.legend(fontsize="small", loc="lower right")
+
+    caption = (
+        f"{outcome.decided[0]} members and {outcome.decided[1]} non-members. The shaded side of the black curve is out "
+        "of reach if the claim holds, but for chance."
+    )
+    return picture(f"ROC of attacks on {outcome.model['name']}", caption, draw, inches=(11, 5))
+
+
+def _draw(axes: "Axes", outcome: Outcome, rates: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    judged = outcome.verdict
+    ranked = sorted(judged.found, key=lambda one: (one is judged.best, one.selection_advantage), reverse=True)
+    for one in ranked[:_DRAWN_ATTACKS]:
+        width = 2.0 if one is judged.best else 1.0
+        axes.plot(one.false_positive_curve, one.true_positive_curve, linewidth=width, label=one.attack)
+    axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")
+    bound = judged.decision.power(rates, STEPS)
+    status = "proven" if judged.decision.proven else "claimed"
+    axes.plot(rates, bound, color="black", linestyle="--", label=f"bound ({status})")
+    axes.fill_between(rates, bound, 1.05, color="black", alpha=0.06)
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("true positive rate")
+    axes.set_ylim(0, 1.05)
+    axes.grid(visible=True, alpha=0.3)
+
+
+def _attacks(outcome: Outcome) -> Table:
+    judged = outcome.verdict
+    low, lower = (f"TPR at {rate:.1%} FPR" for rate in reversed(LOW_RATES))
+    rows = tuple(
+        (
+            ("* " if one is judged.best else "") + one.attack,
+            f"{one.advantage:+.3f}",
+            interval(one.low, one.high),
+            f"{one.auc:.3f}",
+            number(one.true_positive_rates[1], 3),
+            number(one.true_positive_rates[0], 3),
+            number(one.precision, 3),
+            f"{one.epsilon:.3f}",
+        )
+        for one in judged.found
+    )
+    return Table(
+        f"attacks on {outcome.decided[0]} members and {outcome.decided[1]} non-members",
+        (
+            "attack",
+            "TPR - FPR",
+            f"{judged.confidence:.0%} interval",
+            "AUC",
+            low,
+            lower,
+            "precision",
+            "epsilon at least",
+        ),
+        rows,
+        note="* the one that counts, chosen where thresholds are. A dash: too few non-members to see such a rate.",
+    )
+
+
+def _claims(outcome: Outcome) -> Table:
+    judged = outcome.verdict
+    stated = [account["membership_advantage_bound"]["now"] for account in outcome.accounts]
+    return Table(
+        "what is claimed" if not judged.decision.proven else "what is proven",
+        (
+            "of",
+            "rho",
+            f"epsilon at {judged.decision.delta:g}",
+            "TPR - FPR at most",
+            "for replacing: epsilon",
+            "TPR - FPR",
+        ),
+        (
+            _claim_row(f"one decision ({outcome.releases} answers seen)", judged.decision),
+            _claim_row("everything these keys spent", judged.total),
+        ),
+        note=(
+            f"The service states TPR - FPR <= {', '.join(number(bound) for bound in stated)} for what was spent. It is "
+            "about adding or removing a record; the experiment replaces one, which is two steps."
+        ),
+    )
+
+
+def _claim_row(what: str, claim: Claim) -> tuple[str, ...]:
+    return (
+        what,
+        number(claim.rho),
+        _epsilon(claim.epsilon()),
+        number(claim.advantage()),
+        _epsilon(claim.epsilon(STEPS)),
+        number(claim.advantage(STEPS)),
+    )
+
+
+def _epsilon(value: float) -> str:
+    return number(value) if math.isfinite(value) else "none"
+
+
+def _spending(outcome: Outcome) -> Table:
+    rows = tuple(
+        (
+            str(place),
+            number(account["spent"]["rho"]),
+            number(account["spent"]["epsilon"]),
+            "-" if account["queries_left"] is None else str(account["queries_left"]),
+        )
+        for place, account in enumerate(outcome.accounts, start=1)
+    )
+    return Table("what the keys spent", ("key", "rho", "epsilon", "rows left"), rows)
+
+
+def _more_warnings(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(f"ran out of budget, and used what was answered ({one})" for one in outcome.exhausted)
+
+
+def _notes(outcome: Outcome) -> tuple[str, ...]:
+    replays = outcome.replays
+    return (
+        f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} records; "
+        f"seed {outcome.choices.seed}",
+        f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
+        f"charged rho = {number(replays.charged)}",
+        "the interval and the lower bound take candidates for independent draws",
+    )
+
+
+def _found(one: Found) -> dict[str, Any]:
+    return {
+        "attack": one.attack,
+        "advantage": one.advantage,
+        "interval": [one.low, one.high],
+        "true_positive_rate": one.true_positive_rate,
+        "false_positive_rate": one.false_positive_rate,
+        "auc": one.auc,
+        "tpr_at_low_fpr": {f"{rate:g}": value for rate, value in zip(LOW_RATES, one.true_positive_rates, strict=True)},
+        "precision": one.precision,
+        "epsilon_lower_bound": one.epsilon,
+        "threshold": one.threshold,
+        "threshold_from": "shadow models" if one.own_threshold else "candidates that are not counted",
+        "errors": one.errors,
+    }
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    return {
+        "status": "proven" if claim.proven else "unproven",
+        "rho": claim.rho,
+        "epsilon": claim.epsilon(),
+        "advantage_bound": claim.advantage(),
+        "epsilon_for_replacing": claim.epsilon(STEPS),
+        "advantage_bound_for_replacing": claim.advantage(STEPS),
+    }

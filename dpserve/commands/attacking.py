@@ -1,0 +1,191 @@
+"""`dpserve attack`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from training.extras import extra
+
+if TYPE_CHECKING:
+    from audit.endpoint import Endpoint
+    from audit.membership.attack import TrainShadows
+    from audit.membership.candidates import Candidates
+
+
+def attack(
+    target: Annotated[str, typer.Argument(help="The service's URL, http://host:port, or a bundle's folder.")],
+    data: Annotated[
+        str | None, typer.Option(help="'digits': its records as members, and those it holds out as non-members.")
+    ] = None,
+    members: Annotated[
+        Path | None, typer.Option(help="Records that were trained on: FILE.csv, FILE.npz or FILE.npz:ARRAY.")
+    ] = None,
+    non_members: Annotated[
+        Path | None, typer.Option(help="Records of the same distribution that were not trained on.")
+    ] = None,
+    population: Annotated[
+        Path | None, typer.Option(help="More records of the same distribution, for shadow models.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
+    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
+    key_file: Annotated[
+        list[Path] | None,
+        typer.Option(help="URL: a file with an API key. Repeat it, and the keys pool their answers."),
+    ] = None,
+    mechanism: Annotated[str, typer.Option(help="Bundle: how answers are made private.")] = "gaussian",
+    price: Annotated[str, typer.Option(help="Bundle: the price of one row, as for 'serve'.")] = "noise-multiplier:20",
+    keys: Annotated[int, typer.Option(min=1, help="Bundle: how many keys pool their answers.")] = 1,
+    rho: Annotated[float | None, typer.Option(help="Bundle: the budget of every key, as zCDP rho.")] = None,
+    lineage_rho: Annotated[float | None, typer.Option(help="Bundle: what all keys together may spend.")] = None,
+    delta: Annotated[float, typer.Option(help="Bundle: where the claimed epsilon is stated.")] = 1e-6,
+    copies: Annotated[
+        int, typer.Option(min=1, help="Rows asked about for each record: its own and near-copies, to average noise.")
+    ] = 1,
+    candidates: Annotated[
+        int | None, typer.Option(min=1, help="At most so many members, and as many non-members.")
+    ] = None,
+    shadow_models: Annotated[int, typer.Option(min=2, help="How many shadow models are trained.")] = 20,
+    shadow_records: Annotated[
+        int | None, typer.Option(min=1, help="Of each shadow model. [default: as many as there are members]")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of intervals and of the lower bound.")] = 0.95,
+    journal: Annotated[
+        Path | None, typer.Option(help="Where answers are kept, so that an interrupted attack goes on.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Train shadow models on this Ray cluster; needs extra ray.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Everything but the endpoint's noise follows from it.")] = 0,
+    png: Annotated[Path | None, typer.Option(help="Write the ROC, linear and log-log.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.")] = None,
+    machine: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
+
+    Needs the extra torch. The noise of a bundle's answers follows from --seed too.
+    """
+    with extra("torch", "training shadow models"):
+        import torch  # noqa: F401
+    from audit import reports
+    from audit.membership.attack import Attack, Choices
+    from audit.membership.presentation import report
+
+    choices = Choices(
+        shadow_models=shadow_models,
+        shadow_records=shadow_records,
+        confidence=confidence,
+        copies=copies,
+        most=candidates,
+        seed=seed,
+    )
+    with ExitStack() as opened:
+        if target.startswith(("http://", "https://")):
+            endpoints = _services(opened, target, key_file or [])
+        else:
+            endpoints = _bundles(
+                Path(target), mechanism, price, keys, rho=rho, lineage_rho=lineage_rho, delta=delta, seed=seed
+            )
+        found = _candidates(endpoints[0], data, members, non_members, population, label=label, ignore=ignore or [])
+        errors = Console(stderr=True)
+        with _progress(errors) as progress:
+            outcome = Attack(
+                endpoints,
+                found,
+                choices,
+                journal,
+                train=_trainer(ray),
+                progress=progress,
+                on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
+            ).run()
+    page = report(outcome, draw=png is not None or html is not None)
+    reports.write(page, html_file=html, png_file=png)
+    if machine:
+        typer.echo(reports.as_json(page))
+    else:
+        reports.print_text(page, Console())
+    raise typer.Exit(page.exit_status)
+
+
+def _services(opened: ExitStack, url: str, key_files: Sequence[Path]) -> "list[Endpoint]":
+    from dpserve.endpoint import ServiceEndpoint
+
+    if not key_files:
+        raise ValueError("name a file with your API key with --key-file")
+    return [opened.enter_context(ServiceEndpoint(url, file.read_text("utf-8").strip())) for file in key_files]
+
+
+def _bundles(
+    folder: Path,
+    mechanism: str,
+    price: str,
+    keys: int,
+    *,
+    rho: float | None,
+    lineage_rho: float | None,
+    delta: float,
+    seed: int,
+) -> "list[Endpoint]":
+    from accounting.budgets import Budget, accepts_for
+    from accounting.picorho import budget as picorho_of
+    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage
+    from mechanisms.mechanism import priced
+    from training.bundle import load_bundle
+    from training.published.bundle import is_published, load_published
+    from training.reproduction.seeded import SeededRandomness
+
+    head = load_published(folder) if is_published(folder) else load_bundle(folder)
+    chosen = priced(mechanism, price, len(head.certificate.classes))
+    account = Budget.from_rho(LARGEST_RHO if rho is None else rho, delta, accepts_for(chosen.cost))
+    lineage = Lineage(None if lineage_rho is None else picorho_of(lineage_rho))
+    return [
+        BundleEndpoint(head, chosen, SeededRandomness(seed, ("answers", str(key))), account, lineage)
+        for key in range(keys)
+    ]
+
+
+def _candidates(
+    endpoint: "Endpoint",
+    data: str | None,
+    members: Path | None,
+    non_members: Path | None,
+    population: Path | None,
+    *,
+    label: str,
+    ignore: Sequence[str],
+) -> "Candidates":
+    from audit.membership.candidates import Candidates, digits, read_labelled
+
+    if data is not None:
+        if data != "digits" or members is not None or non_members is not None:
+            raise ValueError("--data takes 'digits' and stands alone; your own files go to --members and --non-members")
+        return digits()
+    if members is None or non_members is None:
+        raise ValueError("name records that were trained on with --members, and others with --non-members")
+    model = endpoint.model()
+    read = [read_labelled(path, model, label=label, ignore=ignore) for path in (members, non_members)]
+    more = None if population is None else read_labelled(population, model, label=label, ignore=ignore)
+    return Candidates(read[0], read[1], more)
+
+
+def _trainer(ray: str | None) -> "TrainShadows":
+    if ray is None:
+        from audit.membership.attack import train_here
+
+        return train_here
+    from audit.membership.cluster import train_on_ray
+
+    return train_on_ray(ray)
+
+
+@contextmanager
+def _progress(errors: Console) -> "Iterator[Callable[[str, float], None]]":
+    """A bar on stderr, which leaves stdout to the report; nothing where stderr is no terminal."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)
