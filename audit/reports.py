@@ -91,7 +91,7 @@ def print_text(report: Report, console: Console) -> None:
     for warning in report.warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     for table in report.tables:
-        shown = RichTable(*table.columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+        shown = RichTable(*table.columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for row in table.rows:
             shown.add_row(*map(Text, row))
         console.print(shown, highlight=False)

@@ -138,12 +138,11 @@ def _draw(axes: "Axes", outcome: Outcome, rates: np.ndarray[Any, np.dtype[np.flo
 
 def _attacks(outcome: Outcome) -> Table:
     judged = outcome.verdict
-    low, lower = (f"TPR at {rate:.1%} FPR" for rate in reversed(LOW_RATES))
     rows = tuple(
         (
             ("* " if one is judged.best else "") + one.attack,
             f"{one.advantage:+.3f}",
-            interval(one.low, one.high),
+            interval(one.low, one.high, 2),
             f"{one.auc:.3f}",
             number(one.true_positive_rates[1], 3),
             number(one.true_positive_rates[0], 3),
@@ -156,16 +155,17 @@ def _attacks(outcome: Outcome) -> Table:
         f"attacks on {outcome.decided[0]} members and {outcome.decided[1]} non-members",
         (
             "attack",
-            "TPR - FPR",
-            f"{judged.confidence:.0%} interval",
+            "TPR-FPR",
+            f"{judged.confidence:.0%}",
             "AUC",
-            low,
-            lower,
-            "precision",
-            "epsilon at least",
+            "1%",
+            "0.1%",
+            "prec.",
+            "eps >=",
         ),
         rows,
-        note="* the one that counts, chosen where thresholds are. A dash: too few non-members to see such a rate.",
+        note="* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where non-members "
+        "are too few to see it. eps >=: lower bound of epsilon for replacing one record.",
     )
 
 
@@ -177,18 +177,19 @@ def _claims(outcome: Outcome) -> Table:
         (
             "of",
             "rho",
-            f"epsilon at {judged.decision.delta:g}",
-            "TPR - FPR at most",
-            "for replacing: epsilon",
-            "TPR - FPR",
+            "epsilon",
+            "TPR-FPR <=",
+            "eps, replaced",
+            "TPR-FPR <=",
         ),
         (
-            _claim_row(f"one decision ({outcome.releases} answers seen)", judged.decision),
-            _claim_row("everything these keys spent", judged.total),
+            _claim_row(f"one decision, {outcome.releases} seen", judged.decision),
+            _claim_row("all that was spent", judged.total),
         ),
         note=(
-            f"The service states TPR - FPR <= {', '.join(number(bound) for bound in stated)} for what was spent. It is "
-            "about adding or removing a record; the experiment replaces one, which is two steps."
+            f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
+            f"{', '.join(number(bound) for bound in stated)} for what was spent. It is about adding or removing a "
+            "record; the experiment replaces one, which is two steps."
         ),
     )
 

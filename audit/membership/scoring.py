@@ -55,8 +55,8 @@ def scores_of(
     known = shadowed.known()
     found: dict[str, tuple[Floats, float | None]] = {}
     kinds: tuple[tuple[str, Kind], ...] = (
-        ("shadow models, per class", "per-class"),
-        ("shadow models, pooled", "pooled"),
+        ("shadow, per class", "per-class"),
+        ("shadow, pooled", "pooled"),
     )
     for name, kind in kinds:
         what = f"training the attack network, {kind}"
@@ -68,9 +68,9 @@ def scores_of(
     shadow = shadowed.of_candidates(signals.scaled_confidence, len(y))
     seen = shadowed.members[:, : len(y)]
     if seen.any():
-        found["likelihood ratio, online"] = (likelihood_ratio.online(confidences, shadow, seen), None)
+        found["LiRA, online"] = (likelihood_ratio.online(confidences, shadow, seen), None)
     if not seen.all():
-        found["likelihood ratio, offline"] = (likelihood_ratio.offline(confidences, shadow, seen), None)
+        found["LiRA, offline"] = (likelihood_ratio.offline(confidences, shadow, seen), None)
     order = np.random.default_rng(seed).permutation(len(y))
     return [
         Scores(name, scores[order][member[order]], scores[order][~member[order]], threshold)
@@ -82,14 +82,14 @@ def _thresholded(answers: Floats, y: Labels, known: KnownAnswers) -> dict[str, t
     loss = signals.log_confidence(answers, y)
     average = float(signals.log_confidence(known.answers[known.member], known.y[known.member]).mean())
     found: dict[str, tuple[Floats, float | None]] = {
-        "loss, average as threshold": (loss, average),
-        "loss, best threshold": (loss, None),
-        "gap (right or wrong)": (signals.correctness(answers, y), 1.0),
+        "loss, average": (loss, average),
+        "loss, best": (loss, None),
+        "gap": (signals.correctness(answers, y), 1.0),
     }
     for name, signal in (
-        ("confidence, class thresholds", signals.log_confidence),
-        ("entropy, class thresholds", signals.negative_entropy),
-        ("modified entropy, class thresholds", signals.negative_modified_entropy),
+        ("confidence", signals.log_confidence),
+        ("entropy", signals.negative_entropy),
+        ("modified entropy", signals.negative_modified_entropy),
     ):
         thresholds = signals.class_thresholds(
             signal(known.answers, known.y), known.y, known.member, known.answers.shape[1]

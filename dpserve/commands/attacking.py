@@ -69,20 +69,6 @@ def attack(
 
     Needs the extra torch. The noise of a bundle's answers follows from --seed too.
     """
-    with extra("torch", "training shadow models"):
-        import torch  # noqa: F401
-    from audit import reports
-    from audit.membership.attack import Attack, Choices
-    from audit.membership.presentation import report
-
-    choices = Choices(
-        shadow_models=shadow_models,
-        shadow_records=shadow_records,
-        confidence=confidence,
-        copies=copies,
-        most=candidates,
-        seed=seed,
-    )
     with ExitStack() as opened:
         if target.startswith(("http://", "https://")):
             endpoints = _services(opened, target, key_file or [])
@@ -91,6 +77,19 @@ def attack(
                 Path(target), mechanism, price, keys, rho=rho, lineage_rho=lineage_rho, delta=delta, seed=seed
             )
         found = _candidates(endpoints[0], data, members, non_members, population, label=label, ignore=ignore or [])
+        with extra("torch", "training shadow models"):
+            from audit.membership.attack import Attack, Choices
+        from audit import reports
+        from audit.membership.presentation import report
+
+        choices = Choices(
+            shadow_models=shadow_models,
+            shadow_records=shadow_records,
+            confidence=confidence,
+            copies=copies,
+            most=candidates,
+            seed=seed,
+        )
         errors = Console(stderr=True)
         with _progress(errors) as progress:
             outcome = Attack(

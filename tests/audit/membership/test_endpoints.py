@@ -1,0 +1,140 @@
+"""Asking through HTTP and in this process: the same answers, charges and refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+from audit.endpoint import EndpointError, Exhausted
+from audit.membership.asking import ask
+from audit.membership.journal import Journal
+from audit.membership.repeats import ask_again, near_copies
+from dpserve.endpoint import ServiceEndpoint
+from mechanisms.gaussian import Gaussian
+
+
+def test_http_and_bundle_give_the_same_answers_and_accounts(serve, bundle, candidates):
+    service = serve().endpoint()
+    (local,) = bundle()
+    local.budget_of_key = None
+    rows = np.concatenate([candidates.members.X, candidates.members.X[:9], candidates.others.X])
+    found = [ask([endpoint], rows, Journal(None, endpoint.model())) for endpoint in (service, local)]
+    np.testing.assert_array_equal(found[0].answers, found[1].answers)
+    public = [dict(endpoint.model()) for endpoint in (service, local)]
+    assert json.loads(json.dumps(public[0])) == json.loads(json.dumps(public[1]))
+    accounts = [endpoint.budget() for endpoint in (service, local)]
+    assert accounts[0]["spent"] == accounts[1]["spent"]
+    assert accounts[0]["price"] == accounts[1]["price"]
+
+
+def test_a_thousand_repeats_of_one_row_gain_nothing(serve, bundle, candidates):
+    row = candidates.members.X[0]
+    for endpoint in (serve().endpoint(), bundle()[0]):
+        first = endpoint.answers(row[None])[0]
+        before = endpoint.budget()["spent"]["rho"]
+        found = ask_again(endpoint, row, first, times=1000)
+        assert (found.answers, found.charged) == (1, 0.0)
+        assert not found.averaging_is_free
+        assert endpoint.budget()["spent"]["rho"] == before
+
+
+def test_near_copies_are_new_rows_and_pay_like_them(bundle, candidates):
+    (endpoint,) = bundle()
+    rows = near_copies(candidates.members.X[:3], 4, endpoint.model(), seed=0)
+    assert len(np.unique(rows, axis=0)) == 12
+    np.testing.assert_array_equal(rows[::4], candidates.members.X[:3])
+    assert np.abs(rows - np.repeat(rows[::4], 4, axis=0)).max() <= 1e-6
+    assert rows.min() >= 0
+    assert rows.max() <= 1
+    answers = endpoint.answers(rows)
+    assert len(np.unique(answers, axis=0)) > 6
+    assert endpoint.paid == 12
+
+
+@pytest.mark.parametrize("where", ["http", "bundle"])
+def test_running_out_is_a_result_and_every_affordable_row_is_answered(where, serve, bundle, candidates):
+    """At rho = 0.005 a row, 0.117 pays for 23 rows, in batches of 50."""
+    endpoint = serve().endpoint(rho=0.1171) if where == "http" else bundle(rho=0.1171)[0]
+    counts = []
+    found = ask([endpoint], candidates.members.X, Journal(None, endpoint.model()), on_rows=counts.append)
+    assert found.exhausted == ("key 1: client",)
+    answered = ~np.isnan(found.answers[0, :, 0])
+    assert answered[:23].all()
+    assert not answered[23:].any()
+    assert sum(counts) == 23
+    assert endpoint.budget()["queries_left"] == 0
+
+
+@pytest.mark.parametrize("where", ["http", "bundle"])
+def test_colluding_keys_are_capped_by_the_lineage(where, serve, bundle, candidates):
+    """Each key could pay for 100 rows; the lineage pays for 60 in all."""
+    if where == "http":
+        service = serve(lineage_rho=0.3001)
+        endpoints = [service.endpoint(name, rho=0.5) for name in ("alice", "bob")]
+    else:
+        endpoints = bundle(keys=2, rho=0.5, lineage_rho=0.3001)
+    found = ask(endpoints, candidates.members.X[:40], Journal(None, endpoints[0].model()))
+    assert found.exhausted == ("key 2: lineage",)
+    assert (~np.isnan(found.answers[:, :, 0])).sum() == 60
+    assert not np.array_equal(found.answers[0, :20], found.answers[1, :20])
+
+
+def test_an_interrupted_attack_goes_on_and_pays_nothing_twice(bundle, candidates, tmp_path):
+    (endpoint,) = bundle()
+
+    class Interrupted(Exception):
+        pass
+
+    class Breaking:
+        """Answers one batch, and stops the attack at the next."""
+
+        asked = 0
+
+        def answers(self, rows):
+            if self.asked:
+                raise Interrupted
+            self.asked += 1
+            return endpoint.answers(rows)
+
+        def __getattr__(self, name):
+            return getattr(endpoint, name)
+
+    path = tmp_path / "journal"
+    with pytest.raises(Interrupted):
+        ask([Breaking()], candidates.members.X, Journal(path, endpoint.model()))
+    assert endpoint.paid == 50
+    found = ask([endpoint], candidates.members.X, Journal(path, endpoint.model()))
+    assert endpoint.paid == 60
+    assert not np.isnan(found.answers).any()
+    again = ask([endpoint], candidates.members.X, Journal(path, endpoint.model()))
+    np.testing.assert_array_equal(again.answers, found.answers)
+    assert endpoint.paid == 60
+
+
+def test_a_revoked_key_a_wrong_key_and_a_dead_endpoint_are_said_in_one_line(serve, candidates):
+    service = serve()
+    endpoint = service.endpoint()
+    endpoint.answers(candidates.members.X[:1])
+    service.revoke()
+    with pytest.raises(EndpointError, match="refuses the key") as refused:
+        endpoint.answers(candidates.members.X[1:2])
+    assert "\n" not in str(refused.value)
+    with ServiceEndpoint(service.url, "wrong", attempts=1) as other, pytest.raises(EndpointError, match="refuses"):
+        other.budget()
+    with pytest.raises(ValueError, match="row 0 has 2 values; the model takes 12"):
+        endpoint.answers(np.zeros((1, 2)))
+    service.stop()
+    with (
+        ServiceEndpoint(service.url, "key", attempts=1) as dead,
+        pytest.raises(EndpointError, match=r"does not answer: .* Is the service running"),
+    ):
+        dead.model()
+
+
+def test_a_batch_is_charged_whole_or_not_at_all(bundle, candidates):
+    (endpoint,) = bundle(Gaussian(10.0), rho=0.02)
+    with pytest.raises(Exhausted, match="the client's budget"):
+        endpoint.answers(candidates.members.X[:5])
+    assert endpoint.paid == 0
+    with pytest.raises(EndpointError, match="at most 50 rows"):
+        endpoint.answers(candidates.members.X)

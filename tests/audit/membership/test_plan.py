@@ -1,0 +1,60 @@
+"""What a budget affords is said before anything is asked."""
+
+import numpy as np
+import pytest
+
+from audit.membership.candidates import Labelled
+from audit.membership.plan import fewest, half_width, largest_epsilon, planned
+
+
+def some(n):
+    return Labelled(np.arange(n, dtype=np.float64)[:, None], np.zeros(n, dtype=np.int64))
+
+
+def test_the_poorest_key_decides():
+    plan = planned(
+        some(500), some(300), [{"queries_left": 1000}, {"queries_left": 240}], copies=3, confidence=0.95, seed=0
+    )
+    assert plan.of_each == 40
+    assert plan.queries == 240
+    first, second = plan.sentences()
+    assert "240 rows of each key" in first
+    assert "40 of 500 members" in first
+    assert "+-0.253" in second
+
+
+def test_answers_that_cost_nothing_are_all_asked_for():
+    plan = planned(some(50), some(30), [{"queries_left": None}], copies=1, confidence=0.9, seed=0, most=20)
+    assert plan.of_each == 20
+    assert len(set(plan.members.tolist())) == 20
+    assert "cost nothing" in plan.sentences()[0]
+
+
+def test_an_interrupted_attack_keeps_its_candidates():
+    before = planned(some(99), some(99), [{"queries_left": 100}], copies=1, confidence=0.95, seed=1)
+    after = planned(some(99), some(99), [{"queries_left": 40}], copies=1, confidence=0.95, seed=1, answered=60)
+    np.testing.assert_array_equal(before.members, after.members)
+    np.testing.assert_array_equal(before.others, after.others)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_too_few_samples_say_how_many_are_needed(confidence):
+    needed = fewest(confidence)
+    assert planned(some(needed), some(needed), [{"queries_left": None}], copies=1, confidence=confidence, seed=0)
+    with pytest.raises(ValueError, match=f"fewer than {needed} members and {needed} non-members, and there are"):
+        planned(some(needed - 1), some(99), [{"queries_left": None}], copies=1, confidence=confidence, seed=0)
+    with pytest.raises(ValueError, match="the budget pays for 1 of each"):
+        planned(some(99), some(99), [{"queries_left": 2}], copies=1, confidence=confidence, seed=0)
+
+
+def test_more_samples_show_more():
+    sizes = [10, 100, 1000]
+    assert sorted(sizes, key=lambda n: largest_epsilon(n, 0.95)) == sizes
+    assert sorted(sizes, key=lambda n: half_width(n, 0.95), reverse=True) == sizes
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ValueError, match="confidence"):
+        planned(some(9), some(9), [{"queries_left": None}], copies=1, confidence=1.0, seed=0)
+    with pytest.raises(ValueError, match="at least once"):
+        planned(some(9), some(9), [{"queries_left": None}], copies=0, confidence=0.9, seed=0)

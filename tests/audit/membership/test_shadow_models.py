@@ -1,0 +1,74 @@
+"""Shadow models: who is trained on what, that stacks and shares agree, and that heads reach their minimum."""
+
+import numpy as np
+import pytest
+import torch
+
+from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
+from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
+from training.objective import RegularisedCrossEntropy
+from training.published.batched import Recipe
+from training.published.bounds import Topology
+from training.solver import minimise
+
+HEADS = HeadRecipe(3, 1.0)
+NETWORKS = NetworkRecipe(Recipe(Topology(5, (4,), 3), "cross-entropy", epochs=3, batch_size=10))
+
+
+@pytest.fixture(scope="module")
+def pool():
+    generator = np.random.default_rng(0)
+    y = generator.integers(3, size=90)
+    X = 0.3 * generator.random((90, 5)) + 0.4 * np.eye(3, 5)[y]
+    return Pool((X / 2).astype(np.float32), y)
+
+
+@pytest.mark.parametrize("recipe", [HEADS, NETWORKS])
+def test_members_and_others_are_disjoint_and_the_shares_of_the_work_do_not_matter(pool, recipe):
+    draws = Draws(4, 30, seed=3)
+    whole = train_shadow_models(pool, recipe, draws, device="cpu")
+    assert whole.members.sum(axis=1).tolist() == whole.held_out.sum(axis=1).tolist() == [30] * 4
+    assert not (whole.members & whole.held_out).any()
+    assert whole.logits.shape == (4, 90, 3)
+    first, second, third = (train_shadow_models(pool, recipe, part, device="cpu") for part in draws.shares(3))
+    shared = first + second + third
+    np.testing.assert_array_equal(shared.members, whole.members)
+    np.testing.assert_array_equal(shared.held_out, whole.held_out)
+    np.testing.assert_allclose(shared.logits, whole.logits, atol=2e-3)
+
+
+def test_heads_are_the_minimisers_that_the_owners_solver_finds(pool):
+    rows = torch.tensor(np.stack([np.arange(40), np.arange(40, 80)]))
+    X = torch.from_numpy(pool.X)
+    W = train_heads(X, torch.from_numpy(pool.y), rows, HeadRecipe(3, 0.1))
+    for model, own in enumerate(rows.numpy()):
+        exact = minimise(RegularisedCrossEntropy(pool.X[own].astype(np.float64), pool.y[own], 3, 0.1), 1e-9, 0.0)
+        # A gradient of tau leaves tau / Lambda: 40 * 1e-4 / 0.1.
+        assert np.linalg.norm(W[model].numpy().T - exact) <= 0.04 + 1e-3
+    assert head_logits(W, X).shape == (2, 90, 3)
+
+
+def test_shadow_models_remember_their_members(pool):
+    """A linear head with little regularisation fits its members better than others: a mean over 8 models."""
+    trained = train_shadow_models(pool, HeadRecipe(3, 0.01), Draws(8, 40, 0), device="cpu")
+    z = trained.logits - trained.logits.max(axis=2, keepdims=True)
+    own = np.take_along_axis(z, pool.y[None, :, None], axis=2)[:, :, 0] - np.log(np.exp(z).sum(axis=2))
+    assert own[trained.members].mean() > own[trained.held_out].mean()
+
+
+def test_a_pool_that_is_too_small_says_what_to_do(pool):
+    with pytest.raises(ValueError, match=r"need 92, and there are 90: .* --shadow-records"):
+        train_shadow_models(pool, HEADS, Draws(2, 46, 0))
+    with pytest.raises(ValueError, match="at least one shadow model"):
+        Draws(0, 5, 0)
+    with pytest.raises(ValueError, match="do not fit"):
+        Pool(pool.X, pool.y[1:])
+    with pytest.raises(ValueError, match="positive Lambda"):
+        HeadRecipe(3, 0.0)
+
+
+def test_shares_cover_all_models_once():
+    draws = Draws(10, 5, 1)
+    for parts in (1, 3, 10, 40):
+        shares = draws.shares(parts)
+        assert sum((part.seeds() for part in shares), ()) == draws.seeds()

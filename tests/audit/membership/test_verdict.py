@@ -1,0 +1,61 @@
+"""Verdicts on scores whose law is known."""
+
+import numpy as np
+import pytest
+
+from accounting.losses import Cost, GaussianLoss
+from audit.estimators import Errors
+from audit.membership.claims import claim_of_releases
+from audit.membership.verdict import Scores, advantage_interval, verdict
+
+TIGHT = claim_of_releases(Cost((GaussianLoss(0.1),)), 1, 1e-6)
+LOOSE = claim_of_releases(Cost((GaussianLoss(2.0),)), 1, 1e-6)
+
+
+def gaussian_scores(mu, n, seed, name="simulated"):
+    generator = np.random.default_rng(seed)
+    return Scores(name, generator.standard_normal(n) + mu, generator.standard_normal(n))
+
+
+def test_an_attack_that_is_always_right_convicts_a_small_claim_and_not_a_large_one():
+    scores = [Scores("right", np.ones(400), np.zeros(400))]
+    convicted = verdict(scores, TIGHT, TIGHT, 0.95)
+    assert convicted.convicted
+    assert convicted.best.advantage == convicted.best.auc == convicted.best.precision == 1
+    assert convicted.best.true_positive_rates == (None, 1.0)
+    assert not verdict(scores, LOOSE, LOOSE, 0.95).convicted
+
+
+def test_the_gaussian_mechanism_for_replacement_is_never_convicted():
+    """Scores as if two steps of the claim were attained: each of 100 verdicts at 0.9999 errs with probability 1e-4, so
+    that three or more convictions have probability below 2e-7.
+    """
+    convictions = sum(verdict([gaussian_scores(0.2, 300, seed)], TIGHT, TIGHT, 0.9999).convicted for seed in range(100))
+    assert convictions <= 2
+
+
+def test_the_interval_holds_the_truth():
+    """The truth is 2 Phi(1/2) - 1 at the threshold 1/2: 100 intervals at 0.9999, as above."""
+    truth = 0.3829249
+    outside = 0
+    for seed in range(100):
+        scores = gaussian_scores(1.0, 200, seed)
+        one = verdict([Scores("fixed", scores.members, scores.others, 0.5)], TIGHT, TIGHT, 0.9999).best
+        outside += not one.low <= truth <= one.high
+        assert one.low <= one.advantage <= one.high
+    assert outside <= 2
+
+
+def test_nothing_is_counted_where_thresholds_and_the_attack_are_chosen():
+    lucky = Scores("lucky", np.r_[np.ones(25), np.zeros(75)], np.zeros(100))
+    steady = Scores("steady", np.r_[np.zeros(25), np.ones(75)], np.zeros(100))
+    judged = verdict([lucky, steady], TIGHT, TIGHT, 0.95)
+    assert judged.best.attack == "lucky"
+    assert judged.best.advantage == 0
+    assert judged.best.errors == Errors(0.0, 75.0, 75.0, 75.0)
+
+
+def test_an_interval_of_few_is_wide_and_stays_within_what_rates_can_be():
+    low, high = advantage_interval(Errors(0, 3, 0, 3), 0.95)
+    assert -1 <= low < 0
+    assert high == pytest.approx(1)
