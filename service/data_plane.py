@@ -42,6 +42,8 @@ class Prediction:
     receipt: Receipt | None
     replayed: int
     """How many of the rows were answered before and cost nothing now."""
+    earlier: int | None = None
+    """The number of the receipt that the same request got when it came before."""
 
 
 class DataPlane:
@@ -121,7 +123,7 @@ class DataPlane:
         answers = await self._answers(charge, phi, sensitivity)
         probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
         replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
-        return Prediction(probabilities, charge.receipt, replayed)
+        return Prediction(probabilities, charge.receipt, replayed, charge.earlier)
 
     async def quote(self, client: str, X: Floats, idempotency: Idempotency | None = None) -> Quote:
         """Return what rows that `check_rows` returned would cost now. Spends nothing and computes no logits.

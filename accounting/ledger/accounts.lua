@@ -2,41 +2,56 @@
 -- Accounts --------------------------------------------------------------------------------------------------
 -- What the owner does. Each act that changes what may be spent, or by whom, is written to the lineage's acts.
 -- KEYS open with services, the lineage's account and its acts.
+--
+-- What only takes rights away, or writes down what happened, is done by a store that has no memory left, too.
 
+local EVEN_WHEN_FULL = {'allow-oom'}
+
+-- KEYS  and every other key that a lineage of its own has
 -- ARGV  limit, accepts, delta, time
 local function open_lineage(keys, args)
-  if redis.call('EXISTS', keys[2]) == 1 then
+  local limit = text(amount(args[5]))
+  if read_account(keys[2], 'the lineage') then
     return {'exists'}
   end
-  redis.call('HSET', keys[2], 'limit', text(amount(args[5])), 'spent', '0', 'accepts', args[6],
-    'delta', args[7], 'created', args[8], 'seq', '0', 'acts', '0')
+  check_unused('the lineage', {keys[1], unpack(keys, 3)})
   write_act(keys[2], keys[3], 'open', '', args[5] .. ' ' .. args[6] .. ' ' .. args[7])
+  redis.call('HSET', keys[2], 'limit', limit, 'spent', '0', 'accepts', args[6],
+    'delta', args[7], 'created', args[8], 'seq', '0')
   return {'opened'}
 end
 
--- KEYS  and clients, keys; the client's account
+-- KEYS  and clients, keys; the client's account and every other key that a client of its own has
 -- ARGV  limit, accepts, delta, time, client, key digest
 local function add_client(keys, args)
-  if redis.call('EXISTS', keys[2]) == 0 then
+  local limit, name, digest = text(amount(args[5])), args[9], args[10]
+  if not read_account(keys[2], 'the lineage') then
+    check_unused('the lineage', rest(keys, 3))
     return {'unknown-lineage'}
   end
-  if redis.call('EXISTS', keys[6]) == 1 then
+  local listed = redis.call('SISMEMBER', keys[4], name) == 1
+  if read_account(keys[6], 'the account of ' .. name) then
     return {'exists'}
   end
-  if redis.call('HEXISTS', keys[5], args[10]) == 1 then
+  check_unused('the account of ' .. name, rest(keys, 7))
+  if listed then
+    damaged('the account of ' .. name .. ' is lost')
+  end
+  if redis.call('HEXISTS', keys[5], digest) == 1 then
     return {'key-in-use'}
   end
-  redis.call('HSET', keys[6], 'limit', text(amount(args[5])), 'spent', '0', 'accepts', args[6],
-    'delta', args[7], 'created', args[8], 'revoked', '0', 'digest', args[10])
-  redis.call('SADD', keys[4], args[9])
-  redis.call('HSET', keys[5], args[10], args[9])
-  write_act(keys[2], keys[3], 'add', args[9], args[5] .. ' ' .. args[6] .. ' ' .. args[7])
+  write_act(keys[2], keys[3], 'add', name, args[5] .. ' ' .. args[6] .. ' ' .. args[7])
+  redis.call('HSET', keys[6], 'limit', limit, 'spent', '0', 'accepts', args[6],
+    'delta', args[7], 'created', args[8], 'revoked', '0', 'digest', digest)
+  redis.call('SADD', keys[4], name)
+  redis.call('HSET', keys[5], digest, name)
   return {'added'}
 end
 
 -- KEYS  and an account, its tally.  ARGV  limit, accepts, delta, the client or nothing for the lineage
 local function set_budget(keys, args)
-  local account = read_account(keys[4])
+  local limit = text(amount(args[5]))
+  local account = read_account(keys[4], args[8] == '' and 'the lineage' or 'the account of ' .. args[8])
   if not account then
     return {'unknown'}
   end
@@ -45,18 +60,18 @@ local function set_budget(keys, args)
   if stricter and redis.call('EXISTS', keys[5]) == 1 then
     return {'too-late'}
   end
-  redis.call('HSET', keys[4], 'limit', text(amount(args[5])), 'accepts', args[6], 'delta', args[7])
   write_act(keys[2], keys[3], 'budget', args[8], args[5] .. ' ' .. args[6] .. ' ' .. args[7])
+  redis.call('HSET', keys[4], 'limit', limit, 'accepts', args[6], 'delta', args[7])
   return {'set'}
 end
 
 -- KEYS  and a client's account.  ARGV  client
 local function revoke(keys, args)
-  if redis.call('EXISTS', keys[4]) == 0 then
+  if redis.call('HLEN', keys[4]) == 0 then
     return {'unknown-client'}
   end
-  redis.call('HSET', keys[4], 'revoked', '1')
   write_act(keys[2], keys[3], 'revoke', args[5], '')
+  redis.call('HSET', keys[4], 'revoked', '1')
   return {'revoked'}
 end
 
@@ -72,10 +87,10 @@ local function rotate_key(keys, args)
   if redis.call('HEXISTS', keys[4], args[6]) == 1 then
     return {'key-in-use'}
   end
+  write_act(keys[2], keys[3], 'rotate-key', args[5], '')
   redis.call('HDEL', keys[4], fields[1])
   redis.call('HSET', keys[4], args[6], args[5])
   redis.call('HSET', keys[5], 'digest', args[6])
-  write_act(keys[2], keys[3], 'rotate-key', args[5], '')
   return {'rotated'}
 end
 
@@ -104,22 +119,43 @@ local function pick(keys, args)
 end
 
 -- KEYS  services; accounts and their tallies, as many as there are.
--- Replies each account's fields and tally, both empty where there is none: all of one instant.
+-- Replies each account's fields and tally, both empty where there is none: all of one instant. A key that is no
+-- hash has a line of text in its place.
 local function read(keys)
   local replies = {}
   for position = 2, #keys do
-    replies[#replies + 1] = redis.call('HGETALL', keys[position])
+    local found = redis.pcall('HGETALL', keys[position])
+    replies[#replies + 1] = found.err and keys[position] .. ' is no hash' or found
+  end
+  return replies
+end
+
+-- KEYS  services; any keys.  Replies each key's type, with a stream's newest number behind it.
+local function types(keys)
+  local replies = {}
+  for position = 2, #keys do
+    local found = redis.call('TYPE', keys[position]).ok
+    if found == 'stream' then
+      local described = redis.call('XINFO', 'STREAM', keys[position])
+      for place = 1, #described, 2 do
+        if described[place] == 'last-generated-id' then
+          found = 'stream ' .. string.match(described[place + 1], '^%d+')
+        end
+      end
+    end
+    replies[#replies + 1] = found
   end
   return replies
 end
 
 register('open_lineage', {}, open_lineage)
 register('add_client', {}, add_client)
-register('set_budget', {}, set_budget)
-register('revoke', {}, revoke)
-register('rotate_key', {}, rotate_key)
+register('set_budget', EVEN_WHEN_FULL, set_budget)
+register('revoke', EVEN_WHEN_FULL, revoke)
+register('rotate_key', EVEN_WHEN_FULL, rotate_key)
 register('find_client', {'no-writes'}, find_client)
 register('list_clients', {'no-writes'}, list_clients)
 register('page', {'no-writes'}, page)
 register('pick', {'no-writes'}, pick)
 register('read', {'no-writes'}, read)
+register('types', {'no-writes'}, types)

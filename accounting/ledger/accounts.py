@@ -4,8 +4,9 @@ Every act of the owner that changes what may be spent, or by whom, is written to
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from accounting.ledger.errors import (
     ClientExists,
     ClientRevoked,
     KeyInUse,
+    LedgerDamaged,
+    LedgerError,
     LedgerRefusal,
     StoreBehind,
     UnknownClient,
@@ -26,6 +29,15 @@ from accounting.ledger.journal import Journal, JournalContents, journal_folder, 
 from accounting.ledger.store import OWNER, Asker, Store
 from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
 from accounting.ledger.wire import LineageKeys
+
+
+@contextmanager
+def reading(lineage: str) -> Iterator[None]:
+    """Raise LedgerDamaged for what cannot be read of the lineage."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, struct.error) as error:
+        raise LedgerDamaged(lineage, f"what the store holds cannot be read: {error!r}") from error
 
 
 class Accounts:
@@ -90,9 +102,29 @@ class Accounts:
         return (await self._store.call(lineage, function, named, arguments, asker=asker, durably=durably)).values
 
     async def _read(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Any]:
+        """Return the fields of each key, or raise LedgerDamaged for one that is no hash."""
         named = [LineageKeys(lineage).services, *keys]
         asker = asker or self._asker(lineage)
-        return (await self._store.call(lineage, "read", named, [], asker=asker, durably=False)).values
+        values = (await self._store.call(lineage, "read", named, [], asker=asker, durably=False)).values
+        for value in values:
+            if isinstance(value, bytes):
+                raise LedgerDamaged(lineage, value.decode())
+        return values
+
+    async def key_types(self, lineage: str, keys: Sequence[str]) -> list[str]:
+        """Return the type of each key of the lineage, `none` where there is none; with a stream's newest number."""
+        named = [LineageKeys(lineage).services, *keys]
+        return [kind.decode() for kind in await self.call(lineage, "types", named[1:], [], durably=False)]
+
+    async def _unknown(
+        self, lineage: str, unknown: LedgerRefusal, others: Sequence[str], client: str = ""
+    ) -> LedgerError:
+        """Return what to raise where an account is not there: it was lost if others of its keys are."""
+        account = f"the account of {client}" if client else "the lineage's account"
+        for key in others:
+            if await self._store.command(key, "EXISTS", key):
+                return LedgerDamaged(lineage, f"{account} is lost")
+        return unknown
 
     # Lineages
 
@@ -106,7 +138,7 @@ class Accounts:
         await self.call(
             lineage,
             "open_lineage",
-            [keys.account, keys.acts],
+            [keys.account, *keys.contents],
             [*wire.budget_arguments(budget), repr(time)],
             durably=True,
         )
@@ -120,19 +152,28 @@ class Accounts:
     async def lineage(self, lineage: str) -> LineageAccount:
         """Return the lineage's account. Raises UnknownLineage."""
         keys = LineageKeys(lineage)
-        account = wire.read_lineage(lineage, await self._read(lineage, keys.account, keys.tally))
+        replies = await self._read(lineage, keys.account, keys.tally)
+        with reading(lineage):
+            account = wire.read_lineage(lineage, replies)
         if account is None:
-            raise UnknownLineage(lineage)
+            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
         return account
 
     async def lineages(self) -> list[LineageAccount]:
         """Return every lineage's account, by name."""
+        names = await self.lineage_names()
+        found = await asyncio.gather(*map(self.lineage, names), return_exceptions=True)
+        for error in found:
+            # Listed, but the call that would have opened it did not arrive: it is no lineage yet.
+            if isinstance(error, BaseException) and not isinstance(error, UnknownLineage):
+                raise error
+        return [account for account in found if isinstance(account, LineageAccount)]
+
+    async def lineage_names(self) -> list[str]:
+        """Return the names of the lineages that the store lists: some may be damaged, and some not opened yet."""
         listed = await self._store.command(wire.LINEAGES, "SMEMBERS", wire.LINEAGES)
-        accounts = []
-        for name in sorted(name.decode() for name in listed):
-            with suppress(UnknownLineage):  # listed, but the call that would have opened it did not arrive
-                accounts.append(await self.lineage(name))
-        return accounts
+        with reading(wire.LINEAGES):
+            return sorted(name.decode() for name in listed)
 
     async def set_lineage_budget(self, lineage: str, budget: Budget) -> LineageAccount:
         """Replace the lineage's budget; what is spent stays spent.
@@ -155,13 +196,18 @@ class Accounts:
         clients = [keys.client(name) for name in names]
         named = [key for client in clients for key in (client.account, client.tally)]
         replies = await self._read(lineage, keys.account, keys.tally, *named)
-        account = wire.read_lineage(lineage, replies[:2])
+        with reading(lineage):
+            account = wire.read_lineage(lineage, replies[:2])
+            found = {
+                name: wire.read_client(lineage, name, replies[2 * place : 2 * place + 2])
+                for place, name in enumerate(names, 1)
+            }
         if account is None:
-            raise UnknownLineage(lineage)
-        found = [
-            wire.read_client(lineage, name, replies[2 * place : 2 * place + 2]) for place, name in enumerate(names, 1)
-        ]
-        return account, [client for client in found if client is not None]
+            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
+        for name, client in found.items():
+            if client is None:
+                raise LedgerDamaged(lineage, f"the account of {name} is lost")
+        return account, [client for client in found.values() if client is not None]
 
     async def applied(self, lineage: str) -> set[bytes]:
         """Return the hashes of the receipts that were put back under new numbers."""
@@ -188,12 +234,14 @@ class Accounts:
         replies = await self._read(lineage, keys.account, *(keys.client(name).account for name in names))
         own, *others = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
         if not own:
-            raise UnknownLineage(lineage)
+            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
         return own, dict(zip(names, others, strict=True))
 
     async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
         """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""
-        return [wire.read_act(entry) for entry in await self._page(lineage, LineageKeys(lineage).acts, after, count)]
+        entries = await self._page(lineage, LineageKeys(lineage).acts, after, count)
+        with reading(lineage):
+            return [wire.read_act(entry) for entry in entries]
 
     # Clients
 
@@ -204,16 +252,16 @@ class Accounts:
 
         Raises UnknownLineage, ClientExists, and KeyInUse if the key is another client's.
         """
-        keys = LineageKeys(lineage)
+        keys, own = LineageKeys(lineage), LineageKeys(lineage).client(client)
         (status,) = await self.call(
             lineage,
             "add_client",
-            [keys.account, keys.acts, keys.clients, keys.api_keys, keys.client(client).account],
+            [keys.account, keys.acts, keys.clients, keys.api_keys, own.account, own.tally, own.receipts, own.held],
             [*wire.budget_arguments(budget), repr(time), client, digest],
             durably=True,
         )
         if status == b"unknown-lineage":
-            raise UnknownLineage(lineage)
+            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
         if status == b"exists":
             raise ClientExists(client)
         if status == b"key-in-use":
@@ -223,14 +271,16 @@ class Accounts:
     async def client(self, lineage: str, client: str) -> ClientAccount:
         """Return a client's account. Raises UnknownClient."""
         keys = LineageKeys(lineage).client(client)
-        account = wire.read_client(lineage, client, await self._read(lineage, keys.account, keys.tally))
+        replies = await self._read(lineage, keys.account, keys.tally)
+        with reading(lineage):
+            account = wire.read_client(lineage, client, replies)
         if account is None:
-            raise UnknownClient(client)
+            raise await self._unknown(lineage, UnknownClient(client), [keys.tally, keys.receipts, keys.held], client)
         return account
 
     async def clients(self, lineage: str) -> list[ClientAccount]:
         """Return the lineage's clients, by name, the revoked ones included."""
-        return [await self.client(lineage, name.decode()) for name in sorted(await self._client_names(lineage))]
+        return (await self.snapshot(lineage))[1]
 
     async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
         """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
@@ -272,7 +322,10 @@ class Accounts:
         (name,) = await self.call(lineage, "find_client", [LineageKeys(lineage).api_keys], [digest], durably=False)
         if name is None:
             raise UnknownKey
-        account = await self.client(lineage, name.decode())
+        try:
+            account = await self.client(lineage, name.decode())
+        except UnknownClient as error:
+            raise LedgerDamaged(lineage, f"the account of {name.decode()} is lost") from error
         if account.revoked:
             raise ClientRevoked(account.client)
         return account
@@ -291,13 +344,16 @@ class Accounts:
         entries = await self._page(lineage, listed, after, count)
         if client is not None:
             entries = await self._pick(lineage, entries)
-        return [wire.read_receipt(entry) for entry in entries]
+        with reading(lineage):
+            return [wire.read_receipt(entry) for entry in entries]
 
     async def newest_receipts(self, lineage: str, client: str, count: int) -> list[Receipt]:
         """Return a client's newest receipts, at most `count` of them, newest first."""
         stream = LineageKeys(lineage).client(client).receipts
         entries = await self._store.command(stream, "XREVRANGE", stream, "+", "-", "COUNT", count)
-        return [wire.read_receipt(entry) for entry in await self._pick(lineage, entries)]
+        picked = await self._pick(lineage, entries)
+        with reading(lineage):
+            return [wire.read_receipt(entry) for entry in picked]
 
     async def _pick(self, lineage: str, named: Sequence[Any]) -> list[Any]:
         """Return the lineage's receipts that entries of a client's stream name."""

@@ -1,152 +1,129 @@
 
--- Rows ------------------------------------------------------------------------------------------------------
--- A row is '?', the lineage's epoch, ':' and its receipt's number once charged; '=' with that number, ':' and
--- the bytes once answered. Rows and answers travel packed, thousands in one string: row ids as they are, 32
--- bytes each; an answer behind its length, and in replies behind its row's position, as big-endian numbers of
--- 4 bytes.
---
--- Rows are remembered in two generations. When the young one is full the old one is forgotten and the young one
--- becomes old. A forgotten row is as one that was never asked for: it is charged again.
---
--- The epoch moves on when the ledger was found to have lost writes. A row charged in an earlier epoch may have
--- been answered by what was lost, so computing it again would be a second release: it too is charged again.
-
-local ROW_ID_BYTES = 32
-local CHARGED, ANSWERED = '?', '='
-
-local function split_row_ids(packed)
-  if #packed == 0 or #packed % ROW_ID_BYTES ~= 0 then
-    error('row ids must come as whole ids of 32 bytes')
-  end
-  local ids = {}
-  for first = 1, #packed, ROW_ID_BYTES do
-    ids[#ids + 1] = string.sub(packed, first, first + ROW_ID_BYTES - 1)
-  end
-  return ids
-end
-
-local function get_rows(key, ids)
-  local entries = {}
-  for first = 1, #ids, SLICE do
-    local last = math.min(first + SLICE - 1, #ids)
-    for _, entry in ipairs(redis.call('HMGET', key, unpack(ids, first, last))) do
-      entries[#entries + 1] = entry
-    end
-  end
-  return entries
-end
-
-local function set_rows(key, fields)
-  for first = 1, #fields, 2 * SLICE do
-    redis.call('HSET', key, unpack(fields, first, math.min(first + 2 * SLICE - 1, #fields)))
-  end
-end
-
--- Returns what is known of each id, false where nothing is, and which generation knows it.
-local function find_rows(rows, ids)
-  local entries, places = get_rows(rows.young, ids), {}
-  local old = redis.call('EXISTS', rows.old) == 1 and get_rows(rows.old, ids) or {}
-  for position in ipairs(ids) do
-    places[position] = rows.young
-    if not entries[position] and old[position] then
-      entries[position], places[position] = old[position], rows.old
-    end
-    local entry = entries[position]
-    if entry and string.sub(entry, 1, 1) == CHARGED
-      and string.sub(entry, 2, string.find(entry, ':', 1, true) - 1) ~= rows.epoch then
-      entries[position] = false
-    end
-  end
-  return entries, places
-end
-
-local function make_room(generations, fresh, capacity)
-  local held = redis.call('HLEN', generations.young)
-  if held > 0 and held + fresh > capacity then
-    redis.call('UNLINK', generations.old)
-    redis.call('RENAME', generations.young, generations.old)
-  end
-end
-
-local function after_colon(entry)
-  return string.sub(entry, string.find(entry, ':', 1, true) + 1)
-end
-
-local function answer_of(entry)
-  if string.sub(entry, 1, 1) == ANSWERED then
-    return after_colon(entry)
-  end
-  return nil
-end
-
-local function pack_answer(position, answer)
-  return struct.pack('>I4I4', position, #answer) .. answer
-end
-
-local function split_answers(packed)
-  local answers = {}
-  local at = 1
-  while at <= #packed do
-    local length, first = struct.unpack('>I4', packed, at)
-    if first + length - 1 > #packed then
-      error('an answer is shorter than its length says')
-    end
-    answers[#answers + 1] = string.sub(packed, first, first + length - 1)
-    at = first + length
-  end
-  return answers
-end
-
 -- charge and quote --------------------------------------------------------------------------------------------
--- KEYS  services; the lineage's account, tally, receipts, young rows, old rows; then each client's account,
---       tally, receipts, young requests, old requests
+-- KEYS  services; the lineage's account, tally, receipts, young rows, old rows, clients; then each client's
+--       account, tally, receipts, young requests, old requests
 -- ARGV  lineage, rows a generation holds, requests a generation holds; then for each request the fields that
 --       `read_request` reads
 -- charge replies to each {'charged', receipt number or 0, rows charged, packed answers, the hash before the
--- receipt} or a refusal; quote {'quoted', a letter for each row: new, paid or again}, then the refusal if any.
+-- receipt, the number of the receipt that the same request got before or 0}, or {'terms', model, mechanism, cost}
+-- for one that was sent before and was decided at other terms, or a refusal; quote {'quoted', a letter for each
+-- row: new, paid or again}, then the refusal if any.
+--
+-- A request that was sent before, with the same idempotency key and body, stays what it was then, though the model
+-- or the price is another now: whoever asks hears the terms and asks again at these, with `answered_only`, which
+-- charges nothing.
 
-local REQUEST_FIELDS = 13
+local REQUEST_FIELDS = 14
 
 local function read_lineage(keys)
-  return {account = keys[2], tally = keys[3], receipts = keys[4], rows = {young = keys[5], old = keys[6]}}
+  return {
+    account = keys[2], tally = keys[3], receipts = keys[4], rows = {young = keys[5], old = keys[6]},
+    clients = keys[7], name = 'the lineage', members = {},
+  }
 end
 
-local function read_request(keys, args, at)
-  local first = 5 * amount(args[at]) + 2
-  return {
+local function client_of(lineage, keys, place, name)
+  local first = 5 * place + 3
+  local client = lineage.members[place]
+  if not client then
     client = {
-      account = keys[first], tally = keys[first + 1], receipts = keys[first + 2], name = args[at + 1],
+      account = keys[first], tally = keys[first + 1], receipts = keys[first + 2], name = name,
       requests = {young = keys[first + 3], old = keys[first + 4]},
-    },
+    }
+    lineage.members[place] = client
+  end
+  if not client.requests.old or client.name ~= name then
+    malformed('a request names no client')
+  end
+  return client
+end
+
+local function read_request(lineage, keys, args, at)
+  local key, body_digest = args[at + 8], args[at + 9]
+  if key ~= '' and #body_digest ~= 32 then
+    malformed("a body's digest must have 32 bytes")
+  end
+  return {
+    client = client_of(lineage, keys, amount(args[at]), args[at + 1]),
     lineage = args[5], model = args[at + 2], mechanism = args[at + 3],
     cost = args[at + 4], kind = args[at + 5], price = amount(args[at + 6]), time = args[at + 7],
-    idempotency_key = args[at + 8], body_digest = args[at + 9], ids = split_row_ids(args[at + 10]),
-    terms = args[at + 11], foreseen = args[at + 12],
+    key = key, body_digest = body_digest, ids = split_row_ids(args[at + 10]),
+    terms = args[at + 11], foreseen = args[at + 12], answered_only = args[at + 13] == '1',
   }
 end
 
-local function read_requests(keys, args)
-  local requests = {}
-  for at = 8, #args, REQUEST_FIELDS do
-    requests[#requests + 1] = read_request(keys, args, at)
+local function read_lineage_account(lineage)
+  if not lineage.state then
+    lineage.state = read_account(lineage.account, lineage.name)
+    if not lineage.state then
+      check_unused(lineage.name, {lineage.tally, lineage.receipts, lineage.rows.young, lineage.clients})
+      return nil
+    end
+    lineage.rows.epoch = lineage.state.epoch
   end
-  return requests
+  return lineage.state
 end
 
-local function read_account(key)
-  local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'revoked', 'seq', 'head', 'epoch')
-  if not fields[1] then
+local function read_client_account(lineage, client)
+  if not client.state then
+    client.state = read_account(client.account, 'the account of ' .. client.name)
+    if not client.state then
+      check_unused('the account of ' .. client.name, {client.tally, client.receipts})
+      if redis.call('SISMEMBER', lineage.clients, client.name) == 1 then
+        damaged('the account of ' .. client.name .. ' is lost')
+      end
+    end
+  end
+  return client.state
+end
+
+-- What an idempotency key stands for: 32 bytes of its body's digest, its receipt's number or 0, ':' and the model,
+-- mechanism and cost that it was decided at, behind their lengths. Without what follows the digest (as an older
+-- version wrote it) the terms are taken to be those of now.
+local function terms_of(request)
+  return struct.pack('>I4', #request.model) .. request.model .. struct.pack('>I4', #request.mechanism)
+    .. request.mechanism .. request.cost
+end
+
+local function split_terms(packed)
+  local function part(at)
+    local length, first = struct.unpack('>I4', packed, at)
+    return string.sub(packed, first, first + length - 1), first + length
+  end
+  local model, at = part(1)
+  local mechanism, rest = part(at)
+  return {'terms', model, mechanism, string.sub(packed, rest)}
+end
+
+-- Returns the number of the receipt of the same request's first coming, nil if it never came; or nil and a reply.
+local function recall(request)
+  if request.key == '' then
     return nil
   end
-  return {
-    limit = amount(fields[1]),
-    spent = amount(fields[2]),
-    accepts = fields[3],
-    revoked = fields[4] == '1',
-    seq = amount(fields[5] or '0'),
-    head = fields[6] or GENESIS,
-    epoch = fields[7] or '0',
-  }
+  local requests = request.client.requests
+  local entry = redis.call('HGET', requests.young, request.key) or redis.call('HGET', requests.old, request.key)
+  if not entry then
+    return nil
+  elseif string.sub(entry, 1, 32) ~= request.body_digest then
+    return nil, {'conflict'}
+  elseif #entry == 32 then
+    return '0'
+  end
+  local colon = string.find(entry, ':', 33, true)
+  if not colon or not whole(string.sub(entry, 33, colon - 1)) then
+    damaged('what an idempotency key of ' .. request.client.name .. ' stands for')
+  end
+  local terms = string.sub(entry, colon + 1)
+  if terms ~= terms_of(request) then
+    return nil, split_terms(terms)
+  end
+  return string.sub(entry, 33, colon - 1)
+end
+
+local function remember(request, number, capacity)
+  make_room(request.client.requests, 1, capacity)
+  redis.call('HSET', request.client.requests.young, request.key,
+    request.body_digest .. number .. ':' .. terms_of(request))
 end
 
 local function refusal(scope, account, request, total)
@@ -160,41 +137,31 @@ local function refusal(scope, account, request, total)
   return nil
 end
 
--- Returns who pays, and what the client's idempotency key stood for before; or nil, nil and a refusal.
+-- Returns nothing for a request that may be decided, having read who pays; or the refusal.
 local function admit(lineage, request)
-  local lineage_account = read_account(lineage.account)
-  if not lineage_account then
-    return nil, nil, {'unknown-lineage'}
+  if not read_lineage_account(lineage) then
+    return {'unknown-lineage'}
   end
-  local client_account = read_account(request.client.account)
-  if not client_account then
-    return nil, nil, {'unknown-client'}
+  local account = read_client_account(lineage, request.client)
+  if not account then
+    return {'unknown-client'}
   end
-  if client_account.revoked then
-    return nil, nil, {'revoked'}
+  if account.revoked == '0' then
+    return nil
   end
-  local remembered = nil
-  if request.idempotency_key ~= '' then
-    local requests = request.client.requests
-    remembered = redis.call('HGET', requests.young, request.idempotency_key)
-      or redis.call('HGET', requests.old, request.idempotency_key)
-    if remembered and remembered ~= request.body_digest then
-      return nil, nil, {'conflict'}
-    end
-  end
-  return {lineage = lineage_account, client = client_account}, remembered
+  return account.revoked == '1' and {'revoked'} or damaged('the account of ' .. request.client.name)
 end
 
-local function refuse_for(accounts, request, fresh)
+local function refuse_for(lineage, request, fresh)
   if fresh == 0 then
     return nil
   end
   local total = request.price * fresh
-  return refusal('client', accounts.client, request, total) or refusal('lineage', accounts.lineage, request, total)
+  return refusal('client', request.client.state, request, total) or refusal('lineage', lineage.state, request, total)
 end
 
--- Returns the ids never charged, each once, the answers that there are, packed with their positions, and a
--- letter for each row.
+-- Returns the ids never charged, each once, the answers that there are, packed with their positions, a letter for
+-- each row, and whether every row is answered.
 local function look_up(rows, ids)
   local fresh, answers, letters, seen = {}, {}, {}, {}
   for position, entry in ipairs((find_rows(rows, ids))) do
@@ -213,7 +180,7 @@ local function look_up(rows, ids)
       fresh[#fresh + 1] = id
     end
   end
-  return fresh, table.concat(answers), table.concat(letters)
+  return fresh, table.concat(answers), table.concat(letters), #answers == #ids
 end
 
 -- The caller may foresee its receipt's hash, which it computes a hundred times faster than `sha256` here: 32
@@ -226,67 +193,90 @@ local function hash_of_next(account, request, rows)
   return receipt_hash(account.head, request.terms, account.seq + 1, rows)
 end
 
-local function write_charge(lineage, account, request, fresh, capacity)
+local function write_charge(lineage, request, fresh, capacity)
   request.rows = #fresh
-  local number = account.seq + 1
-  write_receipt(lineage, request.client, request, number, account.head, hash_of_next(account, request, #fresh))
+  local hash = hash_of_next(lineage.state, request, #fresh)
+  local number = write_receipt(lineage, request.client, request, hash)
   make_room(lineage.rows, #fresh, capacity)
   local fields = {}
   for _, id in ipairs(fresh) do
     fields[#fields + 1] = id
-    fields[#fields + 1] = CHARGED .. account.epoch .. ':' .. text(number)
+    fields[#fields + 1] = CHARGED .. lineage.state.epoch .. ':' .. number
   end
   set_rows(lineage.rows.young, fields)
-  return text(number)
+  return number
 end
 
-local function charge_request(lineage, request, row_capacity, request_capacity)
-  local accounts, remembered, refused = admit(lineage, request)
+local function charge_request(lineage, capacities, keys, args, at)
+  local request = read_request(lineage, keys, args, at)
+  local earlier, reply = nil, admit(lineage, request)
+  if not reply then
+    earlier, reply = recall(request)
+  end
+  if reply then
+    return reply, false
+  end
+  local fresh, answers, _, answered = look_up(lineage.rows, request.ids)
+  if request.answered_only and not answered then
+    return {'unanswered'}, false
+  end
+  local refused = refuse_for(lineage, request, #fresh)
   if refused then
     return refused, false
   end
-  lineage.rows.epoch = accounts.lineage.epoch
-  local fresh, answers = look_up(lineage.rows, request.ids)
-  refused = refuse_for(accounts, request, #fresh)
-  if refused then
-    return refused, false
-  end
-  local number, wrote = '0', #fresh > 0
+  local number, head, wrote = '0', lineage.state.head, #fresh > 0
   if wrote then
-    number = write_charge(lineage, accounts.lineage, request, fresh, row_capacity)
+    number = write_charge(lineage, request, fresh, capacities.rows)
   end
-  if request.idempotency_key ~= '' and not remembered then
-    make_room(request.client.requests, 1, request_capacity)
-    redis.call('HSET', request.client.requests.young, request.idempotency_key, request.body_digest)
+  if request.key ~= '' and (not earlier or wrote) then
+    remember(request, number, capacities.requests)
     wrote = true
   end
   -- A replay counts as a write of whoever sends it on: it must not be on its way before it is durable.
-  return {'charged', number, text(#fresh), answers, accounts.lineage.head}, wrote or answers ~= ''
+  return {'charged', number, text(#fresh), answers, head, earlier or '0'}, wrote or answers ~= ''
 end
 
-local function charge(keys, args)
+-- Decides on each request for itself: one that cannot be read, or whose client's keys cannot be, fails alone.
+local function decide_each(keys, args, decide)
+  if not args[7] or (#args - 7) % REQUEST_FIELDS ~= 0 then
+    malformed('requests must come whole')
+  end
   local replies, lineage, wrote = {}, read_lineage(keys), false
-  for position, request in ipairs(read_requests(keys, args)) do
-    local wrote_this
-    replies[position], wrote_this = charge_request(lineage, request, amount(args[6]), amount(args[7]))
-    wrote = wrote or wrote_this
+  local capacities = {rows = amount(args[6]), requests = amount(args[7])}
+  for at = 8, #args, REQUEST_FIELDS do
+    local ok, reply, detail = attempt(decide, lineage, capacities, keys, args, at)
+    if ok then
+      wrote = wrote or detail
+    else
+      reply = {reply, detail}
+    end
+    replies[#replies + 1] = reply
   end
   return replies, wrote
 end
 
-local function quote(keys, args)
-  local replies, lineage = {}, read_lineage(keys)
-  for position, request in ipairs(read_requests(keys, args)) do
-    local accounts, _, refused = admit(lineage, request)
-    local reply = refused
-    if accounts then
-      lineage.rows.epoch = accounts.lineage.epoch
-      local fresh, _, letters = look_up(lineage.rows, request.ids)
-      reply = {'quoted', letters, refuse_for(accounts, request, #fresh)}
-    end
-    replies[position] = reply
+local function charge(keys, args)
+  return decide_each(keys, args, charge_request)
+end
+
+local function quote_request(lineage, _, keys, args, at)
+  local request = read_request(lineage, keys, args, at)
+  local _, reply = nil, admit(lineage, request)
+  if not reply then
+    _, reply = recall(request)
   end
-  return replies
+  if reply then
+    return reply, false
+  end
+  local fresh, _, letters, answered = look_up(lineage.rows, request.ids)
+  if request.answered_only and not answered then
+    return {'unanswered'}, false
+  end
+  return {'quoted', letters, refuse_for(lineage, request, #fresh)}, false
+end
+
+local function quote(keys, args)
+  return decide_each(keys, args, quote_request)
 end
 
 -- settle ----------------------------------------------------------------------------------------------------
@@ -295,7 +285,11 @@ end
 -- A settlement's reply is {'settled', packed answers} with the rows where an earlier answer stands, or
 -- {'uncharged', position} with the first row that is not paid for, and then nothing of it is stored.
 
-local function settle_rows(rows, ids, answers)
+local function settle_rows(rows, packed_ids, packed_answers)
+  local ids, answers = split_row_ids(packed_ids), split_answers(packed_answers)
+  if #answers ~= #ids then
+    malformed('each row id needs one answer')
+  end
   local stored, standing = {}, {}
   local fields = {[rows.young] = {}, [rows.old] = {}}
   local entries, places = find_rows(rows, ids)
@@ -320,18 +314,15 @@ local function settle_rows(rows, ids, answers)
 end
 
 local function settle(keys, args)
-  local settlements = {}
-  for at = 5, #args, 2 do
-    local ids, answers = split_row_ids(args[at]), split_answers(args[at + 1])
-    if #answers ~= #ids then
-      error('each row id needs one answer')
-    end
-    settlements[#settlements + 1] = {ids, answers}
+  if #args % 2 ~= 0 then
+    malformed('settlements must come whole')
   end
-  local rows = {young = keys[3], old = keys[4], epoch = redis.call('HGET', keys[2], 'epoch') or '0'}
+  local state = read_account(keys[2], 'the lineage')
+  local rows = {young = keys[3], old = keys[4], epoch = state and state.epoch or damaged('the lineage is lost')}
   local replies = {}
-  for position, settlement in ipairs(settlements) do
-    replies[position] = settle_rows(rows, settlement[1], settlement[2])
+  for at = 5, #args, 2 do
+    local ok, reply, line = attempt(settle_rows, rows, args[at], args[at + 1])
+    replies[#replies + 1] = ok and reply or {reply, line}
   end
   return replies, true
 end

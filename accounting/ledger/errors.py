@@ -55,6 +55,22 @@ class IdempotencyConflict(LedgerRefusal):
         super().__init__("this idempotency key was used before, for a request with another body")
 
 
+class TermsChanged(IdempotencyConflict):
+    """A request was sent before, decided at other terms, and has no stored answer for all of its rows.
+
+    To charge it at the terms of today would be a second charge for one request; the answer that the first one
+    bought cannot be drawn any more.
+    """
+
+    def __init__(self) -> None:
+        """Say what there is to be done."""
+        LedgerRefusal.__init__(
+            self,
+            "this idempotency key was used before the model or its price changed, and not all of that request's "
+            "answers are stored; nothing was charged: send it with a new key to be charged at the price of today",
+        )
+
+
 class ClientRevoked(LedgerRefusal):
     """The client's access was revoked, its replays included."""
 
@@ -135,6 +151,16 @@ class LedgerUnavailable(LedgerError):
     """
 
 
+class LedgerDamaged(LedgerUnavailable):
+    """What the store holds of a lineage cannot be read, or contradicts itself. Nothing was charged."""
+
+    def __init__(self, lineage: str, what: str) -> None:
+        """`what` is damaged, in one line."""
+        self.lineage = lineage
+        self.what = what
+        super().__init__(f"the ledger of lineage {lineage} is damaged ({what}); run `dpserve ledger verify`")
+
+
 class StoreBehind(LedgerUnavailable):
     """The store has lost writes that it acknowledged: a restored backup, a promoted replica, an emptied volume."""
 
@@ -163,13 +189,13 @@ class UnsafeStore(LedgerUnavailable):
 
 
 class WrongFunctionVersion(LedgerUnavailable):
-    """The store holds another version of the ledger's function library than this program was written for."""
+    """The store holds an altered function library, or a lineage that a newer one wrote in a format of its own."""
 
     def __init__(self, ours: str, theirs: str) -> None:
         """Name both versions."""
         self.ours = ours
         self.theirs = theirs
         super().__init__(
-            f"the store holds version {theirs} of the function library `dpserve` and this program needs "
-            f"version {ours}; run the same release of dpserve everywhere"
+            f"the ledger's store holds what is {theirs} of dpserve's function library, and this program is {ours}; "
+            "run the same release of dpserve everywhere"
         )

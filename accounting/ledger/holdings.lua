@@ -16,11 +16,11 @@ local STEP_FIELDS = 6
 local function read_steps(args, first)
   local steps = {}
   if args[first] == nil or (#args - first + 1) % STEP_FIELDS ~= 0 then
-    error('steps must come whole')
+    malformed('steps must come whole')
   end
   for at = first, #args, STEP_FIELDS do
     if #args[at] ~= 32 or #args[at + 5] ~= 32 then
-      error("a step's id and the digest of its terms must have 32 bytes")
+      malformed("a step's id and the digest of its terms must have 32 bytes")
     end
     steps[#steps + 1] = {
       id = args[at], cost = args[at + 1], kind = args[at + 2], price = amount(args[at + 3]),
@@ -84,7 +84,7 @@ local function read_hold(keys, args)
   local state = hold.client.state
   if not state then
     return nil, {'unknown-client'}
-  elseif state.revoked == true or state.revoked == '1' then
+  elseif state.revoked == '1' then
     return nil, {'revoked'}
   end
   if hold.key ~= '' then
@@ -106,7 +106,7 @@ local function weigh(hold)
     if hold.client then
       client_lacks = lacks(hold.client, step)
       if lineage_lacks and not client_lacks then
-        error('a client holds a step that its lineage has not paid for')
+        damaged('a client holds a step that its lineage has not paid for')
       end
     end
     letters[position] = not client_lacks and 'h' or (lineage_lacks and 'n' or 's')
@@ -123,10 +123,16 @@ local function weigh(hold)
   return own, table.concat(letters), refused
 end
 
+-- Reads what `write_step` is going to write for this holder, so that it cannot fail half-way.
+local function check_step(holder, step)
+  check_tally(holder, step.cost)
+  if holder.state.spent + step.price > LARGEST then
+    malformed('a charge takes an account past 2^53 - 1')
+  end
+end
+
 local function pay_for_step(holder, step, number)
-  holder.state.spent = holder.state.spent + step.price
-  redis.call('HINCRBY', holder.account, 'spent', text(step.price))
-  redis.call('HINCRBY', holder.tally, step.cost, 1)
+  pay(holder, {price = step.price, rows = 1, cost = step.cost})
   redis.call('HSET', holder.held, step.id, number)
 end
 
@@ -135,29 +141,35 @@ local function step_hash(head, step, number)
     .. (step.shared and '\1' or '\0'))
 end
 
--- Charges whoever lacks the step and writes its receipt; asks nothing. Returns number, hash before, hash.
+-- Charges whoever lacks the step and writes its receipt; asks nothing. Fails before its first write or not at all.
+-- Returns number, hash before, hash.
 local function write_step(lineage, client, charged, step)
   local state = lineage.state
   local number, previous = state.seq + 1, state.head
   local hash = step_hash(previous, step, number)
   local id = text(number) .. '-0'
-  -- The charges come first: what fails after them leaves a charge without a receipt, which `verify` finds, and
-  -- never a step that was not paid for.
+  check_receipts(lineage)
+  check_step(lineage, step)
+  if client then
+    check_step(client, step)
+    check_listed(client, state.seq)
+  end
+  local appended = redis.pcall('XADD', lineage.receipts, id,
+    'lineage', charged.lineage, 'client', client and client.name or '', 'model', charged.model,
+    'mechanism', charged.mechanism, 'cost', step.cost, 'price', text(step.price), 'rows', '1',
+    'total', text(step.price), 'time', charged.time, 'previous', previous, 'hash', hash,
+    'held', step.id, 'shared', step.shared and '1' or '0')
+  if type(appended) == 'table' and appended.err then
+    damaged('the receipts of the lineage take no further one')
+  end
+  state.seq, state.head = number, hash
+  redis.call('HSET', lineage.account, 'seq', text(number), 'head', hash)
   if not step.shared then
     pay_for_step(lineage, step, text(number))
   end
   if client then
     pay_for_step(client, step, text(number))
-  end
-  state.seq, state.head = number, hash
-  redis.call('HSET', lineage.account, 'seq', text(number), 'head', hash)
-  redis.call('XADD', lineage.receipts, id,
-    'lineage', charged.lineage, 'client', client and client.name or '', 'model', charged.model,
-    'mechanism', charged.mechanism, 'cost', step.cost, 'price', text(step.price), 'rows', '1',
-    'total', text(step.price), 'time', charged.time, 'previous', previous, 'hash', hash,
-    'held', step.id, 'shared', step.shared and '1' or '0')
-  if client then
-    redis.call('XADD', client.receipts, id, 'lineage', charged.lineage)
+    redis.pcall('XADD', client.receipts, id, 'lineage', charged.lineage) -- a mere index, as in `write_receipt`
   end
   return text(number), previous, hash
 end
@@ -172,6 +184,12 @@ local function hold(keys, args)
   own, letters, refused = weigh(asked)
   if refused then
     return refused, false
+  end
+  for _, step in ipairs(own) do
+    check_step(asked.lineage, step)
+    if asked.client then
+      check_step(asked.client, step)
+    end
   end
   local reply = {'held', letters}
   for _, step in ipairs(own) do

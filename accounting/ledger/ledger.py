@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Self
 
 from accounting.ledger import wire
-from accounting.ledger.accounts import Accounts
+from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.embedded import EmbeddedStore
-from accounting.ledger.errors import LedgerRefusal, LedgerUnavailable, RowNotCharged
+from accounting.ledger.errors import LedgerError, LedgerRefusal, LedgerUnavailable
 from accounting.ledger.holdings import (
     Holding,
     HoldQuote,
@@ -33,7 +33,7 @@ from accounting.ledger.holdings import (
 from accounting.ledger.micro_batches import MicroBatches
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Charge, ChargeRequest, Quote
-from accounting.ledger.wire import Head, LineageKeys
+from accounting.ledger.wire import DecidedBefore, Head, LineageKeys
 
 ROWS_IN_A_BATCH = 1000
 """How many rows of several requests share a call: enough to share its cost, not enough to keep others waiting."""
@@ -169,30 +169,38 @@ class Ledger(Accounts):
             )
         return await batches.submit(request)
 
-    async def charge_batch(self, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerRefusal]:
+    async def charge_batch(self, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerError]:
         """Decide on the requests one after the other, each whole or not at all, in one call per lineage.
 
-        Returns a charge or a refusal for each, in order. Raises LedgerUnavailable if no decision is known.
+        Returns for each, in order, a charge, a refusal, or the LedgerDamaged that kept it from being decided. Raises
+        LedgerUnavailable if no decision is known.
         """
         positions: dict[str, list[int]] = {}
         for position, request in enumerate(requests):
             positions.setdefault(request.lineage, []).append(position)
-        decisions: dict[int, Charge | LedgerRefusal] = {}
+        decisions: dict[int, Charge | LedgerError] = {}
         for lineage, places in positions.items():
             decided = await self._charge_lineage(lineage, [requests[place] for place in places])
             decisions.update(zip(places, decided, strict=True))
         return [decisions[position] for position in range(len(requests))]
 
-    async def _charge_lineage(self, lineage: str, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerRefusal]:
+    async def _charge_lineage(self, lineage: str, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerError]:
         keys, arguments = wire.charge_call(
             requests, remembered_rows=self._remembered_rows, head=self._heads.get(lineage)
         )
         reply = await self._store.call(lineage, "charge", keys, arguments, asker=self._asker(lineage))
-        decisions = [wire.read_decision(request, each) for request, each in zip(requests, reply.values, strict=True)]
-        receipts = [charge.receipt for charge in decisions if isinstance(charge, Charge) and charge.receipt]
+        with reading(lineage):
+            read = [wire.read_decision(request, each) for request, each in zip(requests, reply.values, strict=True)]
+        receipts = [charge.receipt for charge in read if isinstance(charge, Charge) and charge.receipt]
         if receipts:
             self._heads[lineage] = Head(receipts[-1].sequence, receipts[-1].hash)
         self._note(lineage, reply.writes, receipts)
+        decisions: list[Charge | LedgerError] = []
+        for decision in read:
+            if isinstance(decision, DecidedBefore):
+                decisions += await self._charge_lineage(lineage, [decision.request])
+            else:
+                decisions.append(decision)
         return decisions
 
     async def quote(self, request: ChargeRequest) -> Quote:
@@ -202,8 +210,11 @@ class Ledger(Accounts):
         """
         keys, arguments = wire.charge_call([request], remembered_rows=self._remembered_rows, head=None)
         (reply,) = await self.call(request.lineage, "quote", keys[1:], arguments, durably=False)
-        quote = wire.read_quote(request, reply)
-        if isinstance(quote, LedgerRefusal):
+        with reading(request.lineage):
+            quote = wire.read_quote(request, reply)
+        if isinstance(quote, DecidedBefore):
+            return await self.quote(quote.request)
+        if isinstance(quote, LedgerError):
             raise quote
         return quote
 
@@ -219,7 +230,8 @@ class Ledger(Accounts):
         lineage = request.lineage
         keys = [LineageKeys(lineage).services, *named]
         reply = await self._store.call(lineage, "hold", keys, arguments, asker=self._asker(lineage))
-        holding = read_holding(request, reply.values)
+        with reading(request.lineage):
+            holding = read_holding(request, reply.values)
         if isinstance(holding, LedgerRefusal):
             raise holding
         if holding.receipt:
@@ -234,7 +246,8 @@ class Ledger(Accounts):
         """
         named, arguments = hold_call(request)
         reply = await self.call(request.lineage, "quote_hold", named, arguments, durably=False)
-        quote = read_hold_quote(request, reply)
+        with reading(request.lineage):
+            quote = read_hold_quote(request, reply)
         if isinstance(quote, LedgerRefusal):
             raise quote
         return quote
@@ -250,18 +263,19 @@ class Ledger(Accounts):
         batches = self._settlements.get(lineage)
         if batches is None:
 
-            async def send(settlements: Sequence[Settlement]) -> list[list[bytes] | RowNotCharged]:
+            async def send(settlements: Sequence[Settlement]) -> list[list[bytes] | LedgerError]:
                 return await self._settle_lineage(lineage, settlements)
 
             batches = self._settlements[lineage] = MicroBatches(send, weight=len, capacity=ROWS_IN_A_BATCH)
         return await batches.submit(answers)
 
-    async def _settle_lineage(
-        self, lineage: str, settlements: Sequence[Settlement]
-    ) -> list[list[bytes] | RowNotCharged]:
+    async def _settle_lineage(self, lineage: str, settlements: Sequence[Settlement]) -> list[list[bytes] | LedgerError]:
         keys = LineageKeys(lineage)
         named = [keys.services, keys.account, keys.rows, keys.old_rows]
         arguments = wire.settle_call(settlements)
         reply = await self._store.call(lineage, "settle", named, arguments, asker=self._asker(lineage))
         self._note(lineage, reply.writes)
-        return [wire.read_standing(given, each) for given, each in zip(settlements, reply.values, strict=True)]
+        with reading(lineage):
+            return [
+                wire.read_standing(lineage, given, each) for given, each in zip(settlements, reply.values, strict=True)
+            ]

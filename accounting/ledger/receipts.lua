@@ -17,25 +17,125 @@ local function receipt_hash(previous, terms, number, rows)
   return sha256(previous .. terms .. eight_bytes(number) .. eight_bytes(rows))
 end
 
--- `lineage` holds account, tally and receipts, the names of its keys; `client` the same of a client, and name.
--- Charges both accounts and writes the receipt; asks nothing, so whoever calls has decided.
-local function write_receipt(lineage, client, charged, number, previous, hash)
-  local total, rows = text(charged.price * charged.rows), text(charged.rows)
-  redis.call('HINCRBY', lineage.account, 'spent', total)
-  redis.call('HINCRBY', lineage.tally, charged.cost, rows)
-  if client.account then
-    redis.call('HINCRBY', client.account, 'spent', total)
-    redis.call('HINCRBY', client.tally, charged.cost, rows)
+-- Books: a lineage or a client, with the names of its keys `account`, `tally` and `receipts`, its own `name`, and
+-- once they were read `state`, the account's fields, and `releases`, entries of its tally. A call reads each of
+-- them once and keeps them as it writes them.
+
+local function check_format(stated)
+  if stored_amount(stated or '1', 'the format') > FORMAT then
+    error({newer = stated}, 0)
   end
-  redis.call('HSET', lineage.account, 'seq', text(number), 'head', hash)
-  local id = text(number) .. '-0'
-  redis.call('XADD', lineage.receipts, id,
-    'lineage', charged.lineage, 'client', client.name, 'model', charged.model, 'mechanism', charged.mechanism,
-    'cost', charged.cost, 'price', text(charged.price), 'rows', rows, 'total', total, 'time', charged.time,
-    'previous', previous, 'hash', hash)
-  if client.account then
-    redis.call('XADD', client.receipts, id, 'lineage', charged.lineage)
+end
+
+local function read_account(key, what)
+  local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'revoked', 'seq', 'head', 'epoch', 'format')
+  if not fields[1] then
+    if redis.call('EXISTS', key) == 1 then
+      damaged(what .. ' has no limit')
+    end
+    return nil
   end
+  check_format(fields[8])
+  local head = fields[6] or GENESIS
+  if #head ~= 32 or not (fields[3] == 'any' or fields[3] == 'gaussian' or fields[3] == 'unproven') then
+    damaged(what .. ' cannot be read')
+  end
+  return {
+    limit = stored_amount(fields[1], what),
+    spent = stored_amount(fields[2], what),
+    accepts = fields[3],
+    revoked = fields[4],
+    seq = stored_amount(fields[5] or '0', what),
+    head = head,
+    epoch = fields[7] or '0',
+  }
+end
+
+-- An account that is gone while other keys of its own are there was lost: it must not begin anew, with nothing
+-- spent. `others` are these keys.
+local function check_unused(what, others)
+  for first = 1, #others, SLICE do
+    if redis.call('EXISTS', unpack(others, first, math.min(first + SLICE - 1, #others))) > 0 then
+      damaged(what .. ' is lost: other keys of its own are there')
+    end
+  end
+end
+
+local function rest(keys, first)
+  local others = {}
+  for position = first, #keys do
+    others[#others + 1] = keys[position]
+  end
+  return others
+end
+
+-- Reads what `write_receipt` is going to write to one of the books, so that it cannot fail half-way.
+local function check_tally(books, cost)
+  books.releases = books.releases or {}
+  if not books.releases[cost] then
+    local found = redis.call('HGET', books.tally, cost) or '0'
+    books.releases[cost] = stored_amount(found, 'the tally of ' .. books.name)
+  end
+end
+
+local function check_receipts(lineage)
+  if not lineage.checked then
+    if redis.call('XLEN', lineage.receipts) ~= lineage.state.seq then
+      damaged('the number of receipts is not the one that the lineage counts')
+    end
+    lineage.checked = true
+  end
+end
+
+local function check_listed(client, number)
+  if not client.checked then
+    local newest = redis.call('XREVRANGE', client.receipts, '+', '-', 'COUNT', 1)[1]
+    if newest and whole(string.match(newest[1], '^%d+')) > number then
+      damaged('the receipts of ' .. client.name .. ' are ahead of the lineage')
+    end
+    client.checked = true
+  end
+end
+
+local function pay(books, charged, ...)
+  books.state.spent = books.state.spent + charged.price * charged.rows
+  books.releases[charged.cost] = books.releases[charged.cost] + charged.rows
+  redis.call('HSET', books.account, 'spent', text(books.state.spent), ...)
+  redis.call('HSET', books.tally, charged.cost, text(books.releases[charged.cost]))
+end
+
+-- Charges the lineage and the client, which is nil where the lineage alone pays, and writes the receipt, with
+-- `hash`. Asks nothing, so whoever calls has decided, having read `state` of both. Fails before its first write
+-- or not at all. Returns the receipt's number, as text.
+local function write_receipt(lineage, client, charged, hash)
+  local total, state = charged.price * charged.rows, lineage.state
+  local number = text(state.seq + 1)
+  check_receipts(lineage)
+  check_tally(lineage, charged.cost)
+  if client then
+    check_tally(client, charged.cost)
+    check_listed(client, lineage.state.seq)
+  end
+  if math.max(state.spent, client and client.state.spent or 0) + total > LARGEST then
+    malformed('a charge takes an account past 2^53 - 1')
+  end
+  -- The first write: it fails, and nothing else is done, if the stream has this number or a later one.
+  local id = number .. '-0'
+  local appended = redis.pcall('XADD', lineage.receipts, id,
+    'lineage', charged.lineage, 'client', client and client.name or '', 'model', charged.model,
+    'mechanism', charged.mechanism, 'cost', charged.cost, 'price', text(charged.price), 'rows', text(charged.rows),
+    'total', text(total), 'time', charged.time, 'previous', state.head, 'hash', hash)
+  if type(appended) == 'table' and appended.err then
+    damaged('the receipts of the lineage take no further one')
+  end
+  state.seq, state.head = state.seq + 1, hash
+  pay(lineage, charged, 'seq', number, 'head', hash)
+  if client then
+    pay(client, charged)
+    -- A mere index: that it cannot be written must not leave the charge half done.
+    redis.pcall('XADD', client.receipts, id, 'lineage', charged.lineage)
+  end
+  return number
 end
 
 local function act_hash(previous, number, kind, subject, detail, time)
@@ -46,14 +146,17 @@ local function act_hash(previous, number, kind, subject, detail, time)
   return sha256(table.concat(message))
 end
 
--- The time is the store's own: an act is the owner's, who may sit at any machine.
+-- The time is the store's own: an act is the owner's, who may sit at any machine. Its first write is the act's,
+-- which fails where the chain is damaged; so whoever calls writes what the act says after it.
 local function write_act(account, acts, kind, subject, detail)
   local now = redis.call('TIME')
   local time = now[1] .. '.' .. string.rep('0', 6 - #now[2]) .. now[2]
-  local number = redis.call('HINCRBY', account, 'acts', 1)
-  local previous = redis.call('HGET', account, 'acts_head') or GENESIS
+  local fields = redis.call('HMGET', account, 'acts', 'acts_head', 'format')
+  check_format(fields[3])
+  local number = stored_amount(fields[1] or '0', 'the number of acts') + 1
+  local previous = fields[2] or GENESIS
   local hash = act_hash(previous, number, kind, subject, detail, time)
-  redis.call('HSET', account, 'acts_head', hash)
   redis.call('XADD', acts, text(number) .. '-0', 'kind', kind, 'subject', subject, 'detail', detail,
     'time', time, 'previous', previous, 'hash', hash)
+  redis.call('HSET', account, 'acts', text(number), 'acts_head', hash)
 end

@@ -159,7 +159,8 @@ async def _restore_section(ledger: Ledger, section: _Section) -> None:
         arguments += [name, fields[b"digest"], 2 * len(fields), *_flat(fields)]
     for act in section.acts:
         arguments += [f"{act.sequence}-0", act.kind, act.subject, act.detail, act.time, act.previous, act.hash]
-    named = [keys.account, keys.acts, keys.api_keys, keys.clients]
+    named = [keys.account, keys.acts, keys.tally, keys.receipts, keys.held, keys.rows, keys.applied]
+    named += [keys.api_keys, keys.clients]
     named += [keys.client(name).account for name in section.clients]
     await ledger.list_lineage(section.lineage)
     await ledger.call(section.lineage, "restore", named, arguments, durably=True)

@@ -13,26 +13,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, cast
+from typing import Any
 
 import redis.exceptions as refused
 
-from accounting.ledger.errors import LedgerError, LedgerUnavailable, StoreBehind, UnsafeStore, WrongFunctionVersion
+from accounting.ledger.errors import (
+    LedgerDamaged,
+    LedgerError,
+    LedgerUnavailable,
+    StoreBehind,
+    UnsafeStore,
+    WrongFunctionVersion,
+)
 from accounting.ledger.links import Exchange, Words, address, link_to
+
+FORMAT = 1
+"""The newest way of writing a lineage that the library knows."""
 
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
 
-_PARTS = ("library", "sha256", "receipts", "charges", "accounts", "recovery", "holdings")
+_PARTS = ("library", "sha256", "receipts", "rows", "charges", "accounts", "recovery", "holdings")
 _NONCE_BYTES = 8
 
 
 @dataclass(frozen=True)
 class FunctionLibrary:
-    """The ledger's function library: its source and the version that it states."""
+    """The ledger's function library: its source and the version that it states.
+
+    A store holds several versions side by side, under different names: whoever loads a newer one takes nothing away
+    from a service that runs with an older.
+    """
 
     code: str
     version: int
+
+    @property
+    def name(self) -> str:
+        """The library's name in the store."""
+        return f"dpserve_{self.version}"
 
     @classmethod
     def parse(cls, code: str) -> "FunctionLibrary":
@@ -179,20 +198,19 @@ class Store:
         StoreBehind if the store has fewer of the asker's writes than it acknowledged.
         """
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        words = [str(our_library().version), nonce, asker.service, asker.acknowledged, *arguments]
+        library = our_library()
+        words = [str(library.version), nonce, asker.service, asker.acknowledged, *arguments]
         try:
-            reply = cast(
-                list[Any],
-                await self.command(
-                    str(keys[0]), "FCALL", f"dpserve_{function}", len(keys), *keys, *words, durably=durably
-                ),
+            reply = await self.command(
+                str(keys[0]), "FCALL", f"{library.name}_{function}", len(keys), *keys, *words, durably=durably
             )
         except LedgerUnavailable as error:
-            behind = re.match(r"DPSERVEBEHIND (\d+) (\d+)", str(error.__cause__))
-            if behind:
-                raise StoreBehind(lineage, int(behind[1]), int(behind[2])) from error
-            raise
-        if len(reply) < 2 or reply[0] != nonce:
+            said = str(error.__cause__)
+            if said.startswith("Function not found"):  # somebody removed the library: look again, and load it
+                self._inspected.clear()
+                await self._link.disconnect()
+            raise _told(lineage, said) or error from error
+        if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce:
             await self._link.disconnect()
             raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
         return Reply(reply[2:], int(reply[1]))
@@ -238,13 +256,15 @@ class Store:
 
     async def _install_library(self, exchange: Exchange) -> None:
         ours = our_library()
-        theirs = _library(await exchange(("FUNCTION", "LIST", "LIBRARYNAME", "dpserve", "WITHCODE")))
-        if theirs is None or theirs.version < ours.version:
-            await exchange(("FUNCTION", "LOAD", "REPLACE", ours.code))
-        elif theirs.version > ours.version:
-            raise WrongFunctionVersion(str(ours.version), str(theirs.version))
-        elif theirs.code != ours.code:
-            raise WrongFunctionVersion(str(ours.version), f"{theirs.version}, altered,")
+        theirs = _code(await exchange(("FUNCTION", "LIST", "LIBRARYNAME", ours.name, "WITHCODE")))
+        if theirs is None:
+            try:
+                await exchange(("FUNCTION", "LOAD", ours.code))
+            except refused.ResponseError as error:
+                if "already exists" not in str(error):  # another program loaded it in this moment
+                    raise
+        elif theirs != ours.code:
+            raise WrongFunctionVersion(f"version {ours.version}", f"version {ours.version}, altered")
 
     def _unavailable(self, error: Exception) -> LedgerError:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -257,18 +277,32 @@ class Store:
         if isinstance(error, refused.BusyLoadingError):
             return LedgerUnavailable("the ledger's store is still loading its data")
         if isinstance(error, refused.ResponseError):
-            if text.startswith("DPSERVEVERSION "):
-                return WrongFunctionVersion(str(our_library().version), text.split()[1])
             return LedgerUnavailable(f"the ledger's store reports: {text}")
         return LedgerUnavailable(f"the ledger's store at {self.address} cannot be reached: {text}")
 
 
-def _library(listed: Sequence[Any]) -> FunctionLibrary | None:
+def _told(lineage: str, said: str) -> LedgerUnavailable | None:
+    """Return what one of the library's own errors means, None for any other."""
+    word, _, line = said.partition(" ")
+    match word:
+        case "DPSERVEBEHIND":
+            writes, acknowledged = line.split()
+            return StoreBehind(lineage, int(writes), int(acknowledged))
+        case "DPSERVEDAMAGED":
+            return LedgerDamaged(lineage, line)
+        case "DPSERVENEWER":
+            return WrongFunctionVersion(f"for format {FORMAT}", f"for format {line}")
+        case "DPSERVEMALFORMED":
+            return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
+    return None
+
+
+def _code(listed: Sequence[Any]) -> str | None:
     if not listed:
         return None
     described = listed[0]
-    fields = dict(zip(described[::2], described[1::2], strict=True))
-    return FunctionLibrary.parse(fields[b"library_code"].decode())
+    code: bytes = dict(zip(described[::2], described[1::2], strict=True))[b"library_code"]
+    return code.decode()
 
 
 def _field(info: bytes, name: bytes) -> bytes:

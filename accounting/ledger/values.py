@@ -117,7 +117,8 @@ class ChargeRequest:
 
     `rows` are the rows' canonical bytes (the caller sees to it that equal rows have equal bytes); a row that
     occurs twice is charged once. `cost` is that of one release of one row. `time` is when the request came, in
-    seconds since the epoch.
+    seconds since the epoch. With `answered_only` it is decided only if all of its rows are answered already, and so
+    costs nothing.
     """
 
     lineage: str
@@ -128,6 +129,7 @@ class ChargeRequest:
     rows: tuple[bytes, ...]
     time: float
     idempotency: Idempotency | None = None
+    answered_only: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold."""
@@ -265,10 +267,15 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """An admitted request: its rows by position, and the receipt, or None if no row of it was new."""
+    """An admitted request: its rows by position, and the receipt, or None if no row of it was new.
+
+    `earlier` is the number of the receipt that the same request got when it came before, by its idempotency key, or
+    None.
+    """
 
     receipt: Receipt | None
     rows: tuple[Answered | Unanswered, ...]
+    earlier: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from accounting.ledger import chain
 from accounting.ledger.accounts import Accounts
+from accounting.ledger.errors import LedgerDamaged
 from accounting.ledger.journal import JournalContents
 from accounting.ledger.values import Account, Act, ClientAccount, LineageAccount, Receipt
+from accounting.ledger.wire import LineageKeys
 from accounting.losses import Cost
 
 _PAGE = 1000
@@ -50,8 +52,19 @@ async def all_acts(ledger: Accounts, lineage: str, upto: int) -> list[Act]:
 async def verify(ledger: Accounts, lineage: str, witnesses: Iterable[JournalContents] = ()) -> Verification:
     """Walk a lineage's chains and compute its balances. Raises UnknownLineage.
 
-    `witnesses`: journals of services, whose receipts must be in the chain.
+    `witnesses`: journals of services, whose receipts must be in the chain. What cannot be read at all is the one
+    finding.
     """
+    try:
+        return await _walk(ledger, lineage, witnesses)
+    except LedgerDamaged as damage:
+        return Verification(lineage, 0, 0, b"", (damage.what,))
+
+
+async def _walk(ledger: Accounts, lineage: str, witnesses: Iterable[JournalContents]) -> Verification:
+    damage = await _damaged_keys(ledger, lineage)
+    if damage:
+        return Verification(lineage, 0, 0, b"", tuple(damage))
     account, clients = await ledger.snapshot(lineage)
     books = _Books(lineage)
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
@@ -63,6 +76,31 @@ async def verify(ledger: Accounts, lineage: str, witnesses: Iterable[JournalCont
     for journal in witnesses:
         books.check_witness(journal, applied)
     return Verification(lineage, account.newest_receipt, account.newest_act, account.head, tuple(books.findings))
+
+
+async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
+    """Return a line for each key that is not what a charge takes it for."""
+    account, clients = await ledger.snapshot(lineage)
+    keys = LineageKeys(lineage)
+    hashes = [keys.services, keys.rows, keys.old_rows, keys.api_keys, keys.held]
+    streams = {keys.receipts: account.newest_receipt, keys.acts: account.newest_act}
+    sets = [keys.applied, keys.clients]
+    for client in clients:
+        own = keys.client(client.client)
+        hashes += [own.requests, own.old_requests, own.held]
+        streams[own.receipts] = account.newest_receipt
+    kinds = dict.fromkeys(hashes, "hash") | dict.fromkeys(streams, "stream") | dict.fromkeys(sets, "set")
+    found = dict(zip(kinds, await ledger.key_types(lineage, list(kinds)), strict=True))
+    damage = []
+    for key, kind in found.items():
+        is_a, _, newest = kind.partition(" ")
+        if is_a not in (kinds[key], "none"):
+            damage.append(f"{key} is a {is_a} and not a {kinds[key]}")
+        elif newest and int(newest) > streams[key]:
+            now = await ledger.lineage(lineage)  # it may have been charged meanwhile
+            if int(newest) > max(now.newest_receipt, now.newest_act):
+                damage.append(f"{key} has an entry {newest}, which nothing accounts for")
+    return damage
 
 
 @dataclass

@@ -5,7 +5,7 @@ function touches is handed to it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Protocol, cast
 
@@ -15,14 +15,19 @@ from accounting.ledger.errors import (
     BudgetExhausted,
     ClientRevoked,
     IdempotencyConflict,
+    LedgerDamaged,
+    LedgerError,
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
     RowNotCharged,
     Scope,
+    TermsChanged,
     UnknownClient,
     UnknownLineage,
+    WrongFunctionVersion,
 )
+from accounting.ledger.store import FORMAT
 from accounting.ledger.values import (
     Act,
     Answered,
@@ -45,6 +50,8 @@ IDEMPOTENCY_KEYS = 20_000
 """How many idempotency keys of a client are remembered at most; the oldest are forgotten first."""
 
 Argument = str | bytes | int
+
+_UNREADABLE = "the ledger's store gave a reply that cannot be read"
 
 
 class Asked(Protocol):
@@ -150,6 +157,21 @@ class LineageKeys:
         """Hash: API key digest to client."""
         return self._key("keys")
 
+    @property
+    def contents(self) -> list[str]:
+        """Every key of the lineage itself but services and account: none of them is there before it is opened."""
+        return [
+            self.acts,
+            self.tally,
+            self.receipts,
+            self.rows,
+            self.old_rows,
+            self.clients,
+            self.api_keys,
+            self.applied,
+            self.held,
+        ]
+
     def client(self, client: str) -> ClientKeys:
         """Return a client's keys: account, tally, receipt numbers, idempotency keys young and old, what it holds."""
         checked_name(client, "client's name")
@@ -176,7 +198,7 @@ def charge_call(
     """
     lineage = requests[0].lineage
     keys = LineageKeys(lineage)
-    named = [keys.services, keys.account, keys.tally, keys.receipts, keys.rows, keys.old_rows]
+    named = [keys.services, keys.account, keys.tally, keys.receipts, keys.rows, keys.old_rows, keys.clients]
     places: dict[str, int] = {}
     generation = max(1, remembered_rows // 2)
     arguments: list[Argument] = [lineage, generation, IDEMPOTENCY_KEYS // 2]
@@ -206,28 +228,63 @@ def charge_call(
             b"".join(request.row_ids),
             request.terms_digest,
             foreseen,
+            int(request.answered_only),
         ]
     return named, arguments
 
 
-def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | LedgerRefusal:
+@dataclass(frozen=True, slots=True)
+class DecidedBefore:
+    """A request that was decided before, at the terms that `request` has: ask with it."""
+
+    request: ChargeRequest
+
+
+def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | DecidedBefore | LedgerError:
     """Read what the function `charge` replied to one request."""
-    match [reply[0].decode(), *reply[1:]]:
-        case ["charged", number, releases, answers, previous]:
-            return _charge(request, int(number), int(releases), answers, previous)
+    match _words(reply):
+        case ["charged", number, releases, answers, previous, earlier]:
+            return _charge(request, int(number), int(releases), answers, previous, int(earlier) or None)
         case others:
-            return refusal(request, others)
+            return _undecided(request, others)
 
 
-def read_quote(request: ChargeRequest, reply: Sequence[Any]) -> Quote | LedgerRefusal:
+def read_quote(request: ChargeRequest, reply: Sequence[Any]) -> Quote | DecidedBefore | LedgerError:
     """Read what the function `quote` replied to one request."""
-    match [reply[0].decode(), *reply[1:]]:
-        case ["quoted", letters, *refused]:
+    match _words(reply):
+        case ["quoted", bytes(letters), *refused]:
             free = tuple(letter != ord("n") for letter in letters)
-            refused_for = refusal(request, [refused[0][0].decode(), *refused[0][1:]]) if refused else None
+            refused_for = refusal(request, _words(refused[0])) if refused else None
             return Quote(request.price * free.count(False), free, refused_for)
         case others:
-            return refusal(request, others)
+            return _undecided(request, others)
+
+
+def _words(reply: Any) -> list[Any]:
+    if not isinstance(reply, list) or not reply or not isinstance(reply[0], bytes):
+        raise LedgerUnavailable(_UNREADABLE)
+    return [reply[0].decode(), *reply[1:]]
+
+
+def _undecided(request: ChargeRequest, reply: list[Any]) -> DecidedBefore | LedgerError:
+    match reply:
+        case ["damaged", what]:
+            return LedgerDamaged(request.lineage, what.decode(errors="replace"))
+        case ["malformed", what]:
+            return LedgerUnavailable(f"the ledger's store cannot read the request: {what.decode(errors='replace')}")
+        case ["newer", what]:
+            return WrongFunctionVersion(f"for format {FORMAT}", f"for format {what.decode(errors='replace')}")
+        case ["terms", model, mechanism, cost]:
+            return DecidedBefore(
+                replace(
+                    request,
+                    model=model.decode(),
+                    mechanism=mechanism.decode(),
+                    cost=Cost.parse(cost.decode()),
+                    answered_only=True,
+                )
+            )
+    return refusal(request, reply)
 
 
 def refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
@@ -239,16 +296,20 @@ def refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
             return MechanismNotAccepted(scope_of(scope), request.terms.text)
         case ["conflict"]:
             return IdempotencyConflict()
+        case ["unanswered"]:
+            return TermsChanged()
         case ["revoked"]:
             return ClientRevoked(request.client)
         case ["unknown-client"]:
             return UnknownClient(request.client)
         case ["unknown-lineage"]:
             return UnknownLineage(request.lineage)
-    raise LedgerUnavailable("the ledger's store gave a reply that cannot be read")
+    raise LedgerUnavailable(_UNREADABLE)
 
 
-def _charge(request: ChargeRequest, number: int, releases: int, answers: bytes, previous: bytes) -> Charge:
+def _charge(
+    request: ChargeRequest, number: int, releases: int, answers: bytes, previous: bytes, earlier: int | None
+) -> Charge:
     rows: list[Answered | Unanswered] = [Unanswered(row) for row in request.row_ids]
     for position, answer in _unpacked(answers):
         rows[position - 1] = Answered(rows[position - 1].row_id, answer)
@@ -268,7 +329,7 @@ def _charge(request: ChargeRequest, number: int, releases: int, answers: bytes, 
             previous=previous,
             hash=chain.receipt_hash(previous, request.terms_digest, number, releases),
         )
-    return Charge(receipt, tuple(rows))
+    return Charge(receipt, tuple(rows), earlier)
 
 
 def settle_call(settlements: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[Argument]:
@@ -280,14 +341,21 @@ def settle_call(settlements: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[Ar
     return arguments
 
 
-def read_standing(settlement: Sequence[tuple[bytes, bytes]], reply: Sequence[Any]) -> list[bytes] | RowNotCharged:
+def read_standing(
+    lineage: str, settlement: Sequence[tuple[bytes, bytes]], reply: Sequence[Any]
+) -> list[bytes] | LedgerError:
     """Read what the function `settle` replied to one settlement: every row's answer, by position."""
-    if reply[0] == b"uncharged":
-        return RowNotCharged(int(reply[1]) - 1)
-    answers = [answer for _, answer in settlement]
-    for position, answer in _unpacked(reply[1]):
-        answers[position - 1] = answer
-    return answers
+    match _words(reply):
+        case ["settled", standing]:
+            answers = [answer for _, answer in settlement]
+            for position, answer in _unpacked(standing):
+                answers[position - 1] = answer
+            return answers
+        case ["uncharged", position]:
+            return RowNotCharged(int(position) - 1)
+        case ["damaged", what]:
+            return LedgerDamaged(lineage, what.decode(errors="replace"))
+    return LedgerUnavailable(_UNREADABLE)
 
 
 def budget_arguments(budget: Budget) -> list[Argument]:
@@ -300,6 +368,9 @@ def read_lineage(lineage: str, reply: Sequence[Any]) -> LineageAccount | None:
     fields = _fields(reply[0])
     if not fields:
         return None
+    written = int(fields.get(b"format", FORMAT))
+    if written > FORMAT:
+        raise WrongFunctionVersion(f"for format {FORMAT}", f"for format {written}")
     return LineageAccount(
         lineage=lineage,
         budget=_budget(fields),

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, UnknownLineage
 from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
@@ -76,8 +77,13 @@ def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Le
 
     async def apply() -> list[Verification]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
-            names = await _lineages(opened, lineage)
-            return [await verified(opened, name, _journals_of(name, journal)) for name in names]
+            names = [lineage_named(lineage)] if lineage is not None else await opened.lineage_names()
+            found = []
+            for name in names:
+                # Of those that the store lists, one may never have been opened.
+                with nullcontext() if lineage is not None else suppress(UnknownLineage):
+                    found.append(await verified(opened, name, _journals_of(name, journal)))
+            return found
 
     wrong = 0
     for found in asyncio.run(apply()):

@@ -244,7 +244,7 @@ def _idempotency(request: Request, body: bytes) -> Idempotency | None:
 def _receipt(data_plane: DataPlane, prediction: Prediction) -> ReceiptOut:
     receipt, rows = prediction.receipt, len(prediction.probabilities)
     return ReceiptOut(
-        id=receipt.sequence if receipt else None,
+        id=receipt.sequence if receipt else prediction.earlier,
         model=data_plane.head.certificate.name,
         mechanism=data_plane.mechanism.name,
         status=data_plane.mechanism.status,

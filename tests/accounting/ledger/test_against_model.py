@@ -2,10 +2,10 @@
 
 import asyncio
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -21,6 +21,7 @@ from accounting.ledger import (
     LedgerRefusal,
     MechanismNotAccepted,
     RowNotCharged,
+    TermsChanged,
     UnknownClient,
 )
 from accounting.ledger.verification import verify
@@ -46,7 +47,7 @@ class ModelAccount:
     spent: int = 0
     tally: dict[Cost, int] = field(default_factory=dict)
     revoked: bool = False
-    keys: dict[str, bytes] = field(default_factory=dict)
+    keys: dict[str, tuple[bytes, Cost]] = field(default_factory=dict)
 
     def refuses(self, cost: Cost, total: int) -> type[LedgerRefusal] | None:
         if (self.accepts == "gaussian" and not cost.is_gaussian) or (self.accepts != "unproven" and not cost.is_proven):
@@ -74,8 +75,13 @@ class Model:
         if account.revoked:
             return ClientRevoked
         named = request.idempotency
-        if named and account.keys.get(named.key, named.body_digest) != named.body_digest:
-            return IdempotencyConflict
+        if named and named.key in account.keys:
+            body, cost = account.keys[named.key]
+            if body != named.body_digest:
+                return IdempotencyConflict
+            if cost != request.cost:
+                answers = [self.answers.get(row) for row in replace(request, cost=cost).row_ids]
+                return TermsChanged if None in answers else answers
         new = set(request.row_ids) - set(self.answers)
         if new:
             total = len(new) * request.cost.picorho
@@ -87,7 +93,7 @@ class Model:
             self.receipts.append((request.client, len(new), total))
             self.answers.update(dict.fromkeys(new))
         if named:
-            account.keys[named.key] = named.body_digest
+            account.keys[named.key] = named.body_digest, request.cost
         return [self.answers[row] for row in request.row_ids]
 
     def settle(self, answers: list[tuple[bytes, bytes]]) -> list[bytes] | None:
@@ -138,7 +144,9 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             assert type(got) is expected
             return
         assert isinstance(got, Charge)
-        assert [row.row_id for row in got.rows] == list(request.row_ids)
+        named = request.idempotency
+        paid_at = self.model.clients[request.client].keys[named.key][1] if named else request.cost
+        assert [row.row_id for row in got.rows] == list(replace(request, cost=paid_at).row_ids)
         assert [row.answer if isinstance(row, Answered) else None for row in got.rows] == expected
         assert (got.receipt is not None) == (len(self.model.receipts) > receipts)
 
@@ -164,13 +172,16 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         request = self.request(client, asked, cost, body)
         before = dump(self.url, self.lineage)
         expected = deepcopy(self.model).charge(request)
-        if expected in (UnknownClient, ClientRevoked, IdempotencyConflict):
+        if expected in (UnknownClient, ClientRevoked, IdempotencyConflict, TermsChanged):
             with pytest.raises(expected):
                 self.runner.run(self.ledger.quote(request))
             return
         quote = self.runner.run(self.ledger.quote(request))
         assert dump(self.url, self.lineage) == before
-        free = [row in self.model.answers or row in request.row_ids[:at] for at, row in enumerate(request.row_ids)]
+        named = request.idempotency
+        known = named and self.model.clients[client].keys.get(named.key)
+        ids = replace(request, cost=known[1] if known else cost).row_ids
+        free = [row in self.model.answers or row in ids[:at] for at, row in enumerate(ids)]
         assert (list(quote.free), quote.total) == (free, free.count(False) * cost.picorho)
         assert (expected if isinstance(expected, type) else None) is (quote.refusal and type(quote.refusal))
 
@@ -242,6 +253,7 @@ def test_every_interleaving_means_what_the_model_says(store_url: str) -> None:
         machine,
         settings=settings(
             max_examples=30,
+            phases=[Phase.explicit, Phase.generate],  # to shrink a failure takes longer than to read it
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

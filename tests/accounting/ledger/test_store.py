@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import Ledger, LedgerUnavailable, UnsafeStore, WrongFunctionVersion
+from accounting.ledger import Ledger, LedgerUnavailable, UnsafeStore, WrongFunctionVersion, key_digest
 from accounting.ledger.embedded import server_binary
-from accounting.ledger.store import Store, our_library
+from accounting.ledger.store import FunctionLibrary, Store, our_library
 
-from .conftest import DURABLE, asking, free_port, new_lineage, open_accounts, releases, running_server
+from .conftest import DURABLE, asking, dump, free_port, new_lineage, open_accounts, releases, running_server
 
 pytestmark = pytest.mark.anyio
 
@@ -144,46 +144,78 @@ async def test_settings_that_may_not_be_read_are_a_failure(changeable_url: str, 
     store.acl_deluser("shy")
 
 
-async def test_the_library_is_loaded_replaced_when_older_and_refused_otherwise(
-    changeable_url: str, store: "redis.Redis[bytes]"
-) -> None:
-    def load(code: str) -> None:
-        store.execute_command("FUNCTION", "LOAD", "REPLACE", code)
-
+def _other_version(version: int, *, data_format: int = 1) -> str:
+    """Return our library as a release of another version would have it."""
     ours = our_library()
-    assert ours.version >= 1
-    await (await Ledger.connect(changeable_url)).close()
-    assert store.execute_command("FUNCTION", "LIST", "WITHCODE")[0][-1].decode() == ours.code
+    code = ours.code.replace(ours.name, f"dpserve_{version}")
+    code = code.replace(f"VERSION = '{ours.version}'", f"VERSION = '{version}'")
+    return code.replace("local FORMAT = 1", f"local FORMAT = {data_format}")
 
-    stated = f"local VERSION = '{ours.version}'"
-    assert ours.code.count(stated) == 1
-    load(ours.code.replace(stated, "local VERSION = '0'"))
-    await (await Ledger.connect(changeable_url)).close()
-    assert store.execute_command("FUNCTION", "LIST", "WITHCODE")[0][-1].decode() == ours.code
 
-    load(ours.code.replace(stated, f"local VERSION = '{ours.version + 1}'"))
-    with pytest.raises(WrongFunctionVersion, match=f"version {ours.version + 1} .* needs version {ours.version};"):
-        await Ledger.connect(changeable_url)
+def _libraries(store: "redis.Redis[bytes]") -> dict[str, str]:
+    listed = store.execute_command("FUNCTION", "LIST", "WITHCODE")
+    named = (dict(zip(one[::2], one[1::2], strict=True)) for one in listed)
+    return {one[b"library_name"].decode(): one[b"library_code"].decode() for one in named}
 
-    load(ours.code + "\n-- altered")
+
+async def test_versions_of_the_library_lie_side_by_side(
+    changeable_url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older service goes on while a newer one loads its library and charges the same accounts."""
+    ours, newer = our_library(), FunctionLibrary.parse(_other_version(99))
+    assert (ours.name, newer.name) == (f"dpserve_{ours.version}", "dpserve_99")
+    lineage = new_lineage()
+    async with await Ledger.connect(changeable_url) as old:
+        await open_accounts(old, lineage, releases(9), ann=releases(9))
+        await old.charge(asking(lineage, "ann", "1"))
+        monkeypatch.setattr("accounting.ledger.store.our_library", lambda: newer)
+        async with await Ledger.connect(changeable_url) as new:
+            await new.charge(asking(lineage, "ann", "2"))
+            store.client_kill_filter(_type="normal", skipme=True)
+            monkeypatch.undo()
+            with pytest.raises(LedgerUnavailable):  # the connection that was cut
+                await old.charge(asking(lineage, "ann", "3"))
+            charge = await old.charge(asking(lineage, "ann", "1", "2", "3"))
+            assert charge.receipt is not None
+            assert (charge.receipt.sequence, charge.receipt.rows) == (3, 1)
+    assert _libraries(store) == {ours.name: ours.code, newer.name: newer.code}
+
+
+async def test_a_lineage_of_a_newer_format_is_left_alone(changeable_url: str, store: "redis.Redis[bytes]") -> None:
+    lineage = new_lineage()
+    async with await Ledger.connect(changeable_url) as ledger:
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+        (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
+        store.hset(f"dpserve:{{{lineage}}}:account", "format", "2")
+        before = dump(changeable_url, lineage)
+        calls = [
+            ledger.charge(asking(lineage, "ann", "2")),
+            ledger.quote(asking(lineage, "ann", "2")),
+            ledger.settle(lineage, [(row.row_id, b"answer")]),
+            ledger.lineage(lineage),
+            ledger.add_client(lineage, "bob", releases(1), key_digest("bob"), time=0.0),
+            ledger.set_lineage_budget(lineage, releases(10)),
+        ]
+        for call in calls:
+            with pytest.raises(WrongFunctionVersion, match="format 2"):
+                await call
+        assert dump(changeable_url, lineage) == before
+
+
+async def test_a_library_that_was_altered_is_refused(changeable_url: str, store: "redis.Redis[bytes]") -> None:
+    store.execute_command("FUNCTION", "LOAD", "REPLACE", our_library().code + "\n-- altered")
     with pytest.raises(WrongFunctionVersion, match="altered"):
         await Ledger.connect(changeable_url)
 
 
-async def test_a_library_replaced_while_we_run_charges_nothing(
-    changeable_url: str, store: "redis.Redis[bytes]"
-) -> None:
+async def test_a_library_that_was_removed_is_loaded_again(changeable_url: str, store: "redis.Redis[bytes]") -> None:
     lineage = new_lineage()
-    ours = our_library()
     async with await Ledger.connect(changeable_url) as ledger:
         await open_accounts(ledger, lineage, releases(1), ann=releases(1))
-        newer = ours.code.replace(f"VERSION = '{ours.version}'", "VERSION = '99'")
-        store.execute_command("FUNCTION", "LOAD", "REPLACE", newer)
-        with pytest.raises(WrongFunctionVersion, match="holds version 99 "):
-            await ledger.charge(asking(lineage, "ann", "1"))
         store.execute_command("FUNCTION", "FLUSH")
         with pytest.raises(LedgerUnavailable, match=r"^the ledger's store reports: Function not found$"):
             await ledger.charge(asking(lineage, "ann", "1"))
+        assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is not None
 
 
 async def test_nobody_listening_is_one_line_without_the_password() -> None:

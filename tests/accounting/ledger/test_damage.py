@@ -1,0 +1,295 @@
+"""Damaged keys, lost accounts, malformed calls, a store without memory: refused, and nothing half done."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from accounting.ledger import (
+    BudgetExhausted,
+    Charge,
+    Ledger,
+    LedgerDamaged,
+    LedgerUnavailable,
+    TermsChanged,
+    UnknownLineage,
+    key_digest,
+)
+from accounting.ledger.embedded import server_binary
+from accounting.ledger.store import our_library
+from accounting.ledger.verification import verify
+from accounting.ledger.wire import LineageKeys, charge_call
+from accounting.losses import Cost, GaussianLoss
+
+from .conftest import DURABLE, asking, new_lineage, open_accounts, releases, running_server
+
+pytestmark = pytest.mark.anyio
+
+Damage = Callable[["redis.Redis[bytes]", LineageKeys], object]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_server(tmp_path_factory.mktemp("damage"), str(server_binary()), **DURABLE) as address:
+        yield address
+
+
+@pytest.fixture
+def store(url: str) -> Iterator["redis.Redis[bytes]"]:
+    with redis.Redis.from_url(url, protocol=2) as client:
+        yield client
+
+
+@pytest.fixture
+async def books(url: str) -> AsyncIterator[Ledger]:
+    async with await Ledger.connect(url) as opened:
+        yield opened
+
+
+def _wrong_type(key: str) -> Callable[["redis.Redis[bytes]"], object]:
+    def damage(store: "redis.Redis[bytes]") -> None:
+        store.delete(key)
+        store.rpush(key, "a list")
+
+    return damage
+
+
+def _with(field: str, value: str, key: str) -> Callable[["redis.Redis[bytes]"], object]:
+    return lambda store: store.hset(key, field, value)
+
+
+COST_TEXT = str(asking("a", "b", "c").cost)
+
+OF_BOTH: dict[str, Damage] = {
+    "tally of the lineage": lambda store, keys: _wrong_type(keys.tally)(store),
+    "receipts": lambda store, keys: _wrong_type(keys.receipts)(store),
+    "receipts that are gone": lambda store, keys: store.delete(keys.receipts),
+    "receipts ahead of the count": lambda store, keys: store.execute_command("XSETID", keys.receipts, "999-0"),
+    "rows": lambda store, keys: _wrong_type(keys.rows)(store),
+    "old rows": lambda store, keys: _wrong_type(keys.old_rows)(store),
+    "account of the lineage": lambda store, keys: _wrong_type(keys.account)(store),
+    "spent of the lineage": lambda store, keys: _with("spent", "-1", keys.account)(store),
+    "count of receipts": lambda store, keys: _with("seq", "many", keys.account)(store),
+    "hash of the newest receipt": lambda store, keys: _with("head", "short", keys.account)(store),
+    "number in the tally": lambda store, keys: _with(COST_TEXT, "1.5", keys.tally)(store),
+    "a lost account of the lineage": lambda store, keys: store.delete(keys.account),
+}
+OF_ANN: dict[str, Damage] = {
+    "tally": lambda store, keys: _wrong_type(keys.client("ann").tally)(store),
+    "receipts": lambda store, keys: _wrong_type(keys.client("ann").receipts)(store),
+    "receipts ahead of the count": lambda store, keys: store.xadd(keys.client("ann").receipts, {"a": "b"}, id="999-0"),
+    "idempotency keys": lambda store, keys: _wrong_type(keys.client("ann").requests)(store),
+    "old idempotency keys": lambda store, keys: _wrong_type(keys.client("ann").old_requests)(store),
+    "an idempotency key": lambda store, keys: _with(
+        "key",
+        bytes(key_digest("")) + b"what?",
+        keys.client("ann").requests,  # type: ignore[arg-type]
+    )(store),
+    "account": lambda store, keys: _wrong_type(keys.client("ann").account)(store),
+    "limit": lambda store, keys: store.hdel(keys.client("ann").account, "limit"),
+    "spent": lambda store, keys: _with("spent", "9" * 17, keys.client("ann").account)(store),
+    "accepts": lambda store, keys: _with("accepts", "everything", keys.client("ann").account)(store),
+    "revocation": lambda store, keys: store.hdel(keys.client("ann").account, "revoked"),
+    "number in the tally": lambda store, keys: _with(COST_TEXT, "x", keys.client("ann").tally)(store),
+    "a lost account": lambda store, keys: store.delete(keys.client("ann").account),
+    "a lost account and tally": lambda store, keys: store.delete(
+        keys.client("ann").account, keys.client("ann").tally, keys.client("ann").receipts
+    ),
+}
+
+
+async def _opened(books: Ledger, lineage: str) -> None:
+    await open_accounts(books, lineage, releases(99), ann=releases(50), bob=releases(49))
+    for client in ("ann", "bob"):
+        await books.charge(asking(lineage, client, "0", key="first", body=client))
+
+
+def _contents(store: "redis.Redis[bytes]", lineage: str) -> dict[bytes, bytes | None]:
+    """Every key as the store itself would copy it, whatever its type."""
+    return {key: store.dump(key) for key in store.scan_iter(match=f"dpserve:{{{lineage}}}:*", count=1000)}
+
+
+@pytest.mark.parametrize("what", OF_BOTH)
+async def test_a_damaged_key_of_the_lineage_charges_nobody(
+    books: Ledger, store: "redis.Redis[bytes]", what: str
+) -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    OF_BOTH[what](store, LineageKeys(lineage))
+    before = _contents(store, lineage)
+    batch = [asking(lineage, "ann", "1", key="key"), asking(lineage, "bob", "1")]
+    decisions = await books.charge_batch(batch)
+    assert [type(decision) for decision in decisions] == [LedgerDamaged] * 2
+    assert "run `dpserve ledger verify`" in str(decisions[0])
+    assert _contents(store, lineage) == before
+    assert (await verify(books, lineage)).findings
+
+
+@pytest.mark.parametrize("what", OF_ANN)
+async def test_a_damaged_key_of_a_client_fails_its_requests_alone(
+    books: Ledger, store: "redis.Redis[bytes]", what: str
+) -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    keys = LineageKeys(lineage)
+    OF_ANN[what](store, keys)
+    hers = {key: value for key, value in _contents(store, lineage).items() if b":client:ann" in key}
+    decisions = await books.charge_batch(
+        [asking(lineage, "bob", "1"), asking(lineage, "ann", "1", key="key"), asking(lineage, "bob", "2")]
+    )
+    assert [type(decision) for decision in decisions] == [Charge, LedgerDamaged, Charge]
+    assert {key: value for key, value in _contents(store, lineage).items() if b":client:ann" in key} == hers
+    account = await books.lineage(lineage)
+    assert (account.releases, account.newest_receipt) == (4, 4)
+    assert (await books.client(lineage, "bob")).releases == 3
+
+
+async def test_an_unreadable_row_fails_its_request_alone(books: Ledger, store: "redis.Redis[bytes]") -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    ill = asking(lineage, "ann", "ill")
+    for entry in (b"?", b"=12", b"", b"!0:1"):
+        store.hset(LineageKeys(lineage).rows, ill.row_ids[0], entry)
+        decisions = await books.charge_batch([ill, asking(lineage, "ann", f"well {entry!r}")])
+        assert [type(decision) for decision in decisions] == [LedgerDamaged, Charge]
+        with pytest.raises(LedgerDamaged):
+            await books.settle(lineage, [(ill.row_ids[0], b"answer")])
+
+
+@pytest.mark.parametrize("kept", ["acts", "tally", "receipts", "rows", "old_rows", "clients", "api_keys", "services"])
+async def test_a_lineage_that_lost_its_account_is_not_opened_anew(
+    books: Ledger, store: "redis.Redis[bytes]", kept: str
+) -> None:
+    lineage = new_lineage()
+    keys = LineageKeys(lineage)
+    await _opened(books, lineage)
+    store.hset(keys.services, "a service", "3")
+    store.hset(keys.old_rows, "row", "?0:1")
+    others = {getattr(keys, name) for name in ("account", "acts", "tally", "receipts", "rows", "old_rows")}
+    others |= {keys.clients, keys.api_keys, keys.services} - {getattr(keys, kept)}
+    store.delete(*(others - {getattr(keys, kept)}))
+    with pytest.raises(LedgerDamaged):
+        await books.open_lineage(lineage, releases(99), time=0.0)
+    # Its services alone are no sign of a lineage to whoever adds a client.
+    with pytest.raises(UnknownLineage if kept == "services" else LedgerDamaged):
+        await books.add_client(lineage, "eve", releases(1), key_digest("eve"), time=0.0)
+    assert not store.exists(keys.account)
+
+
+async def test_a_client_that_lost_its_account_is_not_added_anew(books: Ledger, store: "redis.Redis[bytes]") -> None:
+    for lose in (["account"], ["account", "tally"], ["account", "receipts"], ["account", "tally", "receipts"]):
+        lineage = new_lineage()
+        await _opened(books, lineage)
+        keys = LineageKeys(lineage)
+        store.delete(*(getattr(keys.client("ann"), name) for name in lose))
+        with pytest.raises(LedgerDamaged, match="account of ann is lost"):
+            await books.add_client(lineage, "ann", releases(50), key_digest("new"), time=0.0)
+        with pytest.raises(LedgerDamaged, match="account of ann"):
+            await books.authenticate(lineage, key_digest(f"{lineage}/ann"))
+        assert not store.exists(keys.client("ann").account)
+    with pytest.raises(UnknownLineage):
+        await books.lineage(new_lineage())
+
+
+def _raw(store: "redis.Redis[bytes]", function: str, keys: list[Any], words: list[Any]) -> Any:
+    library = our_library()
+    return store.execute_command(
+        "FCALL", f"{library.name}_{function}", len(keys), *keys, library.version, "nonce", "", 0, *words
+    )
+
+
+async def test_malformed_requests_fail_alone(books: Ledger, store: "redis.Redis[bytes]") -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    requests = [asking(lineage, "bob", str(number), key="key" * (number == 1)) for number in range(1, 4)]
+    for field, value in [
+        (0, "x"),
+        (0, "7"),
+        (1, "eve"),
+        (6, "-1"),
+        (6, "1e400"),
+        (9, "short"),
+        (10, "no ids"),
+        (10, ""),
+    ]:
+        keys, words = charge_call(requests, remembered_rows=1000, head=None)
+        words[3 + 14 + field] = value
+        words[3 + 14 + 8] = "key"
+        _, _, first, second, third = _raw(store, "charge", keys, words)
+        assert (first[0], second[0], third[0]) == (b"charged", b"malformed", b"charged")
+    assert (await books.client(lineage, "bob")).releases == 3
+    assert (await verify(books, lineage)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("charge", ["lineage", "10"]),
+        ("charge", ["lineage", "10", "ten"]),
+        ("charge", ["lineage", "10", "10", "1", "ann"]),
+        ("settle", ["x" * 32]),
+        ("open_lineage", ["-5", "any", "1e-6", "0.0"]),
+        ("set_budget", ["1.5", "any", "1e-6", ""]),
+        ("apply", ["lineage", "1"]),
+        ("restore", ["3", "limit", "1"]),
+    ],
+)
+async def test_a_malformed_call_changes_nothing(
+    books: Ledger, store: "redis.Redis[bytes]", function: str, words: list[str]
+) -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    keys = LineageKeys(lineage)
+    own = [keys.services, keys.account, *keys.contents]
+    if function in ("open_lineage", "restore"):
+        own = [key.replace(lineage, f"{lineage}-new") for key in own]
+    before = _contents(store, lineage)
+    with pytest.raises(redis.ResponseError, match=r"^DPSERVE(MALFORMED|DAMAGED)"):
+        _raw(store, function, own, words)
+    assert _contents(store, lineage) == before
+    assert _contents(store, f"{lineage}-new") == {}
+
+
+async def test_a_store_without_memory_still_takes_rights_away(books: Ledger, store: "redis.Redis[bytes]") -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    digest = key_digest(f"{lineage}/ann")
+    store.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(LedgerUnavailable, match="maxmemory"):
+            await books.charge(asking(lineage, "ann", "1"))
+        assert (await books.authenticate(lineage, digest)).client == "ann"
+        await books.set_lineage_budget(lineage, releases(2))
+        await books.set_client_budget(lineage, "bob", releases(1))
+        await books.revoke(lineage, "ann")
+    finally:
+        store.config_set("maxmemory", "0")
+    with pytest.raises(BudgetExhausted):
+        await books.charge(asking(lineage, "bob", "1"))
+    assert (await books.client(lineage, "ann")).revoked
+    assert (await verify(books, lineage)).findings == ()
+
+
+async def test_a_retry_after_the_price_changed_is_a_replay(books: Ledger) -> None:
+    """The first sending was charged and answered at one price; the service came back with another."""
+    lineage = new_lineage()
+    await open_accounts(books, lineage, releases(9), ann=releases(9))
+    dearer = Cost((GaussianLoss(0.75),))
+    first = await books.charge(asking(lineage, "ann", "1", "2", key="key", body="body"))
+    retry = asking(lineage, "ann", "1", "2", key="key", body="body", cost=dearer)
+    with pytest.raises(TermsChanged):  # charged, and not answered: no answer can be drawn at the first price now
+        await books.charge(retry)
+    answers = [(row.row_id, b"answer %d" % place) for place, row in enumerate(first.rows)]
+    await books.settle(lineage, answers)
+    spent = (await books.client(lineage, "ann")).spent
+    again = await books.charge(retry)
+    assert (again.receipt, again.earlier) == (None, 1)
+    assert [getattr(row, "answer", None) for row in again.rows] == [b"answer 0", b"answer 1"]
+    quote = await books.quote(retry)
+    assert (quote.total, quote.free, quote.refusal) == (0, (True, True), None)
+    account = await books.client(lineage, "ann")
+    assert (account.spent, account.releases) == (spent, 2)
+    anew = await books.charge(asking(lineage, "ann", "1", key="another", body="body", cost=dearer))
+    assert anew.receipt is not None
+    assert anew.receipt.price == dearer.picorho
