@@ -84,7 +84,11 @@ def covers(mu: float, noise_multiplier: float, sampling_rate: float, steps: int)
         return False
     if sampling_rate == 1:
         return math.sqrt(steps) / noise_multiplier * (1 + 2.0**-50) <= mu
-    return all(_excess(curve, mu) <= 0 for curve in _curves(noise_multiplier, sampling_rate, steps))
+    try:
+        curves = _curves(noise_multiplier, sampling_rate, steps)
+    except ValueError:  # so little noise that no mu in range covers the run
+        return False
+    return all(_excess(curve, mu) <= 0 for curve in curves)
 
 
 def least_noise(mu: float, sampling_rate: float, steps: int) -> float:

@@ -26,6 +26,8 @@ from training.published.bundle import PublishedNetwork, save_published
 from training.recipe import DEFAULT_TOLERANCE, Recipe
 from training.releases.model import ReleasedModel
 
+DPSGD = "--release dpsgd"
+
 
 def train(
     data: Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")],
@@ -36,8 +38,8 @@ def train(
     release: Annotated[
         str | None,
         typer.Option(
-            help="Make a model that is private itself and paid for once, whose every answer is then free: weights. "
-            "[default: none; each answer is paid for]",
+            help="Make a model that is private itself and paid for once, whose every answer is then free: weights "
+            "or dpsgd. [default: none; each answer is paid for]",
             show_default=False,
         ),
     ] = None,
@@ -83,6 +85,54 @@ def train(
             help="weights: NAME=PRICE of one precision, from the coarsest to the finest, in place of --price."
         ),
     ] = None,
+    records_declared: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="About how many records there are, as a number that may be public: not counted.",
+            rich_help_panel=DPSGD,
+        ),
+    ] = None,
+    hidden: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0,
+            help="A hidden layer's width; repeatable; 0 for none, a linear head. [default: 128]",
+            show_default=False,
+            rich_help_panel=DPSGD,
+        ),
+    ] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="tanh or relu. [default: tanh]", show_default=False, rich_help_panel=DPSGD)
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="How many steps. [default: by rule]", rich_help_panel=DPSGD)
+    ] = None,
+    sampling_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="The probability with which a record joins a step. [default: by rule]", rich_help_panel=DPSGD
+        ),
+    ] = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option(
+            help="How records join a step. Only 'poisson', each by itself, is covered.", rich_help_panel=DPSGD
+        ),
+    ] = None,
+    step_noise: Annotated[
+        float | None,
+        typer.Option(
+            help="The noise multiplier of a step. [default: the least that costs the price]", rich_help_panel=DPSGD
+        ),
+    ] = None,
+    gradient_clip: Annotated[
+        float | None,
+        typer.Option(help="The largest norm of a record's gradient. [default: by rule]", rich_help_panel=DPSGD),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="[default: by rule from public numbers]", rich_help_panel=DPSGD)
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the public random features.")] = 0,
     lineage: Annotated[
         str | None,
@@ -114,7 +164,21 @@ def train(
     lineage_name = _lineage(records, lineage)
     if out.exists():
         raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
-    options = {"lam": lam, "tolerance": tolerance, "price": price, "tier": tier or None}
+    options = {
+        "lam": lam,
+        "tolerance": tolerance,
+        "price": price,
+        "tier": tier or None,
+        "records_declared": records_declared,
+        "hidden": hidden or None,
+        "activation": activation,
+        "steps": steps,
+        "sampling_rate": sampling_rate,
+        "sampling": sampling,
+        "step_noise": step_noise,
+        "gradient_clip": gradient_clip,
+        "learning_rate": learning_rate,
+    }
     training = Training(
         records,
         name or out.resolve().name,

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from dpserve.commands.training_progress import train_with_progress
-from mechanisms.gaussian_vector import whole_picorho
+from dpserve.commands.training_progress import steps_with_progress, train_with_progress
+from mechanisms.gaussian_vector import mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.data.records import Records
 from training.errors import TrainingError
@@ -113,6 +113,43 @@ def _train_weights(training: Training) -> ReleaseCertificate:
     return save_weights(training.out, release_weights(head, prices, training.lineage, SystemRandomness()))
 
 
+def _train_dpsgd(training: Training) -> ReleaseCertificate:
+    from training.releases.dpsgd.choices import by_rule
+    from training.releases.dpsgd.model import save_dpsgd
+    from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
+
+    price = training.needed("price", "what all answers together cost: rho:R, noise-multiplier:M or epsilon:E@DELTA")
+    declared = training.needed(
+        "records_declared",
+        "about how many records there are, as a public number; counting them would say whether one is there",
+    )
+    mu = mu_for(whole_picorho(price))
+    choices = by_rule(declared, mu, **_dpsgd_choices(training.options))
+    recipe = DpSgdRecipe(
+        training.name,
+        training.feature_map,
+        choices,
+        mu,
+        noise_multiplier=training.options.get("step_noise"),
+        sampling=training.options.get("sampling", "poisson"),
+    )
+    with steps_with_progress(choices.steps) as report:
+        model = train_dpsgd(training.records, recipe, training.lineage, SystemRandomness(), report)
+    return save_dpsgd(training.out, model)
+
+
+def _dpsgd_choices(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the choices that the owner made, by their names in `Choices`."""
+    made = {
+        name: options[name] for name in ("sampling_rate", "steps", "activation", "learning_rate") if name in options
+    }
+    if "gradient_clip" in options:
+        made["clip_norm"] = options["gradient_clip"]
+    if "hidden" in options:
+        made["hidden"] = tuple(width for width in options["hidden"] if width)
+    return made
+
+
 def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
     """Return the price of each tier, in picorho, by name and from the coarsest to the finest."""
     if ("price" in options) == ("tier" in options):
@@ -134,4 +171,19 @@ def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
 
 RELEASES: Mapping[str, Release] = {
     "weights": Release(_train_weights, ("lam", "tolerance", "price", "tier")),
+    "dpsgd": Release(
+        _train_dpsgd,
+        (
+            "price",
+            "records_declared",
+            "hidden",
+            "activation",
+            "steps",
+            "sampling_rate",
+            "sampling",
+            "step_noise",
+            "gradient_clip",
+            "learning_rate",
+        ),
+    ),
 }

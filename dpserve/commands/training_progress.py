@@ -1,7 +1,18 @@
-"""A line on the terminal while a head is trained."""
+"""A line on the terminal while a model is trained."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from training.bundle import CertifiedHead
 from training.data.records import Records
@@ -21,3 +32,12 @@ def train_with_progress(records: Records, recipe: Recipe, lineage: str) -> Certi
             progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
 
         return train_head(records, recipe, lineage, report)
+
+
+@contextmanager
+def steps_with_progress(steps: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar of `steps` steps on the terminal; yields what is to be told how many are done."""
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=steps)
+        yield lambda done: progress.update(task, completed=done)

@@ -8,6 +8,7 @@ from training.errors import BundleError
 from training.releases.model import ReleasedModel
 
 RELEASES = {
+    "dpsgd": "training.releases.dpsgd.model:load_dpsgd",
     "weights": "training.releases.weights:load_weights",
 }
 """For each kind, as its certificate's `release` says, the function that reads and verifies a folder of it."""

@@ -1,0 +1,52 @@
+"""`dpserve train --release dpsgd` as an owner runs it."""
+
+import json
+
+import pytest
+
+DPSGD = ["train", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--bounds", "age=0:120"]
+DPSGD += ["--bounds", "income=0:1e6", "--data", "own.csv", "--out", "model", "--release", "dpsgd"]
+
+
+@pytest.fixture
+def own(run):
+    (run.folder / "own.csv").write_text(run.csv)
+    return run
+
+
+def test_training_and_inspecting(own):
+    done = own(*DPSGD, "--price", "epsilon:1@1e-5", "--records-declared", "200", "--hidden", "8", "--steps", "5")
+    assert "dpserve serve model" in done.stdout
+    assert "Poisson" not in done.stderr
+    certificate = json.loads(own("inspect", "model", "--json").stdout)
+    assert certificate["release"] == "dpsgd"
+    assert certificate["verified"]
+    assert certificate["hidden"] == [8]
+    assert certificate["steps"] == 5
+    assert certificate["cost"].startswith("approximate-gaussian:0.26")
+    assert "verified" in own("inspect", "model").stdout
+
+
+def test_a_linear_head(own):
+    own(*DPSGD, "--price", "rho:0.1", "--records-declared", "200", "--hidden", "0", "--steps", "2")
+    assert json.loads(own("inspect", "model", "--json").stdout)["hidden"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sampling", "shuffled"], "covered only with Poisson sampling"),
+        (["--sampling-rate", "1.5"], "sampling rate"),
+        (["--step-noise", "0.7", "--sampling-rate", "0.5"], "cost more than the budget"),
+        (["--activation", "sine"], "activation"),
+    ],
+)
+def test_what_has_no_proof_is_refused_with_the_reason(own, arguments, said):
+    assert said in own.fails(*DPSGD, "--price", "epsilon:1@1e-5", "--records-declared", "200", *arguments)
+    assert not (own.folder / "model").exists()
+
+
+def test_what_is_needed_is_asked_for(own):
+    assert "--price" in own(*DPSGD, "--records-declared", "200", status=2).stderr
+    assert "counting them" in own(*DPSGD, "--price", "rho:0.1", status=2).stderr
+    assert "goes with" in own(*DPSGD, "--price", "rho:0.1", "--records-declared", "9", "--lam", "1", status=2).stderr

@@ -1,0 +1,187 @@
+"""From records to a bundle and back: what is certified, what is refused, and that the model learns."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from accounting import gaussian_envelope
+from accounting.conversions import gaussian_mu
+from accounting.losses import ApproximateGaussianLoss, Cost
+from mechanisms.randomness import SystemRandomness
+from training.data.records import Declaration, Records
+from training.errors import BundleError, TrainingError
+from training.feature_maps import Fourier, Identity
+from training.releases.dpsgd.choices import Choices, by_rule
+from training.releases.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
+from training.releases.dpsgd.train import DpSgdRecipe, certify, train_dpsgd
+from training.releases.loading import load_release
+from training.releases.model import ReleasedModel
+
+DECLARATION = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
+IDENTITY = Identity(lower=(0.0,) * 3, upper=(1.0,) * 3, clip_norm=1.0, bias=0.0)
+CHOICES = Choices(records_declared=1000, sampling_rate=0.2, steps=20, learning_rate=0.5, hidden=(6,))
+
+
+class Seeded:
+    """Words of a seeded generator."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = np.random.Philox(seed)
+
+    def words(self, count: int):
+        return self.generator.random_raw(count)
+
+
+def some_records(n: int = 1000, seed: int = 0) -> Records:
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(size=(n, 3))
+    y = (X[:, 0] > X[:, 1]).astype(np.int64)
+    return Records(X, y, DECLARATION, tuple(row.tobytes() for row in X))
+
+
+def recipe(**changes) -> DpSgdRecipe:
+    return replace(DpSgdRecipe("small", IDENTITY, CHOICES, mu=1.0), **changes)
+
+
+@pytest.fixture(scope="module")
+def model() -> DpSgdModel:
+    return train_dpsgd(some_records(), recipe(), "lineage-of-tests", Seeded(0))
+
+
+def test_the_cost_is_the_run_s_and_is_derived_from_its_public_numbers(model):
+    certificate = model.certificate
+    assert certificate.cost == str(Cost((ApproximateGaussianLoss(1.0, 2.0**-40),)))
+    assert certificate.derived_cost() == Cost.parse(certificate.cost)
+    assert gaussian_envelope.covers(1.0, certificate.noise_multiplier, 0.2, 20)
+    assert not gaussian_envelope.covers(1.0, certificate.noise_multiplier * 0.999, 0.2, 20)
+    certificate.verify()
+    assert not {"weights_sha256", "lineage", "created"} & set(certificate.public())
+
+
+def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
+    folder = tmp_path / "bundle"
+    certificate = save_dpsgd(folder, model)
+    again = load_release(folder)
+    assert isinstance(again, ReleasedModel)
+    assert again.certificate == certificate
+    X = some_records(50, seed=3).X * 3 - 1
+    answers = again.probabilities(X)
+    assert np.array_equal(answers, model.probabilities(X))
+    assert np.allclose(answers.sum(axis=1), 1)
+    assert answers.shape == (50, 2)
+    assert np.array_equal(answers[7:8], again.probabilities(X[7:8])), "rows beside a row change nothing"
+
+
+@pytest.mark.parametrize(
+    "feature_map",
+    [IDENTITY, Fourier(**IDENTITY.model_dump(exclude={"kind"}), random_features=16, bandwidth=0.5, seed=1)],
+)
+@pytest.mark.parametrize("hidden", [(), (5, 4)])
+def test_every_map_and_depth_makes_a_bundle(feature_map, hidden, tmp_path: Path):
+    choices = replace(CHOICES, hidden=hidden, steps=2, activation="relu")
+    trained = train_dpsgd(some_records(50), recipe(feature_map=feature_map, choices=choices), "l", Seeded(1))
+    save_dpsgd(tmp_path / "bundle", trained)
+    assert np.array_equal(load_dpsgd(tmp_path / "bundle").parameters, trained.parameters)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mu", 0.9),
+        ("noise_multiplier", 0.9),
+        ("steps", 21),
+        ("sampling_rate", 0.21),
+        ("sampling_rate", 1.5),
+        ("cost", "approximate-gaussian:0.5:9.094947017729282e-13"),
+        ("assumptions", []),
+        ("hidden", [7]),
+        ("clip_norm", 0.0),
+    ],
+)
+def test_a_certificate_that_does_not_hold_is_refused(model, tmp_path: Path, field, value):
+    folder = tmp_path / "bundle"
+    save_dpsgd(folder, model)
+    path = folder / "certificate.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(BundleError):
+        load_dpsgd(folder)
+
+
+def test_weights_that_were_changed_are_refused(model, tmp_path: Path):
+    folder = tmp_path / "bundle"
+    other = DpSgdModel(model.certificate, model.parameters + 1, model.tensors)
+    save_dpsgd(folder, model)
+    save_dpsgd(tmp_path / "other", other)
+    (folder / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    with pytest.raises(BundleError, match="was changed"):
+        load_dpsgd(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": "shuffled"}, "only with Poisson sampling"),
+        ({"choices": replace(CHOICES, sampling_rate=1.5)}, "sampling rate"),
+        ({"choices": replace(CHOICES, steps=0)}, "number of steps"),
+        ({"choices": replace(CHOICES, learning_rate=-1.0)}, "learning rate"),
+        ({"choices": replace(CHOICES, activation="sine")}, "activation"),
+        ({"noise_multiplier": 0.7}, "cost more than the budget of mu = 1: it needs a noise multiplier of 1"),
+        ({"mu": 5.0}, "mu must lie"),
+    ],
+)
+def test_what_has_no_certificate_is_refused_before_a_record_is_touched(changes, message):
+    with pytest.raises(TrainingError, match=message):
+        certify(recipe(**changes), ("no", "yes"), ("a", "b", "c"), "l")
+
+
+def test_a_name_that_is_none_is_refused():
+    with pytest.raises(TrainingError, match="a model is named"):
+        recipe(name="../x")
+
+
+def test_more_noise_than_needed_is_kept_and_charged_as_budgeted():
+    certificate = certify(recipe(noise_multiplier=9.0), ("no", "yes"), ("a", "b", "c"), "l")
+    assert certificate.noise_multiplier == 9.0
+    assert certificate.mu == 1.0
+
+
+def test_nothing_public_depends_on_how_many_records_there_are():
+    """But for the digest, the random id and the time, the certificate of one record is that of a thousand."""
+    few, many = (train_dpsgd(some_records(n), recipe(), "l", Seeded(2)).certificate for n in (1, 1000))
+    changing = {"model_id": "0" * 32, "created": few.created}
+    assert few.model_copy(update=changing) == many.model_copy(update=changing)
+
+
+def test_it_learns_with_little_noise_and_not_with_much():
+    test = some_records(1000, seed=9)
+
+    def accuracy(mu: float, seed: int) -> float:
+        choices = by_rule(1000, mu, hidden=(8,))
+        trained = train_dpsgd(some_records(), recipe(choices=choices, mu=mu), "l", Seeded(seed))
+        return float((trained.probabilities(test.X).argmax(axis=1) == test.y).mean())
+
+    quiet = accuracy(2.0, 3)
+    assert quiet > 0.9
+    assert accuracy(0.03, 4) < quiet - 0.1
+
+
+def test_a_service_s_randomness_trains_differently_every_time():
+    first, second = (train_dpsgd(some_records(10), recipe(), "l", SystemRandomness()) for _ in range(2))
+    assert not np.array_equal(first.parameters, second.parameters)
+
+
+def test_progress_counts_the_steps():
+    seen: list[int] = []
+    train_dpsgd(some_records(10), recipe(), "l", Seeded(5), seen.append)
+    assert seen == list(range(1, 21))
+
+
+def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
+    mu = gaussian_mu(1.0, 1e-5)
+    choices = by_rule(10_000, mu)
+    assert by_rule(20_000, mu).learning_rate > choices.learning_rate
+    assert by_rule(10_000, mu, steps=2 * choices.steps).learning_rate == pytest.approx(choices.learning_rate / 2)
+    assert by_rule(10_000, mu, hidden=(), learning_rate=3.0).learning_rate == 3.0

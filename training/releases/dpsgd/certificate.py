@@ -1,0 +1,102 @@
+"""What a bundle of a model trained by DP-SGD says about itself: every public choice, and what the run cost."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from accounting import gaussian_envelope
+from accounting.losses import ApproximateGaussianLoss, Cost
+from mechanisms import wide_gaussian
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+from training.releases.dpsgd.descent import Descent, Optimiser
+from training.releases.dpsgd.network import Activation, Network
+from training.releases.dpsgd.step import StepRelease, grid_step
+
+Sampling = Literal["poisson"]
+
+
+class DpSgdCertificate(ReleaseCertificate):
+    """The certificate of a network, or of a linear head where nothing is hidden, trained by DP-SGD."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
+        *COMMON_ASSUMPTIONS,
+        "The number of records was declared without counting them: the sampling rate, the number of steps, the "
+        "learning rate and the batch size that sums are divided by follow from the declared number alone.",
+        "Sampling and noise were drawn from the operating system's randomness stretched by ChaCha20, which is taken "
+        "to be indistinguishable from uniform bits. The noise lies on a grid of integers and its law is exact but for "
+        "what the delta of the cost covers.",
+        "Gradients are computed in 64-bit floating point. What rounding adds to a sum of clipped gradients is covered; "
+        "that a record beside them changes the last bits of other records' gradients, through the order in which "
+        "products of matrices are added up, is taken to move the sum by less than 2^-18 of the clipping norm.",
+        "The sums before noise, intermediate or not, and the times that steps took were seen by nobody.",
+    )
+
+    release: Literal["dpsgd"] = "dpsgd"
+    assumptions: tuple[str, ...] = ASSUMPTIONS
+    objective: Literal["sum of cross-entropies, gradients clipped record by record"] = (
+        "sum of cross-entropies, gradients clipped record by record"
+    )
+    hidden: tuple[int, ...] = Field(max_length=8)
+    """The widths of the hidden layers; none for a linear head."""
+    activation: Activation
+    input_norm: float = Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False)
+    """Every row's features are scaled to this length before the first layer."""
+    first_weights_seed: int = Field(ge=0, lt=2**32)
+    """Public: the weights that training starts from hold nothing of the records."""
+    sampling: Sampling = "poisson"
+    """Each record joins each step with probability sampling_rate, independently of all others."""
+    sampling_rate: float
+    steps: int
+    clip_norm: float
+    """No record's gradient, over all layers, is longer than this."""
+    noise_multiplier: float
+    """The standard deviation of the noise on every coordinate of a sum, in units of clip_norm, or a little less."""
+    records_declared: int = Field(ge=1)
+    """A public number, near the number of records if training is to go well. Privacy does not rest on it."""
+    optimiser: Optimiser
+    learning_rate: float
+    momentum: float
+    averaged: float
+    """The share of the last steps whose weights are averaged."""
+    mu: float
+    """The run is covered by mu-GDP but for a delta of 2^-40, at every epsilon."""
+
+    @property
+    def network(self) -> Network:
+        """The network. Raises ValueError where there is none of these widths."""
+        return Network((self.feature_map.dimension, *self.hidden, len(self.classes)), self.activation)
+
+    @property
+    def step_release(self) -> StepRelease:
+        """What makes a step private. Raises ValueError for numbers that describe none."""
+        return StepRelease(self.noise_multiplier, self.sampling_rate, self.clip_norm)
+
+    @property
+    def descent(self) -> Descent:
+        """How the noisy sums are followed. Raises ValueError for numbers that describe none."""
+        return Descent(
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            expected_batch=self.sampling_rate * self.records_declared,
+            optimiser=self.optimiser,
+            momentum=self.momentum,
+            averaged=self.averaged,
+        )
+
+    def derived_cost(self) -> Cost:
+        """Return the cost of the run: `ApproximateGaussianLoss(mu, 2^-40)`, if that covers it.
+
+        A step is a sampled Gaussian (`step.private_step`), steps are chosen adaptively, and
+        `accounting.gaussian_envelope.least_mu` says what covering means, why the noise sampler's error is within the
+        delta, and how it is checked. Everything after the steps is post-processing. Raises ValueError where
+        mu does not cover it.
+        """
+        network, release, steps = self.network, self.step_release, self.descent.steps
+        grid_step(release, network.size)
+        gaussian_envelope.check_sampler(self.noise_multiplier, steps, network.size, wide_gaussian.DISTANCE)
+        if not gaussian_envelope.covers(self.mu, self.noise_multiplier, self.sampling_rate, steps):
+            raise ValueError(
+                f"mu = {self.mu:.6g} does not cover {steps} steps at sampling rate {self.sampling_rate:.6g} with noise "
+                f"multiplier {self.noise_multiplier:.6g}"
+            )
+        return Cost((ApproximateGaussianLoss(self.mu, gaussian_envelope.DELTA),))
