@@ -146,3 +146,25 @@ def service(
         seed=seed,
     )
     show(report, as_json=as_json, html=html, png=png)
+
+
+@app.command("sampler")
+def sampler(
+    scale: Annotated[
+        int,
+        typer.Option("--scale", help="Of the Gaussian table: a power of two from 256 to 65536."),
+    ] = 2**8,
+    draws: Annotated[int, typer.Option("--draws", min=2000, help="For the chi-square tests of each law.")] = 10_000_000,
+    releases: Annotated[int, typer.Option("--releases", min=100, help="To time for each mechanism.")] = 20_000,
+    classes: Annotated[int, typer.Option("--classes", help="C of the timed rows.")] = 10,
+    false_alarm: Annotated[
+        float, typer.Option("--false-alarm", help="With what probability a right sampler may be convicted.")
+    ] = 1e-6,
+    as_json: Json = False,
+    html: Html = None,
+) -> None:
+    """Audit the sampler of all noise: its tables exactly, its draws, its forks, and the time that it takes."""
+    from dpserve.commands.audit_output import show
+    from dpserve.commands.audit_sampler import audit_sampler
+
+    show(audit_sampler(scale, draws, releases, classes, false_alarm), as_json=as_json, html=html, png=None)

@@ -1,0 +1,270 @@
+"""The audit of the one sampler behind every release: its tables, its draws, its forks, and the time that it takes.
+
+Four questions, each with an answer that would be different for a broken sampler:
+
+- Is the table's law within `mechanisms.noise.DISTANCE` of the ideal law? Exactly, threshold by threshold.
+- Do draws from the operating system's randomness follow the law? Chi-square, at a stated false-alarm rate.
+- Do processes that fork from one another ever draw the same words?
+- Does the time of a release depend on the logits? A correlation, and a comparison of two classes of logits.
+"""
+
+import math
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.special
+import scipy.stats
+from numpy.typing import NDArray
+
+from mechanisms.mechanism import Mechanism
+from mechanisms.noise import DISTANCE, Integers, InversionTable, rounded_gaussian, rounded_laplace
+from mechanisms.randomness import Randomness
+from training.extras import extra
+
+Floats = NDArray[np.float64]
+LawName = Literal["gaussian", "laplace"]
+
+_BITS = 127
+_DIGITS = 60
+_CELLS = 200
+_RESIDUES = 16
+_CROP = 0.95
+_DUDECT = 4.5
+"""The |t| from which the literature on constant time (Reparaz, Balasch and Verbauwhede 2017) speaks of a leak."""
+
+
+@dataclass(frozen=True)
+class ChiSquare:
+    """One goodness-of-fit test. p: the probability of a statistic as large for the ideal law."""
+
+    what: str
+    cells: int
+    statistic: float
+    p: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How the time of one release of one row goes with its logits.
+
+    correlation: Spearman's, of the time with the named property of the logits; p: of one as large without any.
+    """
+
+    property: str
+    correlation: float
+    p: float
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Times of `releases` of random logits, in random order. t: Welch's, of logits that are all 0 against extreme ones.
+
+    t is computed on the fastest 95 % of either class, for the rest tells of the machine.
+    """
+
+    releases: int
+    median_microseconds: float
+    correlations: tuple[Timing, ...]
+    t: float
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether |t| is above the literature's 4.5. A busy machine can be, too: look again before believing it."""
+        return abs(self.t) > _DUDECT
+
+
+def gaussian_table_distance(scale: int) -> float:
+    """Return the total variation distance of the Gaussian table's law from that of rint(Y), Y from N(0, scale^2).
+
+    Every threshold of 127 bits is read as an integer, every ideal mass computed to 60 digits; the mass beyond the
+    table counts in full. Takes some 30 microseconds for each of 12 scale thresholds. Needs mpmath.
+    """
+    with extra("audit", "the audit of the noise tables"):
+        import mpmath
+    law = rounded_gaussian(scale)
+    with mpmath.workdps(_DIGITS):
+        root = scale * mpmath.sqrt(2)
+        half = mpmath.mpf(1) / 2
+        distance = previous = mpmath.mpf(0)
+        masses = _masses(law.magnitudes)
+        for k, mass in enumerate(masses):
+            within = mpmath.erf((k + half) / root)
+            distance += abs(mpmath.mpf(mass) / 2**_BITS - (within - previous))
+            previous = within
+        return float((distance + 1 - previous) / 2)
+
+
+def laplace_table_distance(scale: int) -> float:
+    """Return a bound of the total variation distance of the Laplace draw's law from rint(Y), Y from Laplace(scale).
+
+    The distance of a product of independent digits is at most the sum of theirs. Needs mpmath.
+    """
+    with extra("audit", "the audit of the noise tables"):
+        import mpmath
+    with mpmath.workdps(_DIGITS):
+        total = mpmath.mpf(0)
+        step = mpmath.mpf(1) / (2 * scale)
+        for table in rounded_laplace(scale).digits:
+            masses = _masses(table)
+            ratio = mpmath.exp(-step)
+            whole = (1 - ratio ** len(masses)) / (1 - ratio)
+            ideal = 1 / whole
+            distance = mpmath.mpf(0)
+            for mass in masses:
+                distance += abs(mpmath.mpf(mass) / 2**_BITS - ideal)
+                ideal *= ratio
+            total += distance / 2
+            step *= len(masses)
+        return float(total + mpmath.exp(-step))
+
+
+def _masses(table: InversionTable) -> list[int]:
+    """Return the exact masses of the values 0, ..., K, in units of 2^-127."""
+    thresholds = [(int(high) << 63) | int(low) for high, low in zip(table.high, table.low, strict=True)]
+    return [after - before for before, after in zip([0, *thresholds], [*thresholds, 1 << _BITS], strict=True)]
+
+
+def chi_squares(law_name: LawName, scale: int, draws: int, randomness: Randomness) -> tuple[ChiSquare, ...]:
+    """Return four tests of `draws` draws: of their law, their signs, their last digits, and neighbours in sequence.
+
+    Every expected count is at least draws/_CELLS; more than 5 are needed of it. Raises ValueError for fewer draws.
+    """
+    if draws < 10 * _CELLS:
+        raise ValueError(f"a chi-square test with {_CELLS} cells needs at least {10 * _CELLS} draws, not {draws}")
+    law = rounded_gaussian(scale) if law_name == "gaussian" else rounded_laplace(scale)
+    words = randomness.words(draws * law.words_per_draw).reshape(draws, law.words_per_draw)
+    drawn = law.draw(words)
+    cdf = _distribution(law_name, scale)
+    edges = _edges(cdf, scale)
+    probabilities = np.diff(np.concatenate([[0.0], cdf(edges), [1.0]]))
+    cells = np.searchsorted(edges, drawn, side="left")
+    coarse = cells * 8 // len(probabilities)
+    groups = np.arange(len(probabilities)) * 8 // len(probabilities)
+    shares = np.array([probabilities[groups == group].sum() for group in range(8)], dtype=np.float64)
+    # Pairs that do not overlap are independent.
+    pairs = coarse[0 : draws // 2 * 2 : 2] * 8 + coarse[1 : draws // 2 * 2 : 2]
+    signs = drawn[drawn != 0] > 0
+    return (
+        _chi_square("law", np.bincount(cells, minlength=len(probabilities)), probabilities),
+        _chi_square("sign", np.bincount(signs.astype(np.int64), minlength=2), np.full(2, 0.5)),
+        # The masses of all k with one remainder differ by less than exp(-2 pi^2 scale^2 / 16^2): 0, for these scales.
+        _chi_square(
+            "last digit", np.bincount(drawn % _RESIDUES, minlength=_RESIDUES), np.full(_RESIDUES, 1.0) / _RESIDUES
+        ),
+        _chi_square("pairs in sequence", np.bincount(pairs, minlength=64), (shares[:, None] * shares).ravel()),
+    )
+
+
+def _distribution(law_name: LawName, scale: int) -> Callable[[Integers], Floats]:
+    """Return P(rint(Y) <= k) = P(Y <= k + 1/2)."""
+
+    def gaussian(k: Integers) -> Floats:
+        below: Floats = scipy.special.ndtr((k + 0.5) / scale)
+        return below
+
+    def laplace(k: Integers) -> Floats:
+        x = (k + 0.5) / scale
+        return np.where(x < 0, np.exp(np.minimum(x, 0)) / 2, 1 - np.exp(-np.maximum(x, 0)) / 2)
+
+    return gaussian if law_name == "gaussian" else laplace
+
+
+def _edges(cdf: Callable[[Integers], Floats], scale: int) -> Integers:
+    """Return the integers at which the distribution function passes 1/_CELLS, 2/_CELLS, ..."""
+    reach = np.arange(-8 * _CELLS, 8 * _CELLS + 1, dtype=np.int64) * scale // _CELLS
+    return np.unique(reach[np.searchsorted(cdf(reach), np.arange(1, _CELLS) / _CELLS)])
+
+
+def _chi_square(what: str, counts: NDArray[Any], probabilities: Floats) -> ChiSquare:
+    expected = probabilities * counts.sum()
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    return ChiSquare(what, len(counts), statistic, float(scipy.special.chdtrc(len(counts) - 1, statistic)))
+
+
+def repeated_words(randomness: Randomness, processes: int, words: int) -> int:
+    """Return how many words came twice among those that this process and as many forked ones drew from one source.
+
+    The source is used before the forks, so that whatever it might keep is inherited. Of honest words none repeats, but
+    for a probability of (processes words)^2 / 2^65. Raises ValueError where the platform cannot fork.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise ValueError("this platform cannot fork, so there is nothing to test")
+    context = multiprocessing.get_context("fork")
+    drawn = [randomness.words(words)]
+    queue = context.SimpleQueue()
+    children = [context.Process(target=_draw, args=(randomness, words, queue)) for _ in range(processes)]
+    for child in children:
+        child.start()
+    drawn += [queue.get() for _ in children]
+    drawn.append(randomness.words(words))
+    for child in children:
+        child.join()
+    together = np.concatenate(drawn)
+    return len(together) - len(np.unique(together))
+
+
+def _draw(randomness: Randomness, words: int, queue: Any) -> None:
+    queue.put(randomness.words(words))
+
+
+def timings(mechanism: Mechanism, classes: int, releases: int, randomness: Randomness, seed: int) -> Timings:
+    """Time `releases` releases of one row each. seed: of the logits and of their order.
+
+    Half of the rows have random logits of many sizes, whose times are correlated with properties of theirs. The other
+    half are all 0, or extreme (one logit of 1000, or of 1e-300 and of either sign), in random order.
+    """
+    if releases < 100:
+        raise ValueError(f"timing needs at least 100 releases, not {releases}")
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(releases, classes)) * 10.0 ** rng.uniform(-3, 2.5, (releases, 1))
+    kinds = rng.integers(4, size=releases)  # 0, 1: random; 2: zeros; 3: extreme
+    rows[kinds >= 2] = 0.0
+    extreme = np.flatnonzero(kinds == 3)
+    rows[extreme, rng.integers(classes, size=len(extreme))] = rng.choice([1e3, -1e3, 1e-300], len(extreme))
+    sensitivity = np.ones(1)
+    for row in rows[: releases // 10]:
+        mechanism.release(row[None], sensitivity, randomness)
+    taken = np.empty(releases)
+    for index, row in enumerate(rows):
+        logits = row[None].copy()
+        start = time.perf_counter_ns()
+        mechanism.release(logits, sensitivity, randomness)
+        taken[index] = time.perf_counter_ns() - start
+    spread = kinds < 2
+    ordered = np.sort(rows, axis=1)
+    properties = {
+        "largest logit": ordered[:, -1],
+        "spread": ordered[:, -1] - ordered[:, 0],
+        "margin": ordered[:, -1] - ordered[:, -2],
+        "predicted class": rows.argmax(axis=1).astype(np.float64),
+    }
+    return Timings(
+        releases,
+        float(np.median(taken)) / 1e3,
+        tuple(_spearman(name, values[spread], taken[spread]) for name, values in properties.items()),
+        _welch(_cropped(taken[kinds == 2]), _cropped(taken[kinds == 3])),
+    )
+
+
+def _spearman(name: str, values: Floats, taken: Floats) -> Timing:
+    first, second = (scipy.stats.rankdata(numbers) for numbers in (values, taken))
+    correlation = float(np.corrcoef(first, second)[0, 1])
+    return Timing(name, correlation, float(2 * scipy.special.ndtr(-abs(correlation) * math.sqrt(len(values) - 1))))
+
+
+def _cropped(taken: Floats) -> Floats:
+    return np.sort(taken)[: max(2, int(_CROP * len(taken)))]
+
+
+def _welch(first: Floats, second: Floats) -> float:
+    error = math.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
+    return float((first.mean() - second.mean()) / error) if error > 0 else 0.0
+
+
+def within_the_distance(distance: float) -> bool:
+    """Whether a table is as close to its law as `mechanisms.noise` promises."""
+    return distance <= DISTANCE

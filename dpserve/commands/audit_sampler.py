@@ -1,0 +1,116 @@
+"""What `dpserve audit sampler` does."""
+
+from dataclasses import asdict
+from typing import get_args
+
+from audit import sampler
+from audit.reports import Report, Table, number
+from dpserve.commands.audit_output import counting
+from mechanisms.mechanism import priced
+from mechanisms.noise import DISTANCE
+from mechanisms.randomness import SystemRandomness
+
+_BATCH = 1_000_000
+_LAPLACE_SCALES = (2**16, 2**24)
+_FORKS, _FORKED_WORDS = 8, 100_000
+_PRICES = {
+    "gaussian": "noise-multiplier:4",
+    "laplace": "epsilon:1",
+    "label": "epsilon:1",
+    "selected-neuron": "epsilon:1",
+}
+
+
+def audit_sampler(scale: int, draws: int, releases: int, classes: int, false_alarm: float) -> Report:
+    """Return the report. Tables, chi-squares and forks convict; times only warn, for a busy machine moves them."""
+    if not 0 < false_alarm < 1:
+        raise ValueError(f"the false-alarm rate lies between 0 and 1, not {false_alarm}")
+    randomness = SystemRandomness()
+    batches = max(1, draws // _BATCH)
+    steps = 1 + len(_LAPLACE_SCALES) + 2 * batches + 1 + len(_PRICES)
+    with counting("auditing the sampler", steps) as progress:
+        distances = {f"gaussian, scale {scale}": sampler.gaussian_table_distance(scale)}
+        progress(1)
+        for laplace_scale in _LAPLACE_SCALES:
+            distances[f"laplace, scale {laplace_scale}"] = sampler.laplace_table_distance(laplace_scale)
+            progress(1)
+        tests = []
+        for law in get_args(sampler.LawName):
+            for _ in range(batches):
+                tests += [
+                    (law, found)
+                    for found in sampler.chi_squares(
+                        law, scale if law == "gaussian" else _LAPLACE_SCALES[0], min(draws, _BATCH), randomness
+                    )
+                ]
+                progress(1)
+        repeated = sampler.repeated_words(randomness, _FORKS, _FORKED_WORDS)
+        progress(1)
+        times = {}
+        for name, price in _PRICES.items():
+            times[name] = sampler.timings(priced(name, price, classes), classes, releases, randomness, 0)
+            progress(1)
+    least = false_alarm / len(tests)
+    faults = [name for name, distance in distances.items() if not sampler.within_the_distance(distance)]
+    faults += [f"chi-square of {law}: {found.what}" for law, found in tests if found.p < least]
+    faults += ["forks share words"] if repeated else []
+    return Report(
+        title="Audit of the sampler behind every release",
+        verdict="Convicted: " + "; ".join(faults) + "." if faults else "Nothing was found.",
+        convicted=bool(faults),
+        content={
+            "distances": distances,
+            "promised_distance": DISTANCE,
+            "chi_squares": [{"law": law} | asdict(found) for law, found in tests],
+            "false_alarm": false_alarm,
+            "repeated_words": repeated,
+            "timings": {name: asdict(found) for name, found in times.items()},
+        },
+        tables=(_distances(distances), _tests(tests, least), _times(times, releases)),
+        warnings=tuple(
+            f"the times of {name!r} differ between extreme and zero logits (t = {found.t:.3g}): look again on a "
+            "quiet machine"
+            for name, found in times.items()
+            if found.suspicious
+        ),
+        notes=(
+            f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
+            f"{repeated} came twice.",
+        ),
+    )
+
+
+def _distances(distances: dict[str, float]) -> Table:
+    return Table(
+        "tables: exact total variation distance from the ideal law",
+        ("table", "distance", "promised at most"),
+        tuple((name, number(found), number(DISTANCE)) for name, found in distances.items()),
+    )
+
+
+def _tests(tests: list[tuple[str, sampler.ChiSquare]], least: float) -> Table:
+    smallest: dict[tuple[str, str], list[sampler.ChiSquare]] = {}
+    for law, found in tests:
+        smallest.setdefault((law, found.what), []).append(found)
+    return Table(
+        "draws: chi-square tests",
+        ("law", "of", "tests", "cells", "smallest p", "convicts below"),
+        tuple(
+            (law, what, str(len(of)), str(of[0].cells), number(min(one.p for one in of)), number(least, 2))
+            for (law, what), of in smallest.items()
+        ),
+    )
+
+
+def _times(times: dict[str, sampler.Timings], releases: int) -> Table:
+    rows = []
+    for name, found in times.items():
+        best = min(found.correlations, key=lambda one: one.p)
+        row = number(found.median_microseconds), number(best.correlation, 2), best.property, number(best.p, 2)
+        rows.append((name, *row, number(found.t, 3)))
+    return Table(
+        f"time of a release of one row, {releases} releases each",
+        ("mechanism", "median, us", "correlation", "with", "p", "t, extreme against zero"),
+        tuple(rows),
+        note="The strongest of four correlations with the logits is shown.",
+    )

@@ -1,0 +1,98 @@
+"""The sampler's audit acquits the sampler and convicts broken ones. No test here measures time."""
+
+import numpy as np
+import pytest
+
+from audit import sampler
+from mechanisms.noise import DISTANCE, InversionTable, RoundedGaussian, rounded_gaussian
+from mechanisms.randomness import SystemRandomness
+from training.reproduction.seeded import SeededRandomness
+
+FALSE_ALARM = 1e-7
+"""Of one test; ten tests below: 1e-6 together."""
+
+
+def test_the_tables_are_within_the_distance():
+    assert 0 < sampler.gaussian_table_distance(2**8) <= DISTANCE
+    assert 0 < sampler.laplace_table_distance(2**16) <= DISTANCE
+    assert sampler.within_the_distance(DISTANCE)
+    assert not sampler.within_the_distance(2 * DISTANCE)
+
+
+def test_a_table_with_one_wrong_threshold_is_found(monkeypatch):
+    honest = rounded_gaussian(2**8)
+    high = honest.magnitudes.high.copy()
+    high[100] += np.uint64(1 << 12)  # 2^-52 of probability moves from one value to its neighbour
+    wrong = RoundedGaussian(honest.scale, InversionTable(high, honest.magnitudes.low))
+    monkeypatch.setattr(sampler, "rounded_gaussian", lambda scale: wrong)
+    assert sampler.gaussian_table_distance(2**8) == pytest.approx(2.0**-52, rel=1e-6)
+
+
+@pytest.mark.parametrize(("law", "scale"), [("gaussian", 2**8), ("gaussian", 2**12), ("laplace", 2**16)])
+def test_draws_follow_the_law(law, scale):
+    for found in sampler.chi_squares(law, scale, 200_000, SeededRandomness(0, (law, str(scale)))):
+        assert found.p > FALSE_ALARM / 1.2, found
+
+
+class Faulty:
+    """Words of a seeded source with a fault."""
+
+    def __init__(self, fault):
+        self.source, self.fault = SeededRandomness(0, ("faulty",)), fault
+
+    def words(self, count):
+        return self.fault(self.source.words(count))
+
+
+def unfair_sign(words):
+    return words | (np.arange(len(words)) % 40 == 1).astype(np.uint64)
+
+
+def repeating(words):
+    return np.repeat(words[: len(words) // 2 + 2].reshape(-1, 2), 2, axis=0).ravel()[: len(words)]
+
+
+def narrower(words):
+    return words - (words >> np.uint64(6))
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen_by"), [(unfair_sign, "sign"), (repeating, "pairs in sequence"), (narrower, "law")]
+)
+def test_faulty_randomness_is_found(fault, seen_by):
+    found = {test.what: test.p for test in sampler.chi_squares("gaussian", 2**8, 200_000, Faulty(fault))}
+    assert found[seen_by] < 1e-9, found
+
+
+def test_forks_never_share_words_and_a_source_that_keeps_its_state_is_found():
+    assert sampler.repeated_words(SystemRandomness(), 3, 2000) == 0
+    assert sampler.repeated_words(SeededRandomness(0, ("forked",)), 3, 2000) >= 3 * 2000
+
+
+def test_too_little_is_refused():
+    with pytest.raises(ValueError, match="at least 2000 draws"):
+        sampler.chi_squares("gaussian", 2**8, 100, SeededRandomness(0, ()))
+    with pytest.raises(ValueError, match="at least 100"):
+        sampler.timings(None, 3, 10, SeededRandomness(0, ()), 0)
+
+
+def test_times_that_follow_the_logits_are_found(monkeypatch):
+    """A clock that the logits advance: the statistics see it, and see nothing where it advances evenly at random."""
+    rng = np.random.default_rng(0)
+    clock = [0]
+
+    class Slow:
+        def __init__(self, follows):
+            self.follows = follows
+
+        def release(self, logits, sensitivity, randomness):
+            clock[0] += int(10_000 + rng.integers(1000) + self.follows * 10 * min(np.ptp(logits), 100))
+
+    monkeypatch.setattr(sampler.time, "perf_counter_ns", lambda: clock[0])
+    even = sampler.timings(Slow(0), 3, 4000, None, 0)
+    assert not even.suspicious
+    assert all(found.p > FALSE_ALARM for found in even.correlations)
+    uneven = sampler.timings(Slow(1), 3, 4000, None, 0)
+    assert uneven.suspicious
+    assert min(found.p for found in uneven.correlations) < 1e-9
+    assert uneven.median_microseconds > 10
