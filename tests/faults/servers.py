@@ -25,7 +25,7 @@ def free_port() -> int:
 
 @dataclass
 class StoreServer:
-    """A Valkey on one port and one folder, which can be killed and started again."""
+    """A Valkey, or what DPSERVE_TEST_STORE names, on one port and one folder, which can be killed and started again."""
 
     folder: Path
     settings: Mapping[str, str] = field(default_factory=lambda: DURABLE)
@@ -50,7 +50,8 @@ class StoreServer:
             lines += [f"{name} {value}" for name, value in self.settings.items()]
         configuration = self.folder / "server.conf"
         configuration.write_text("\n".join(lines) + "\n")
-        words = [str(server_binary()), str(configuration), *(["--sentinel"] if self.sentinel_for else [])]
+        binary = os.environ.get("DPSERVE_TEST_STORE") or str(server_binary())
+        words = [binary, str(configuration), *(["--sentinel"] if self.sentinel_for else [])]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert self.process.stdout is not None
         ready = (b"Ready to accept connections", b"+monitor master")

@@ -1,7 +1,7 @@
 """The stores that the ledger's tests run against, one of each kind for each test process."""
 
 import itertools
-import shutil
+import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,6 +25,9 @@ from accounting.losses import Cost, GaussianLoss
 DELTA = 1e-4
 COST = Cost((GaussianLoss(0.5),))
 DURABLE = {"appendonly": "yes", "appendfsync": "always"}
+
+BINARY = os.environ.get("DPSERVE_TEST_STORE") or str(server_binary())
+"""The server of every store that is not embedded: set DPSERVE_TEST_STORE to try another Redis or Valkey."""
 
 _names = itertools.count()
 
@@ -72,11 +75,7 @@ def _own_every_slot(url: str) -> None:
             continue
 
 
-def _kinds() -> list[str]:
-    return ["embedded", "external", "cluster", *(["redis"] if shutil.which("redis-server") else [])]
-
-
-@pytest.fixture(scope="session", params=_kinds())
+@pytest.fixture(scope="session", params=["embedded", "external", "cluster"])
 def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a durable store, of each kind in turn."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -84,9 +83,8 @@ def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         with EmbeddedStore(folder) as store:
             yield store.url
     else:
-        binary = "redis-server" if request.param == "redis" else str(server_binary())
         clustered = {"cluster_enabled": "yes"} if request.param == "cluster" else {}
-        with running_server(folder, binary, **DURABLE, **clustered) as url:
+        with running_server(folder, BINARY, **DURABLE, **clustered) as url:
             if clustered:
                 _own_every_slot(url)
             yield url

@@ -16,13 +16,12 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from accounting.ledger.embedded import server_binary
 from accounting.ledger.store import our_library
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys, charge_call
 from accounting.losses import Cost, GaussianLoss
 
-from .conftest import DURABLE, asking, new_lineage, open_accounts, releases, running_server
+from .conftest import BINARY, DURABLE, asking, new_lineage, open_accounts, releases, running_server
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +30,7 @@ Damage = Callable[["redis.Redis[bytes]", LineageKeys], object]
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(tmp_path_factory.mktemp("damage"), str(server_binary()), **DURABLE) as address:
+    with running_server(tmp_path_factory.mktemp("damage"), BINARY, **DURABLE) as address:
         yield address
 
 

@@ -10,14 +10,11 @@ import pytest
 import redis
 
 from accounting.ledger import Ledger, LedgerUnavailable, UnsafeStore, WrongFunctionVersion, key_digest
-from accounting.ledger.embedded import server_binary
 from accounting.ledger.store import FunctionLibrary, Store, our_library
 
-from .conftest import DURABLE, asking, dump, free_port, new_lineage, open_accounts, releases, running_server
+from .conftest import BINARY, DURABLE, asking, dump, free_port, new_lineage, open_accounts, releases, running_server
 
 pytestmark = pytest.mark.anyio
-
-BINARY = str(server_binary())
 
 
 @pytest.fixture(scope="module")
