@@ -96,6 +96,33 @@ local function read_hold(keys, args)
   return hold
 end
 
+-- What the idempotency key of a hold stands for: its body's digest, '0:', and model, mechanism and the last step's
+-- cost, as a request for rows has it. A client that names no tier gets the finest that it holds, which may be
+-- another when it asks again: what was decided for the first request stands.
+local function hold_terms(asked)
+  local charged = asked.charged
+  return struct.pack('>I4', #charged.model) .. charged.model .. struct.pack('>I4', #charged.mechanism)
+    .. charged.mechanism
+end
+
+-- Returns nothing, or the reply to a request that came before and was decided otherwise.
+local function decided_before(asked)
+  local remembered = asked.remembered
+  if not remembered or #remembered == 32 then
+    return nil
+  end
+  local terms = string.sub(remembered, string.find(remembered, ':', 33, true) + 1)
+  if string.sub(terms, 1, #hold_terms(asked)) == hold_terms(asked) then
+    return nil
+  end
+  local length, first = struct.unpack('>I4', terms)
+  if string.sub(terms, first, first + length - 1) ~= asked.charged.model then
+    return {'conflict'}
+  end
+  length, first = struct.unpack('>I4', terms, first + length)
+  return {'decided', string.sub(terms, first, first + length - 1)}
+end
+
 -- Returns the steps that the client, or the owner, would pay for and those that the lineage would, and a letter for
 -- each step: held, shared (the lineage has paid for it) or new.
 local function weigh(hold)
@@ -174,9 +201,14 @@ local function write_step(lineage, client, charged, step)
   return text(number), previous, hash
 end
 
--- Replies {'held', a letter for each step, then number, hash before and hash of each receipt}, or a refusal.
+-- Replies {'held', a letter for each step, then number, hash before and hash of each receipt}; {'decided', mechanism}
+-- for a request that came before and was decided for another mechanism; or a refusal.
 local function hold(keys, args)
   local asked, refused = read_hold(keys, args)
+  if refused then
+    return refused, false
+  end
+  refused = decided_before(asked)
   if refused then
     return refused, false
   end
@@ -199,8 +231,8 @@ local function hold(keys, args)
   end
   if asked.client and asked.key ~= '' and not asked.remembered then
     make_room(asked.requests, 1, asked.capacity)
-    redis.call('HSET', asked.requests.young, asked.key, asked.body_digest)
-    return reply, true
+    redis.call('HSET', asked.requests.young, asked.key,
+      asked.body_digest .. '0:' .. hold_terms(asked) .. asked.steps[#asked.steps].cost)
   end
   -- That a step is held counts as a write of whoever answers on its strength: it must be durable before.
   return reply, true

@@ -24,7 +24,7 @@ from typing import Any
 from accounting import picorho, sampling_error
 from accounting.ledger import chain, wire
 from accounting.ledger.errors import LedgerRefusal, LedgerUnavailable, MechanismNotAccepted
-from accounting.ledger.values import Idempotency, Receipt, Terms, checked_name, terms_of
+from accounting.ledger.values import Idempotency, Receipt, Terms, checked_name, checked_text, terms_of
 from accounting.ledger.wire import Argument, LineageKeys
 from accounting.losses import Cost
 
@@ -40,14 +40,13 @@ LEAST_DELTA_PER_PICORHO = (
 class HoldRequest:
     """One wish to hold a release up to some step. `client` is empty for the owner, who holds on the lineage's account.
 
-    `release` names what was drawn: a model's random id. `model` and `mechanism` are for the receipts. `steps` are the
+    `model` is the random id of what was drawn. `mechanism` is for the receipts, and names the tier. `steps` are the
     costs of the steps from the first to the one wished for. `time` is in seconds since the epoch.
     """
 
     lineage: str
     client: str
     model: str
-    release: str
     mechanism: str
     steps: tuple[Cost, ...]
     time: float
@@ -60,6 +59,8 @@ class HoldRequest:
             checked_name(self.client, "client's name")
         if not 1 <= len(self.steps) <= MOST_STEPS:
             raise ValueError(f"a release has 1 to {MOST_STEPS} steps, not {len(self.steps)}")
+        checked_text(self.model, "a model's id")
+        checked_text(self.mechanism, "a mechanism's name")
         for cost in self.steps:
             terms_of(cost)
             sampling_error.check_release_rho(cost.rho)
@@ -76,11 +77,11 @@ class HoldRequest:
         """The steps' ids of 32 bytes: of what was drawn, and of the costs up to and including each."""
         digest = hashlib.sha256(b"dpserve step")
         ids = []
-        for part in (self.release, self.mechanism, *(terms_of(cost).text for cost in self.steps)):
+        for part in (self.model, *(terms_of(cost).text for cost in self.steps)):
             encoded = part.encode()
             digest.update(len(encoded).to_bytes(8, "big") + encoded)
             ids.append(digest.digest())
-        return tuple(ids[2:])
+        return tuple(ids[1:])
 
     def terms_digest(self, cost: Cost) -> bytes:
         """Return the digest of what the receipt of a step at this cost says, but for its place and its step."""
@@ -92,9 +93,14 @@ class HoldRequest:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What holding cost now: one receipt for each step that was charged, in order."""
+    """What holding cost now: one receipt for each step that was charged, in order.
+
+    `decided` is set where this is a request that came before, by its idempotency key, and was decided for another
+    mechanism, that is another tier, than it names now: it is the mechanism named then. Nothing was charged.
+    """
 
     receipts: tuple[Receipt, ...]
+    decided: str | None = None
 
     @property
     def receipt(self) -> Receipt | None:
@@ -138,6 +144,8 @@ def hold_call(request: HoldRequest) -> tuple[list[str], list[Argument]]:
 
 def read_holding(request: HoldRequest, reply: Sequence[Any]) -> Holding | LedgerRefusal:
     """Read what the function `hold` replied."""
+    if reply[0] == b"decided":
+        return Holding((), reply[1].decode())
     if reply[0] != b"held":
         return _refusal(request, reply)
     letters, parts = reply[1].decode(), reply[2:]

@@ -35,7 +35,8 @@ def checked_name(name: str, what: str) -> None:
         )
 
 
-def _checked_text(text: str, what: str) -> None:
+def checked_text(text: str, what: str) -> None:
+    """Raise ValueError unless `text` is neither empty nor too long for the store."""
     if not 0 < len(text.encode()) <= _LONGEST_TEXT:
         raise ValueError(f"{what} must have 1 to {_LONGEST_TEXT} bytes")
 
@@ -106,7 +107,7 @@ class Idempotency:
 
     def __post_init__(self) -> None:
         """Refuse an empty or overlong key and a digest that is none."""
-        _checked_text(self.key, "an idempotency key")
+        checked_text(self.key, "an idempotency key")
         if len(self.body_digest) != hashlib.sha256().digest_size:
             raise ValueError("the body's digest must be a SHA-256 of 32 bytes")
 
@@ -135,8 +136,8 @@ class ChargeRequest:
         """Refuse what the store could not hold."""
         checked_name(self.lineage, "lineage")
         checked_name(self.client, "client's name")
-        _checked_text(self.model, "a model's id")
-        _checked_text(self.mechanism, "a mechanism's name")
+        checked_text(self.model, "a model's id")
+        checked_text(self.mechanism, "a mechanism's name")
         terms_of(self.cost)
         if not math.isfinite(self.time):
             raise ValueError(f"a request's time must be finite, not {self.time}")

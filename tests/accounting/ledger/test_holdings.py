@@ -48,9 +48,8 @@ def holding(
     return HoldRequest(
         lineage=lineage,
         client=client,
-        model="model",
-        release=release,
-        mechanism="weights",
+        model=release,
+        mechanism=f"weights/{level}",
         steps=STEPS[:level],
         time=time,
         idempotency=Idempotency(key, key_digest(body)) if key else None,
@@ -130,7 +129,7 @@ async def test_refusals_of_a_row_are_refusals_of_a_hold(ledger: Ledger, lineage:
     await open_accounts(ledger, lineage, budget(sum(PRICES), "gaussian"), ann=WHOLE, eve=WHOLE)
     await ledger.revoke(lineage, "eve")
     await ledger.hold(holding(lineage, "ann", 1, key="k", body="one"))
-    laplace = HoldRequest(lineage, "ann", "m", "r", "x", (Cost((LaplaceLoss(0.1),)),), 1.0)
+    laplace = HoldRequest(lineage, "ann", "m", "x", (Cost((LaplaceLoss(0.1),)),), 1.0)
 
     for request, refusal in (
         (holding(lineage, "nobody", 1), UnknownClient),
@@ -145,6 +144,21 @@ async def test_refusals_of_a_row_are_refusals_of_a_hold(ledger: Ledger, lineage:
                 await ledger.quote_hold(request)
     assert isinstance((await ledger.quote_hold(laplace)).refusal, MechanismNotAccepted)
     assert (await ledger.hold(holding(lineage, "ann", 1, key="k", body="one"))).receipt is None
+
+
+async def test_a_request_that_is_sent_again_stays_what_was_decided_at_first(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
+    await ledger.hold(holding(lineage, "ann", 1, key="k", body="b"))
+    await ledger.hold(holding(lineage, "ann", 2))
+
+    again = await ledger.hold(holding(lineage, "ann", 2, key="k", body="b"))
+    finer = await ledger.hold(holding(lineage, "ann", 3, key="k", body="b"))
+
+    assert (again.decided, again.receipts) == (finer.decided, finer.receipts) == ("weights/1", ())
+    assert (await ledger.hold(holding(lineage, "ann", 1, key="k", body="b"))).decided is None
+    assert await spent(ledger, lineage) == {"": sum(PRICES[:2]), "ann": sum(PRICES[:2])}
+    with pytest.raises(IdempotencyConflict):
+        await ledger.hold(holding(lineage, "ann", 1, key="k", body="b", release="two"))
 
 
 async def test_a_key_of_a_hold_and_a_key_of_rows_are_the_same_key(ledger: Ledger, lineage: str) -> None:
@@ -168,7 +182,7 @@ async def test_coins_are_held_only_where_delta_provides_for_all_that_could_be_bo
     await ledger.add_client(lineage, "ann", strict, key_digest(lineage), time=0.0)
 
     def request(client: str) -> HoldRequest:
-        return HoldRequest(lineage, client, "m", "r", "dpsgd", (coin,), 1.0)
+        return HoldRequest(lineage, client, "m", "dpsgd", (coin,), 1.0)
 
     assert LEAST_DELTA_PER_PICORHO > 0
     assert (await ledger.hold(request(""))).charged == coin.picorho
@@ -178,9 +192,9 @@ async def test_coins_are_held_only_where_delta_provides_for_all_that_could_be_bo
 
 def test_what_no_budget_provides_for_is_no_request() -> None:
     with pytest.raises(ValueError, match="paid for once must lie between"):
-        HoldRequest("l", "ann", "m", "r", "x", (Cost((GaussianLoss(1e-3),)),), 1.0)
+        HoldRequest("l", "ann", "m", "x", (Cost((GaussianLoss(1e-3),)),), 1.0)
     with pytest.raises(ValueError, match="1 to 64 steps"):
-        HoldRequest("l", "ann", "m", "r", "x", (), 1.0)
+        HoldRequest("l", "ann", "m", "x", (), 1.0)
 
 
 # Any interleaving, against a reference
