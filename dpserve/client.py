@@ -86,37 +86,41 @@ class Client:
         self._attempts = attempts
         self._model: dict[str, Any] | None = None
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
         """Return private class probabilities, (n, C), for rows X, (n, d).
 
         Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
         Raises ValueError, naming the first row that cannot be asked about, before anything is sent; BudgetExhausted
         when a batch costs more than is left: rows of earlier batches are paid for, and asking for them again
         returns the same answers at no cost.
+
+        tier: the precision to be answered at, where the model is paid for once and has several; by default the finest
+        that this client holds, or the coarsest. Moving to a finer one costs the difference: see `quote`.
         """
         rows = self._checked_rows(X)
         largest = int(self.model()["largest_batch"])
-        batches = [self._predict(rows[start : start + largest]) for start in range(0, len(rows), largest)]
+        batches = [self._predict(rows[start : start + largest], tier) for start in range(0, len(rows), largest)]
         return np.concatenate(batches)
 
-    def predict(self, X: ArrayLike) -> NDArray[np.str_]:
-        """Return the name of the likeliest class of each private answer, (n,)."""
+    def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
+        """Return the name of the likeliest class of each private answer, (n,). tier: as for `predict_proba`."""
         classes = np.asarray(self.model()["classes"])
-        names: NDArray[np.str_] = classes[np.argmax(self.predict_proba(X), axis=1)]
+        names: NDArray[np.str_] = classes[np.argmax(self.predict_proba(X, tier=tier), axis=1)]
         return names
 
     def budget(self) -> dict[str, Any]:
         """Return what is spent and what is left, as `GET /budget` does."""
         return self._ask("GET", "/budget")
 
-    def quote(self, X: ArrayLike) -> dict[str, Any]:
+    def quote(self, X: ArrayLike, *, tier: str | None = None) -> dict[str, Any]:
         """Return what asking about rows X, (n, d), in one request would cost now, as `POST /predict?dry_run=true`.
 
         Spends nothing: `new_rows` cost `cost_rho` together, `free` says which rows cost nothing, and `admitted`
-        whether the request would be answered.
+        whether the request would be answered. For a model that is paid for once, `cost_rho` is the difference between
+        `tier` and what this client holds.
         """
         rows = self._checked_rows(X)
-        quote: dict[str, Any] = self._ask("POST", "/predict?dry_run=true", {"instances": rows.tolist()})["quote"]
+        quote: dict[str, Any] = self._ask("POST", "/predict?dry_run=true", _body(rows, tier))["quote"]
         return quote
 
     def receipts(self) -> Iterator[dict[str, Any]]:
@@ -163,8 +167,8 @@ class Client:
             )
         return rows
 
-    def _predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        answer = self._ask("POST", "/predict", {"instances": rows.tolist()})
+    def _predict(self, rows: NDArray[np.float64], tier: str | None) -> NDArray[np.float64]:
+        answer = self._ask("POST", "/predict", _body(rows, tier))
         return np.asarray(answer["predictions"], dtype=np.float64)
 
     def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -192,6 +196,10 @@ class Client:
         if response.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE):
             raise _Unavailable(failed)
         raise failed
+
+
+def _body(rows: NDArray[np.float64], tier: str | None) -> dict[str, object]:
+    return {"instances": rows.tolist()} | ({} if tier is None else {"tier": tier})
 
 
 def _error(response: httpx.Response) -> ServiceError:

@@ -5,48 +5,25 @@ is what was stored first; a refusal spends nothing; replies are put together by 
 cannot be another's; nothing but the mechanism's release ever leaves.
 """
 
-import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from accounting.budgets import Budget
-from accounting.explanation import AccountExplanation, explain_account
-from accounting.ledger import Answered, Charge, ChargeRequest, ClientAccount, Idempotency, Ledger, Quote, Receipt
-from accounting.losses import Cost
-from accounting.report import AccountReport, account_report
+from accounting.ledger import Answered, Charge, ChargeRequest, Idempotency, Ledger, Quote
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
-from service.errors import InvalidRows, UnknownModel
+from service.errors import UnknownTier
 from service.fault_points import pass_point
+from service.plane import Clock, Floats, Plane, Prediction
 from training.bundle import CertifiedHead
 from training.published.bundle import PublishedNetwork
 
-Floats = NDArray[np.float64]
-Clock = Callable[[], float]
-
 ServedModel = CertifiedHead | PublishedNetwork
-"""What can be served: the second only by a mechanism that is unproven itself."""
+"""What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """One request's answers. probabilities: (n, C), row by row as asked; receipt: None if all were replays."""
-
-    probabilities: Floats
-    receipt: Receipt | None
-    replayed: int
-    """How many of the rows were answered before and cost nothing now."""
-    earlier: int | None = None
-    """The number of the receipt that the same request got when it came before."""
-
-
-class DataPlane:
+class DataPlane(Plane):
     """Serves one certified head of one lineage through one mechanism at one price."""
 
     def __init__(
@@ -60,61 +37,27 @@ class DataPlane:
         clock: Clock = time.time,
     ) -> None:
         """Serve `head`. largest_batch: the most rows of one request."""
+        super().__init__(head.certificate, ledger, largest_batch=largest_batch, clock=clock)
         self.head = head
         self.mechanism = mechanism
-        self.cost = mechanism.cost
-        self.largest_batch = largest_batch
-        self._ledger = ledger
+        self.mechanism_name = mechanism.name
+        self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
+        self.cost = self.price_per_row = mechanism.cost
         self._randomness = randomness
-        self._clock = clock
-        self._explaining = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
-        self._lower = np.asarray(head.certificate.feature_map.lower)
-        self._upper = np.asarray(head.certificate.feature_map.upper)
 
-    @property
-    def rehearsal(self) -> bool:
-        """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
-        return self._ledger.rehearsal
+    def check_tier(self, tier: str | None) -> None:
+        """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
+        if tier is not None:
+            raise UnknownTier("this model has no tiers: every answer is paid for at the same price")
 
-    @property
-    def lineage(self) -> str:
-        """The lineage whose account pays for every answer."""
-        return self.head.certificate.lineage
-
-    def check_model(self, name: str) -> None:
-        """Raise UnknownModel unless `name` is the served model's."""
-        if name != self.head.certificate.name:
-            raise UnknownModel(f"there is no model {name!r} here; this service has {self.head.certificate.name!r}")
-
-    def check_rows(self, instances: list[list[float]]) -> Floats:
-        """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about."""
-        if not instances:
-            raise InvalidRows("the batch is empty; send at least one row")
-        if len(instances) > self.largest_batch:
-            raise InvalidRows(f"the batch has {len(instances)} rows; this service takes at most {self.largest_batch}")
-        features = len(self._lower)
-        for index, row in enumerate(instances):
-            if len(row) != features:
-                raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}", index)
-        X = np.array(instances, dtype=np.float64)
-        outside = ~((self._lower <= X) & (self._upper >= X))
-        if outside.any():
-            index, column = (int(place) for place in np.argwhere(outside)[0])
-            name = self.head.certificate.feature_names[column]
-            raise InvalidRows(
-                f"row {index}, column {column} ({name!r}) must be a number from {self._lower[column]:g} to "
-                f"{self._upper[column]:g}, the declared bounds",
-                index,
-                column,
-            )
-        # 0.0 and -0.0 are the same row: they must share one answer.
-        return X + 0.0
-
-    async def predict(self, client: str, X: Floats, idempotency: Idempotency | None = None) -> Prediction:
+    async def predict(
+        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
+    ) -> Prediction:
         """Answer rows that `check_rows` returned, charging the client and the lineage for those that are new.
 
         Raises what `Ledger.charge` raises; then nothing was charged.
         """
+        del tier
         # Features and sensitivities are public, and computed first: what they fail on is never charged.
         phi = self.head.features(X)
         sensitivity = self.head.logit_sensitivity(phi)
@@ -122,14 +65,25 @@ class DataPlane:
         pass_point("charged")
         answers = await self._answers(charge, phi, sensitivity)
         probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
-        replayed = len(charge.rows) - (charge.receipt.rows if charge.receipt else 0)
-        return Prediction(probabilities, charge.receipt, replayed, charge.earlier)
+        receipt = charge.receipt
+        rows = receipt.rows if receipt else 0
+        return Prediction(
+            probabilities,
+            receipt,
+            replayed=len(charge.rows) - rows,
+            charged_rows=rows,
+            charged=receipt.total if receipt else 0,
+            earlier=charge.earlier,
+        )
 
-    async def quote(self, client: str, X: Floats, idempotency: Idempotency | None = None) -> Quote:
+    async def quote(
+        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
+    ) -> Quote:
         """Return what rows that `check_rows` returned would cost now. Spends nothing and computes no logits.
 
         Raises what `Ledger.quote` raises.
         """
+        del tier
         return await self._ledger.quote(self._request(client, X, idempotency))
 
     def _request(self, client: str, X: Floats, idempotency: Idempotency | None) -> ChargeRequest:
@@ -163,39 +117,6 @@ class DataPlane:
             answers.update(zip(unanswered, stored, strict=True))
         return answers
 
-    async def budget(self, client: str) -> AccountReport:
-        """Return what the client has spent, what is left, and what that means. Raises UnknownClient.
-
-        `queries_left` is what both accounts can pay for: a release needs the client's and the lineage's.
-        """
-        account, left = await self._accounts(client)
-        return account_report(account.tally, account.budget, price=self.cost, lineage_left=left)
-
-    async def explained_budget(self, client: str) -> AccountExplanation:
-        """Return the client's account and its explanation. Raises UnknownClient.
-
-        A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
-        the newest are kept, for only a paid release changes them.
-        """
-        account, left = await self._accounts(client)
-        asked = _Asked(frozenset(account.tally.items()), account.budget, self.cost, left)
-        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, asked)
-
-    async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
-        """Return the client's account, and the picorho left in the lineage's."""
-        account, lineage = await asyncio.gather(
-            self._ledger.client(self.lineage, client), self._ledger.lineage(self.lineage)
-        )
-        return account, lineage.remaining
-
-    async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
-        """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
-        return await self._ledger.receipts(self.lineage, client=client, after=after, count=count)
-
-    async def check_ready(self) -> None:
-        """Raise LedgerError unless the ledger answers and holds the lineage's account."""
-        await self._ledger.lineage(self.lineage)
-
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
         return self.head.certificate.public() | {
@@ -204,18 +125,3 @@ class DataPlane:
             "price_per_row": {"rho": float(self.cost.rho), "losses": str(self.cost)},
             "largest_batch": self.largest_batch,
         }
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What an explanation depends on."""
-
-    tally: frozenset[tuple[Cost, int]]
-    budget: Budget
-    price: Cost
-    lineage_left: int
-
-
-@lru_cache(maxsize=1024)
-def _explained(asked: _Asked) -> AccountExplanation:
-    return explain_account(dict(asked.tally), asked.budget, price=asked.price, lineage_left=asked.lineage_left)

@@ -11,6 +11,10 @@ class UnknownModel(RequestRefused):
     """The service does not serve a model of this name."""
 
 
+class UnknownTier(RequestRefused):
+    """The model is not served at this precision."""
+
+
 @dataclass
 class InvalidRows(RequestRefused):
     """Rows that cannot be asked about; `row` is the first such row's index, or None if it is the batch itself."""

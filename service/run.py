@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger, LineageAccount, UnknownLineage
+from accounting.ledger import BudgetExhausted, Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness, SystemRandomness
@@ -22,6 +22,10 @@ from service.data_plane import DataPlane, ServedModel
 from service.errors import CannotServe
 from service.http.app import create_app
 from service.http.impatience import impatient_protocol
+from service.plane import Plane
+from service.release_plane import ReleasePlane, hold_request
+from training.releases.certificate import ReleaseCertificate
+from training.releases.model import ReleasedModel
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,65 @@ async def serve(
 ) -> None:
     """Answer requests until told to stop (SIGINT, SIGTERM). on_ready: told the address, once requests are answered."""
     randomness = randomness or SystemRandomness()
-    data_plane = DataPlane(head, mechanism, ledger, randomness, largest_batch=settings.largest_batch)
+    plane = DataPlane(head, mechanism, ledger, randomness, largest_batch=settings.largest_batch)
+    await _listen(plane, ledger, listening, settings, on_ready)
+
+
+async def serve_release(
+    model: ReleasedModel,
+    ledger: Ledger,
+    listening: socket.socket,
+    settings: ServiceSettings,
+    *,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Answer requests from a model that is paid for once until told to stop, as `serve` does.
+
+    The lineage is charged first for a model of one tier, unless it was before. Raises CannotServe for what the
+    lineage's budget cannot pay.
+    """
+    plane = ReleasePlane(model, ledger, largest_batch=settings.largest_batch)
+    await check_release(ledger, model.certificate)
+    charged = await plane.hold_for_owner()
+    if charged:
+        logging.getLogger("dpserve").info("the lineage was charged rho = %g for this release", to_rho(charged))
+    await _listen(plane, ledger, listening, settings, on_ready)
+
+
+async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None:
+    """Raise CannotServe unless the lineage's account could pay for every tier, and can pay for one now."""
+    account = await ledger.lineage(certificate.lineage)
+    budget, total = account.budget, 0
+    for tier in certificate.tiers:
+        total += tier.cost.picorho
+        if not budget.pays_for(tier.cost):
+            why = (
+                "its delta does not provide for releases that are Gaussian but for a coin: take a larger one"
+                if tier.cost.coin and not budget.pays_for_coins
+                else f"it accepts {budget.accepts!r} charges only: change it to one that --accepts "
+                f"{accepts_for(tier.cost)}"
+            )
+            raise CannotServe(f"the lineage {account.lineage} does not pay for {str(tier.cost)!r}: {why}")
+        if total > budget.picorho:
+            raise CannotServe(
+                f"the tier {tier.name!r} costs rho = {to_rho(total):.6g}, and the whole budget of the lineage is "
+                f"{to_rho(budget.picorho):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
+                "'dpserve lineage set-budget'"
+            )
+    first = await ledger.quote_hold(hold_request(certificate, "", certificate.tiers[0].name, time.time()))
+    if isinstance(first.refusal, BudgetExhausted):
+        raise CannotServe(
+            f"this release costs the lineage rho = {to_rho(first.refusal.cost):.6g}, and "
+            f"{to_rho(first.refusal.remaining):.6g} of its budget is left; what is spent stays spent"
+        )
+
+
+async def _listen(
+    plane: Plane, ledger: Ledger, listening: socket.socket, settings: ServiceSettings, on_ready: Callable[[str], None]
+) -> None:
+    certificate = plane.certificate
     config = uvicorn.Config(
-        create_app(data_plane, ledger, largest_body=settings.largest_body(len(head.certificate.feature_names))),
+        create_app(plane, ledger, largest_body=settings.largest_body(len(certificate.feature_names))),
         http=impatient_protocol(settings.most_connections),
         log_config=None,
         access_log=False,
@@ -130,7 +190,7 @@ async def serve(
     server = _AnnouncingServer(config, lambda: on_ready(address))
     if ledger.rehearsal:
         logging.getLogger("dpserve").warning("this is a rehearsal: the ledger may lose charges; use no private records")
-    logging.getLogger("dpserve").info("serving %s on %s", head.certificate.name, address)
+    logging.getLogger("dpserve").info("serving %s on %s", certificate.name, address)
     await server.serve(sockets=[listening])
 
 

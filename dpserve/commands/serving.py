@@ -2,42 +2,55 @@
 
 import asyncio
 import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from accounting.budgets import accepts_for
-from accounting.ledger import REMEMBERED_ROWS, Ledger
+from accounting.ledger import REMEMBERED_ROWS, Ledger, LineageAccount
+from accounting.losses import Cost
 from dpserve.commands import options
 from mechanisms.mechanism import priced
+from service.data_plane import ServedModel
 from service.errors import CannotServe
 from service.run import (
     ServiceSettings,
     bind,
     check_affordable,
     open_lineage,
+    serve_release,
     stopping_on_signals,
 )
 from service.run import serve as run_service
-from training.bundle import load_bundle
-from training.published.bundle import PublishedNetwork, is_published, load_published
+from training.loading import load_model
+from training.published.bundle import PublishedNetwork
+from training.releases.model import ReleasedModel
+
+DEFAULT_MECHANISM, DEFAULT_PRICE = "gaussian", "noise-multiplier:20"
 
 
 def serve(
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
     price: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise."
+            help="The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise. "
+            f"[default: {DEFAULT_PRICE}]",
+            show_default=False,
         ),
-    ] = "noise-multiplier:20",
+    ] = None,
     mechanism: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven."
+            help="How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven. "
+            f"[default: {DEFAULT_MECHANISM}]",
+            show_default=False,
         ),
-    ] = "gaussian",
+    ] = None,
     ledger: options.Ledger_ = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
@@ -66,25 +79,21 @@ def serve(
         bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
     ] = False,
 ) -> None:
-    """Answer requests over HTTP, each answer private and charged.
+    """Answer requests over HTTP, each answer private and charged; from a release, paid for once.
 
     --epsilon and --delta (or --rho) open the lineage's account: what all clients together may ever learn. They are
     needed the first time, and refused if they differ from what the account has.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    head = load_published(bundle) if is_published(bundle) else load_bundle(bundle)
-    chosen = priced(mechanism, price, len(head.certificate.classes))
-    if isinstance(head, PublishedNetwork):
-        head.certificate.check_mechanism(chosen, accept_unproven=accept_unproven)
-    if chosen.status != "proven" and not accept_unproven:
-        raise CannotServe(
-            f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and for "
-            "three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a proven one"
-        )
+    model = load_model(bundle)
+    if isinstance(model, ReleasedModel):
+        served = _release(model, mechanism, price)
+    else:
+        served = _head(model, mechanism or DEFAULT_MECHANISM, price or DEFAULT_PRICE, accept_unproven=accept_unproven)
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
-    budget = words.budget_if_given(accepts or accepts_for(chosen.cost))
+    budget = words.budget_if_given(accepts or accepts_for(served.cost))
     settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
 
     async def run() -> None:
@@ -99,15 +108,65 @@ def serve(
                     remembered_rows=remembered_rows,
                 ) as opened,
             ):
-                account = await open_lineage(opened, head.certificate.lineage, budget)
-                check_affordable(account, chosen)
-                await run_service(
-                    head,
-                    chosen,
-                    opened,
-                    listening,
-                    settings,
-                    on_ready=lambda address: typer.echo(f"dpserve: serving {head.certificate.name} on {address}"),
-                )
+                account = await open_lineage(opened, model.certificate.lineage, budget)
+
+                def announce(address: str) -> None:
+                    typer.echo(f"dpserve: serving {model.certificate.name} on {address}")
+
+                await served.run(opened, account, listening, settings, announce)
 
     asyncio.run(run())
+
+
+Run = Callable[[Ledger, LineageAccount, socket.socket, ServiceSettings, Callable[[str], None]], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class _Served:
+    """What is to be served: what the account must pay for, and how to answer requests until told to stop."""
+
+    cost: Cost
+    run: Run
+
+
+def _head(head: ServedModel, mechanism: str, price: str, *, accept_unproven: bool) -> _Served:
+    chosen = priced(mechanism, price, len(head.certificate.classes))
+    if isinstance(head, PublishedNetwork):
+        head.certificate.check_mechanism(chosen, accept_unproven=accept_unproven)
+    if chosen.status != "proven" and not accept_unproven:
+        raise CannotServe(
+            f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and for "
+            "three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a proven one"
+        )
+
+    async def run(
+        ledger: Ledger,
+        account: LineageAccount,
+        listening: socket.socket,
+        settings: ServiceSettings,
+        announce: Callable[[str], None],
+    ) -> None:
+        check_affordable(account, chosen)
+        await run_service(head, chosen, ledger, listening, settings, on_ready=announce)
+
+    return _Served(chosen.cost, run)
+
+
+def _release(model: ReleasedModel, mechanism: str | None, price: str | None) -> _Served:
+    if mechanism is not None or price is not None:
+        raise CannotServe(
+            f"{model.certificate.name} is a release that is paid for once: its noise was drawn when it was trained, "
+            "and its price fixed, so leave --mechanism and --price out"
+        )
+
+    async def run(
+        ledger: Ledger,
+        account: LineageAccount,
+        listening: socket.socket,
+        settings: ServiceSettings,
+        announce: Callable[[str], None],
+    ) -> None:
+        del account
+        await serve_release(model, ledger, listening, settings, on_ready=announce)
+
+    return _Served(Cost.parse(model.certificate.cost), run)

@@ -6,6 +6,7 @@ import logging
 import re
 from http import HTTPStatus
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -26,8 +27,7 @@ from accounting.ledger import (
     UnknownLineage,
 )
 from accounting.picorho import to_rho
-from service.data_plane import DataPlane, Prediction
-from service.errors import InvalidRows, UnknownModel
+from service.errors import InvalidRows, UnknownModel, UnknownTier
 from service.fault_points import pass_point
 from service.http.authentication import BEARER, authenticated_client
 from service.http.bodies import parse_off_the_loop, read_body
@@ -39,12 +39,22 @@ from service.http.ledger_routes import (
     quote_out,
     rehearsal_note,
     wants_dry_run,
+    without_tier,
 )
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.schemas import PredictRequest, PredictResponse, ProblemOut, ReceiptOut
+from service.plane import Plane, Prediction
 
 _LONGEST_IDEMPOTENCY_KEY = 255
 _IDEMPOTENCY_KEY = re.compile(rf"[!-~]{{1,{_LONGEST_IDEMPOTENCY_KEY}}}")
+
+_TIER_PARAMETER: dict[str, object] = {
+    "name": "tier",
+    "in": "query",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "The precision to be answered at, where the model has tiers; the same as `tier` in the body.",
+}
 
 _log = logging.getLogger("dpserve")
 
@@ -53,7 +63,7 @@ and is charged to your budget; `GET /budget` says what is left. Asking the same 
 no cost."""
 
 
-def create_app(data_plane: DataPlane, ledger: Ledger, *, largest_body: int) -> FastAPI:
+def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int) -> FastAPI:
     """Return the ASGI application. largest_body: bytes; a longer body is refused unread."""
     app = FastAPI(
         title="dpserve",
@@ -73,7 +83,7 @@ def create_app(data_plane: DataPlane, ledger: Ledger, *, largest_body: int) -> F
     return app
 
 
-def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, largest_body: int) -> None:
+def _add_prediction_routes(app: FastAPI, data_plane: Plane, ledger: Ledger, largest_body: int) -> None:
     body_schema = {
         "required": True,
         "content": {"application/json": {"schema": PredictRequest.model_json_schema()}},
@@ -96,6 +106,7 @@ def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, 
                     "description": "Your name for this request: sent again, it is answered again and charged once.",
                 },
                 DRY_RUN_PARAMETER,
+                _TIER_PARAMETER,
             ],
         },
     )
@@ -106,19 +117,22 @@ def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, 
         parsed = await parse_off_the_loop(body)
         if parsed.model is not None:
             data_plane.check_model(parsed.model)
+        tier = _tier(request, parsed.tier)
+        data_plane.check_tier(tier)
         X = data_plane.check_rows(parsed.instances)
         pass_point("validated")
+        idempotency = _idempotency(request, body)
         if wants_dry_run(request):
-            return JSONResponse(quote_out(data_plane, await data_plane.quote(client, X, _idempotency(request, body))))
+            return JSONResponse(quote_out(data_plane, await data_plane.quote(client, X, idempotency, tier)))
         # A client that hangs up must not stop a charged request between its charge and its stored answer.
-        prediction = await asyncio.shield(data_plane.predict(client, X, _idempotency(request, body)))
+        prediction = await asyncio.shield(data_plane.predict(client, X, idempotency, tier))
         budget = await data_plane.budget(client)
         pass_point("answered")
         return JSONResponse(
             rehearsal_note(data_plane)
             | {
                 "predictions": prediction.probabilities.tolist(),
-                "receipt": _receipt(data_plane, prediction).model_dump(),
+                "receipt": _receipt(data_plane, prediction),
                 "budget": budget.model_dump(mode="json"),
             }
         )
@@ -131,10 +145,10 @@ def _add_prediction_routes(app: FastAPI, data_plane: DataPlane, ledger: Ledger, 
         return await data_plane.explained_budget(client)
 
 
-def _add_public_routes(app: FastAPI, data_plane: DataPlane) -> None:
+def _add_public_routes(app: FastAPI, data_plane: Plane) -> None:
     @app.get("/models", summary="List the models")
     async def models() -> dict[str, list[str]]:
-        return {"models": [data_plane.head.certificate.name]}
+        return {"models": [data_plane.certificate.name]}
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")
     async def model(name: str) -> dict[str, object]:
@@ -161,6 +175,7 @@ def _add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(InvalidRows)
     @app.exception_handler(UnknownModel)
+    @app.exception_handler(UnknownTier)
     @app.exception_handler(LedgerError)
     async def on_refusal(request: Request, error: Exception) -> Response:
         del request
@@ -191,6 +206,8 @@ def _as_problem(error: Exception) -> Problem:
             )
         case UnknownModel():
             return Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, str(error))
+        case UnknownTier():
+            return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.UNKNOWN_TIER, str(error))
         case BudgetExhausted():
             amounts = {name: to_rho(getattr(error, name)) for name in ("cost", "spent", "remaining", "limit")}
             return Problem(
@@ -238,19 +255,33 @@ def _idempotency(request: Request, body: bytes) -> Idempotency | None:
             ProblemType.INVALID_REQUEST,
             f"an Idempotency-Key has 1 to {_LONGEST_IDEMPOTENCY_KEY} visible ASCII characters",
         )
-    return Idempotency(key, hashlib.sha256(body).digest())
+    # A tier in the query decides what the answer is as much as the body does.
+    tier = request.query_params.get("tier")
+    said = body if tier is None else body + b"\0tier=" + tier.encode()
+    return Idempotency(key, hashlib.sha256(said).digest())
 
 
-def _receipt(data_plane: DataPlane, prediction: Prediction) -> ReceiptOut:
-    receipt, rows = prediction.receipt, len(prediction.probabilities)
-    return ReceiptOut(
+def _tier(request: Request, in_body: str | None) -> str | None:
+    in_query = request.query_params.get("tier")
+    if in_query is not None and in_body not in (None, in_query):
+        raise Problem(
+            HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, "the body and the query name different tiers"
+        )
+    return in_query if in_body is None else in_body
+
+
+def _receipt(data_plane: Plane, prediction: Prediction) -> dict[str, Any]:
+    receipt = prediction.receipt
+    out = ReceiptOut(
         id=receipt.sequence if receipt else prediction.earlier,
-        model=data_plane.head.certificate.name,
-        mechanism=data_plane.mechanism.name,
-        status=data_plane.mechanism.status,
-        rows=rows,
-        charged_rows=receipt.rows if receipt else 0,
+        model=data_plane.certificate.name,
+        mechanism=data_plane.mechanism_name,
+        status=data_plane.mechanism_status,
+        rows=len(prediction.probabilities),
+        charged_rows=prediction.charged_rows,
         replayed_rows=prediction.replayed,
-        price_per_row_rho=to_rho(data_plane.mechanism.cost.picorho),
-        charged_rho=to_rho(receipt.total) if receipt else 0.0,
+        price_per_row_rho=to_rho(data_plane.price_per_row.picorho),
+        charged_rho=to_rho(prediction.charged),
+        tier=prediction.tier,
     )
+    return out.model_dump(exclude=without_tier(prediction.tier))

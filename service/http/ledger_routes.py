@@ -8,10 +8,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from accounting.ledger import BudgetExhausted, Ledger, MechanismNotAccepted, Quote
 from accounting.picorho import to_rho
-from service.data_plane import DataPlane
 from service.http.authentication import BEARER, authenticated_client
 from service.http.problems import Problem, ProblemType
 from service.http.schemas import ClientReceiptOut, QuoteOut, ReceiptsOut
+from service.plane import Plane, TierQuote
 
 DRY_RUN_PARAMETER: dict[str, object] = {
     "name": "dry_run",
@@ -32,8 +32,11 @@ def wants_dry_run(request: Request) -> bool:
     return asked == "true"
 
 
-def quote_out(data_plane: DataPlane, quote: Quote) -> dict[str, Any]:
+def quote_out(data_plane: Plane, asked: Quote | TierQuote) -> dict[str, Any]:
     """Return a quote as the client gets it, in rho."""
+    quote = asked.hold if isinstance(asked, TierQuote) else asked
+    # What is held answers every row: only the holding costs anything.
+    free = (True,) * asked.rows if isinstance(asked, TierQuote) else asked.free
     refusal = quote.refusal
     kind = None
     if isinstance(refusal, BudgetExhausted):
@@ -41,19 +44,25 @@ def quote_out(data_plane: DataPlane, quote: Quote) -> dict[str, Any]:
     elif isinstance(refusal, MechanismNotAccepted):
         kind = ProblemType.MECHANISM_NOT_ACCEPTED
     out = QuoteOut(
-        rows=len(quote.free),
-        new_rows=quote.free.count(False),
-        free=list(quote.free),
-        price_per_row_rho=to_rho(data_plane.mechanism.cost.picorho),
+        rows=len(free),
+        new_rows=free.count(False),
+        free=list(free),
+        price_per_row_rho=to_rho(data_plane.price_per_row.picorho),
         cost_rho=to_rho(quote.total),
         admitted=refusal is None,
         refusal=kind,
         scope=getattr(refusal, "scope", None),
+        tier=asked.tier if isinstance(asked, TierQuote) else None,
     )
-    return {"quote": out.model_dump(mode="json")} | rehearsal_note(data_plane)
+    return {"quote": out.model_dump(mode="json", exclude=without_tier(out.tier))} | rehearsal_note(data_plane)
 
 
-def add_receipt_route(app: FastAPI, data_plane: DataPlane, ledger: Ledger) -> None:
+def without_tier(tier: str | None) -> set[str]:
+    """Return what to leave out of an answer of a model without tiers."""
+    return {"tier"} if tier is None else set()
+
+
+def add_receipt_route(app: FastAPI, data_plane: Plane, ledger: Ledger) -> None:
     """Add `GET /budget/receipts`."""
 
     @app.get("/budget/receipts", summary="Read your receipts, page by page", dependencies=[Depends(BEARER)])
@@ -82,7 +91,7 @@ def add_receipt_route(app: FastAPI, data_plane: DataPlane, ledger: Ledger) -> No
         )
 
 
-def rehearsal_note(data_plane: DataPlane) -> dict[str, object]:
+def rehearsal_note(data_plane: Plane) -> dict[str, object]:
     """Return what a rehearsal's answers say beside the rest: nothing where it is none."""
     return {"rehearsal": True} if data_plane.rehearsal else {}
 

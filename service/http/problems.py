@@ -24,6 +24,7 @@ class ProblemType(StrEnum):
     UNAUTHENTICATED = "urn:dpserve:problem:unauthenticated"
     KEY_REVOKED = "urn:dpserve:problem:key-revoked"
     UNKNOWN_MODEL = "urn:dpserve:problem:unknown-model"
+    UNKNOWN_TIER = "urn:dpserve:problem:unknown-tier"
     INTERNAL = "urn:dpserve:problem:internal"
 
 

@@ -22,6 +22,9 @@ class PredictRequest(BaseModel):
     """One list of numbers for each row, in the order of the model's feature names."""
     model: str | None = None
     """The model's name; may be left out."""
+    tier: str | None = None
+    """The precision to be answered at, of a model that is paid for once; by default the finest that you hold, or the
+    coarsest offered. Moving to a finer one costs the difference, once."""
 
 
 class ReceiptOut(BaseModel):
@@ -39,6 +42,8 @@ class ReceiptOut(BaseModel):
     """Rows of this request that had been paid for before: the stored answers, at no cost."""
     price_per_row_rho: float
     charged_rho: float
+    tier: str | None = None
+    """The precision that answered, of a model that is paid for once: its answers cost nothing once it is held."""
 
 
 class PredictResponse(BaseModel):
@@ -64,6 +69,8 @@ class QuoteOut(BaseModel):
     """The type of problem that the request would be refused with."""
     scope: str | None
     """Whose account would refuse it: client or lineage."""
+    tier: str | None = None
+    """The precision that would answer, of a model that is paid for once; cost_rho is the difference to what is held."""
 
 
 class ClientReceiptOut(BaseModel):

@@ -18,6 +18,8 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
 from service.data_plane import DataPlane
 from service.http.app import create_app
+from service.plane import Plane
+from service.release_plane import ReleasePlane
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -45,7 +47,7 @@ class RunningService:
 
     url: str
     ledger: Ledger
-    data_plane: DataPlane
+    data_plane: Plane
     loop: asyncio.AbstractEventLoop
     clients: list[httpx.Client] = field(default_factory=list)
 
@@ -77,6 +79,26 @@ class Starter:
         self._services: list[RunningService] = []
 
     def __call__(self, head, mechanism=None, lineage_rho=100.0, accepts="gaussian", randomness=None):
+        def make(ledger):
+            return DataPlane(
+                head,
+                mechanism or Gaussian(10.0),
+                ledger,
+                randomness or SystemRandomness(),
+                largest_batch=LARGEST_BATCH,
+            )
+
+        return self.start(make, head.certificate.lineage, lineage_rho, accepts)
+
+    def release(self, model, lineage_rho=1.0):
+        """Start a service of a model that is paid for once, as `dpserve serve` does."""
+
+        def make(ledger):
+            return ReleasePlane(model, ledger, largest_batch=LARGEST_BATCH)
+
+        return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", ReleasePlane.hold_for_owner)
+
+    def start(self, make, lineage, lineage_rho, accepts, before=None):
         started: list[RunningService] = []
         ready = threading.Event()
         failure: list[BaseException] = []
@@ -85,14 +107,10 @@ class Starter:
         async def run():
             async with Ledger.open(str(self._folder / "ledger")) as ledger:
                 budget = Budget.from_rho(lineage_rho, DELTA, accepts)
-                await ledger.open_lineage(head.certificate.lineage, budget, time=time.time())
-                data_plane = DataPlane(
-                    head,
-                    mechanism or Gaussian(10.0),
-                    ledger,
-                    randomness or SystemRandomness(),
-                    largest_batch=LARGEST_BATCH,
-                )
+                await ledger.open_lineage(lineage, budget, time=time.time())
+                data_plane = make(ledger)
+                if before is not None:
+                    await before(data_plane)
                 app = create_app(data_plane, ledger, largest_body=LARGEST_BODY)
                 server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
                 self._running.append((server, threading.current_thread()))

@@ -1,0 +1,224 @@
+"""What every served model has in common, without a transport: rows, accounts, receipts, readiness."""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.budgets import Budget
+from accounting.explanation import AccountExplanation, explain_account
+from accounting.ledger import ClientAccount, HoldQuote, Idempotency, Ledger, Quote, Receipt
+from accounting.losses import Cost
+from accounting.report import AccountReport, account_report
+from service.errors import InvalidRows, UnknownModel
+
+Floats = NDArray[np.float64]
+Clock = Callable[[], float]
+
+
+class Bounds(Protocol):
+    """A feature map, as far as a service looks at it."""
+
+    @property
+    def lower(self) -> tuple[float, ...]:
+        """The declared lower bound of each feature."""
+        ...
+
+    @property
+    def upper(self) -> tuple[float, ...]:
+        """The declared upper bound of each feature."""
+        ...
+
+
+class ServedCertificate(Protocol):
+    """A certificate, as far as a service looks at it."""
+
+    @property
+    def name(self) -> str:
+        """The model's public name."""
+        ...
+
+    @property
+    def lineage(self) -> str:
+        """Whose account pays."""
+        ...
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The columns of a row."""
+        ...
+
+    @property
+    def feature_map(self) -> Bounds:
+        """Where the declared bounds are."""
+        ...
+
+    def public(self) -> dict[str, object]:
+        """What may be shown to clients."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One request's answers. probabilities: (n, C), row by row as asked; receipt: None if nothing was charged."""
+
+    probabilities: Floats
+    receipt: Receipt | None
+    replayed: int
+    """How many of the rows were answered before and cost nothing now."""
+    charged_rows: int
+    charged: int
+    """What the client paid for this request, in picorho."""
+    earlier: int | None = None
+    """The number of the receipt that the same request got when it came before, by its idempotency key."""
+    tier: str | None = None
+    """The precision that answered, of a release that is paid for once."""
+
+
+class Plane(ABC):
+    """Serves one model of one lineage. Subclasses say how its answers are paid for."""
+
+    mechanism_name: str
+    mechanism_status: Literal["proven", "unproven"]
+    price_per_row: Cost
+
+    def __init__(
+        self, certificate: ServedCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
+    ) -> None:
+        """Serve the model that `certificate` describes. largest_batch: the most rows of one request."""
+        self.certificate = certificate
+        self.largest_batch = largest_batch
+        self._ledger = ledger
+        self._clock = clock
+        self._explaining = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
+        self._lower = np.asarray(certificate.feature_map.lower)
+        self._upper = np.asarray(certificate.feature_map.upper)
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
+        return self._ledger.rehearsal
+
+    @property
+    def lineage(self) -> str:
+        """The lineage whose account pays for every answer."""
+        return self.certificate.lineage
+
+    def check_model(self, name: str) -> None:
+        """Raise UnknownModel unless `name` is the served model's."""
+        if name != self.certificate.name:
+            raise UnknownModel(f"there is no model {name!r} here; this service has {self.certificate.name!r}")
+
+    def check_rows(self, instances: list[list[float]]) -> Floats:
+        """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about."""
+        if not instances:
+            raise InvalidRows("the batch is empty; send at least one row")
+        if len(instances) > self.largest_batch:
+            raise InvalidRows(f"the batch has {len(instances)} rows; this service takes at most {self.largest_batch}")
+        features = len(self._lower)
+        for index, row in enumerate(instances):
+            if len(row) != features:
+                raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}", index)
+        X = np.array(instances, dtype=np.float64)
+        outside = ~((self._lower <= X) & (self._upper >= X))
+        if outside.any():
+            index, column = (int(place) for place in np.argwhere(outside)[0])
+            name = self.certificate.feature_names[column]
+            raise InvalidRows(
+                f"row {index}, column {column} ({name!r}) must be a number from {self._lower[column]:g} to "
+                f"{self._upper[column]:g}, the declared bounds",
+                index,
+                column,
+            )
+        # 0.0 and -0.0 are the same row: they must share one answer.
+        return X + 0.0
+
+    @abstractmethod
+    def check_tier(self, tier: str | None) -> None:
+        """Raise UnknownTier for a precision that this model is not served at."""
+
+    @abstractmethod
+    async def predict(
+        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
+    ) -> Prediction:
+        """Answer rows that `check_rows` returned, charging the client and the lineage for what is new.
+
+        tier: one that `check_tier` let pass. Raises what the ledger raises; then nothing was charged.
+        """
+
+    @abstractmethod
+    async def quote(
+        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
+    ) -> "Quote | TierQuote":
+        """Return what `predict` would cost now. Spends nothing and computes no logits.
+
+        Raises what the ledger's quotes raise.
+        """
+
+    @abstractmethod
+    def model(self) -> dict[str, object]:
+        """Return the public part of the certificate, and how the model is served."""
+
+    async def budget(self, client: str) -> AccountReport:
+        """Return what the client has spent, what is left, and what that means. Raises UnknownClient.
+
+        `queries_left` is what both accounts can pay for: a release needs the client's and the lineage's.
+        """
+        account, left = await self._accounts(client)
+        return account_report(account.tally, account.budget, price=self.price_per_row, lineage_left=left)
+
+    async def explained_budget(self, client: str) -> AccountExplanation:
+        """Return the client's account and its explanation. Raises UnknownClient.
+
+        A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
+        the newest are kept, for only a paid release changes them.
+        """
+        account, left = await self._accounts(client)
+        asked = _Asked(frozenset(account.tally.items()), account.budget, self.price_per_row, left)
+        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, asked)
+
+    async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
+        """Return the client's account, and the picorho left in the lineage's."""
+        account, lineage = await asyncio.gather(
+            self._ledger.client(self.lineage, client), self._ledger.lineage(self.lineage)
+        )
+        return account, lineage.remaining
+
+    async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
+        """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
+        return await self._ledger.receipts(self.lineage, client=client, after=after, count=count)
+
+    async def check_ready(self) -> None:
+        """Raise LedgerError unless the ledger answers and holds the lineage's account."""
+        await self._ledger.lineage(self.lineage)
+
+
+@dataclass(frozen=True)
+class TierQuote:
+    """What it would cost now to be answered at one tier: `rows` of them, or as many as there are."""
+
+    tier: str
+    rows: int
+    hold: HoldQuote
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What an explanation depends on."""
+
+    tally: frozenset[tuple[Cost, int]]
+    budget: Budget
+    price: Cost
+    lineage_left: int
+
+
+@lru_cache(maxsize=1024)
+def _explained(asked: _Asked) -> AccountExplanation:
+    return explain_account(dict(asked.tally), asked.budget, price=asked.price, lineage_left=asked.lineage_left)

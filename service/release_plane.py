@@ -1,0 +1,179 @@
+"""The way of a request to a model that is paid for once: hold it, durably, then answer.
+
+Promises: nothing is answered before the client holds the tier that answers, and the ledger has that on its disks;
+holding costs each client the difference to what it holds, once; every answer after that costs nothing, and is the
+same whoever asks, however often and beside whatever rows; what was released was drawn when the model was trained, so
+that nothing here draws noise.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+from accounting.explanation import AccountExplanation
+from accounting.ledger import HoldRequest, Idempotency, Ledger
+from accounting.losses import Cost
+from accounting.picorho import to_rho
+from accounting.report import AccountReport
+from service.errors import UnknownTier
+from service.fault_points import pass_point
+from service.plane import Clock, Floats, Plane, Prediction, TierQuote
+from training.releases.certificate import ReleaseCertificate, Tier
+from training.releases.model import ReleasedModel, TieredModel
+
+Report = TypeVar("Report", bound=AccountReport)
+
+
+class ReleasePlane(Plane):
+    """Serves one released model of one lineage, at every tier that it has."""
+
+    mechanism_status: Literal["proven", "unproven"] = "proven"
+    price_per_row = Cost()
+
+    def __init__(self, model: ReleasedModel, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time) -> None:
+        """Serve `model`. largest_batch: the most rows of one request."""
+        super().__init__(model.certificate, ledger, largest_batch=largest_batch, clock=clock)
+        self.released = model.certificate
+        self.mechanism_name = self.released.release
+        self._tiers = self.released.tiers
+        self._models = models_by_tier(model)
+
+    def check_tier(self, tier: str | None) -> None:
+        """Raise UnknownTier unless the model has this tier, or none was named."""
+        if tier is not None and tier not in self._models:
+            raise UnknownTier(f"there is no tier {tier!r}; this model has {', '.join(map(repr, self._models))}")
+
+    async def predict(
+        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
+    ) -> Prediction:
+        """Answer rows that `check_rows` returned at `tier`, by default the finest that the client holds."""
+        chosen = await self._chosen(client, tier)
+        holding = await self._ledger.hold(self._request(client, chosen, idempotency))
+        if holding.decided is not None:
+            # The same request came before, and another tier answered it: that one must answer it again.
+            chosen = holding.decided.removeprefix(f"{self.mechanism_name}/")
+            holding = await self._ledger.hold(self._request(client, chosen, idempotency))
+        pass_point("charged")
+        probabilities = await asyncio.to_thread(self._models[chosen].probabilities, X)
+        pass_point("released")
+        return Prediction(
+            probabilities,
+            holding.receipt,
+            replayed=0,
+            charged_rows=0,
+            charged=holding.charged,
+            tier=chosen,
+        )
+
+    async def quote(
+        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
+    ) -> TierQuote:
+        """Return what being answered at `tier` would cost now: the difference to what the client holds."""
+        chosen = await self._chosen(client, tier)
+        return TierQuote(chosen, len(X), await self._ledger.quote_hold(self._request(client, chosen, idempotency)))
+
+    async def budget(self, client: str) -> AccountReport:
+        """Return what the client has spent and what is left. Answers from what it holds are without limit."""
+        report, answered = await asyncio.gather(super().budget(client), self._answers(client))
+        return _without_limit(report, answered=answered)
+
+    async def explained_budget(self, client: str) -> AccountExplanation:
+        """Return the client's account and its explanation. Answers from what it holds are without limit."""
+        report, answered = await asyncio.gather(super().explained_budget(client), self._answers(client))
+        return _without_limit(report, answered=answered)
+
+    async def tiers_for(self, client: str) -> list[dict[str, object]]:
+        """Return for each tier what moving to it would cost the client now, and whether it is held or admitted."""
+        quotes = await asyncio.gather(
+            *(self._ledger.quote_hold(self._request(client, tier.name, None)) for tier in self._tiers)
+        )
+        return [
+            {
+                "name": tier.name,
+                "held": all(quote.held),
+                "cost_rho": to_rho(quote.total),
+                "admitted": quote.refusal is None,
+            }
+            for tier, quote in zip(self._tiers, quotes, strict=True)
+        ]
+
+    async def hold_for_owner(self) -> int:
+        """Charge the lineage for a model of one tier, once; return what was charged now, in picorho.
+
+        A model of several tiers is charged as clients move to them. Raises what `Ledger.hold` raises.
+        """
+        if len(self._tiers) > 1:
+            return 0
+        return (await self._ledger.hold(self._request("", self._tiers[0].name, None))).charged
+
+    def model(self) -> dict[str, object]:
+        """Return the public part of the certificate, and how the model is served."""
+        return self.certificate.public() | {
+            "mechanism": self.mechanism_name,
+            "mechanism_status": self.mechanism_status,
+            "price_per_row": {"rho": 0.0, "losses": ""},
+            "tiers": price_list(self._tiers),
+            "largest_batch": self.largest_batch,
+        }
+
+    async def _chosen(self, client: str, tier: str | None) -> str:
+        """Return the tier to answer at: the one named, or the finest that the client holds, or the coarsest."""
+        if tier is not None:
+            return tier
+        if len(self._tiers) == 1:
+            return self._tiers[0].name
+        held = (await self._ledger.quote_hold(self._request(client, self._tiers[-1].name, None))).held
+        return self._tiers[max(1, held.index(False) if False in held else len(held)) - 1].name
+
+    async def _answers(self, client: str) -> bool:
+        """Return whether the client holds a tier, or would be admitted to one."""
+        return (await self._ledger.quote_hold(self._request(client, self._tiers[0].name, None))).refusal is None
+
+    def _request(self, client: str, tier: str, idempotency: Idempotency | None) -> HoldRequest:
+        return hold_request(self.released, client, tier, self._clock(), idempotency)
+
+
+def hold_request(
+    certificate: ReleaseCertificate, client: str, tier: str, now: float, idempotency: Idempotency | None = None
+) -> HoldRequest:
+    """Return the wish to hold a release at one of its tiers. client: empty for the owner. now: seconds since 1970."""
+    names = [each.name for each in certificate.tiers]
+    return HoldRequest(
+        lineage=certificate.lineage,
+        client=client,
+        model=certificate.model_id,
+        mechanism=f"{certificate.release}/{tier}",
+        steps=tuple(each.cost for each in certificate.tiers[: names.index(tier) + 1]),
+        time=now,
+        idempotency=idempotency,
+    )
+
+
+def models_by_tier(model: ReleasedModel) -> dict[str, ReleasedModel]:
+    """Return the model that answers at each tier, by name, the coarsest first."""
+    tiers = [tier.name for tier in model.certificate.tiers]
+    if isinstance(model, TieredModel):
+        return {name: model.at(name) for name in tiers}
+    return dict.fromkeys(tiers, model)
+
+
+def price_list(tiers: Sequence[Tier]) -> list[dict[str, object]]:
+    """Return what holding each tier costs in all, and beyond the one before."""
+    prices, total = [], 0
+    for tier in tiers:
+        total += tier.cost.picorho
+        prices.append(
+            {
+                "name": tier.name,
+                "rho": to_rho(total),
+                "rho_beyond_the_one_before": to_rho(tier.cost.picorho),
+                "losses_beyond_the_one_before": str(tier.cost),
+            }
+        )
+    return prices
+
+
+def _without_limit(report: Report, *, answered: bool) -> Report:
+    """Return the report with no number of queries left, or none left where not even one would be answered."""
+    return report.model_copy(update={"queries_left": None if answered else 0})

@@ -1,0 +1,220 @@
+"""Models that are paid for once, over real HTTP: held first, then answers without end."""
+
+import asyncio
+import hashlib
+
+import numpy as np
+import pytest
+
+from accounting.budgets import Budget
+from accounting.ledger import Ledger
+from accounting.ledger.verification import verify
+from accounting.picorho import to_rho
+from dpserve.client import BudgetExhausted, Client, ServiceError
+from mechanisms.randomness import SystemRandomness
+from service.errors import CannotServe
+from service.run import check_release
+from training.releases.weights import release_weights
+
+from .test_http import ROW, problem
+
+PRICES = {"coarse": 10**10, "middle": 5 * 10**10, "fine": 3 * 10**11}
+ROWS = np.random.default_rng(1).uniform(0, 1, (40, 4))
+
+
+@pytest.fixture(scope="module")
+def tiered(head):
+    return release_weights(head, PRICES, "colours-lineage", SystemRandomness())
+
+
+@pytest.fixture(scope="module")
+def single(head):
+    return release_weights(head, {"full": 10**11}, "colours-lineage", SystemRandomness())
+
+
+@pytest.fixture
+def service(start, tiered):
+    return start.release(tiered)
+
+
+def picorho_of(certificate, tier):
+    total = 0
+    for each in certificate.tiers:
+        total += each.cost.picorho
+        if each.name == tier:
+            return total
+    raise KeyError(tier)
+
+
+def lineage_spent(service):
+    return service.call(service.ledger.lineage(service.data_plane.lineage)).spent
+
+
+def test_a_release_is_charged_to_the_lineage_at_start_and_to_a_client_with_its_first_answer(start, single):
+    service = start.release(single)
+    price = picorho_of(single.certificate, "full")
+    assert lineage_spent(service) == price
+    http = service.http(service.add_client())
+    assert http.get("/budget").json()["queries_left"] is None
+
+    first = http.post("/predict", json={"instances": [ROW]}).json()
+    assert first["receipt"]["charged_rho"] == to_rho(price)
+    assert first["receipt"]["tier"] == "full"
+    for _ in range(3):
+        again = http.post("/predict", json={"instances": [ROW, ROW]}).json()
+        assert again["predictions"] == first["predictions"] * 2
+        assert (again["receipt"]["charged_rho"], again["receipt"]["id"]) == (0, None)
+    assert service.spent() == lineage_spent(service) == price
+
+    other = service.http(service.add_client("bob"))
+    assert other.post("/predict", json={"instances": [ROW]}).json()["predictions"] == first["predictions"]
+    assert lineage_spent(service) == price
+    restarted = start.release(single)
+    assert lineage_spent(restarted) == price
+
+
+def test_rows_have_the_same_bits_whatever_is_beside_them(service, tiered):
+    http = service.http(service.add_client())
+    together = http.post("/predict", json={"instances": ROWS.tolist()}).json()["predictions"]
+    alone = [http.post("/predict", json={"instances": [row]}).json()["predictions"][0] for row in ROWS.tolist()]
+    half = http.post("/predict", json={"instances": ROWS[:20].tolist()}).json()["predictions"]
+
+    assert together == alone
+    assert together[:20] == half
+    assert together == tiered.at("coarse").probabilities(ROWS).tolist()
+
+
+def test_a_client_moves_to_a_finer_tier_for_the_difference(service, tiered):
+    ann, bob = (service.http(service.add_client(name)) for name in ("ann", "bob"))
+    coarse, fine = (picorho_of(tiered.certificate, tier) for tier in ("coarse", "fine"))
+
+    quote = ann.post("/predict?dry_run=true&tier=fine", json={"instances": [ROW]}).json()["quote"]
+    assert (quote["cost_rho"], quote["tier"], quote["admitted"]) == (to_rho(fine), "fine", True)
+    assert service.spent("ann") == 0
+
+    answers = [ann.post("/predict", json={"instances": [ROW]}).json()]
+    assert (answers[0]["receipt"]["tier"], service.spent("ann")) == ("coarse", coarse)
+    quote = ann.post("/predict?dry_run=true", json={"instances": [ROW], "tier": "fine"}).json()["quote"]
+    assert quote["cost_rho"] == pytest.approx(to_rho(fine - coarse))
+    answers.append(ann.post("/predict?tier=fine", json={"instances": [ROW]}).json())
+    assert (answers[1]["receipt"]["charged_rho"], service.spent("ann")) == (to_rho(fine - coarse), fine)
+    # From now on the finest that it holds answers, unless it asks for another.
+    answers.append(ann.post("/predict", json={"instances": [ROW]}).json())
+    answers.append(ann.post("/predict", json={"instances": [ROW], "tier": "coarse"}).json())
+    assert [answer["receipt"]["tier"] for answer in answers] == ["coarse", "fine", "fine", "coarse"]
+    assert answers[0]["predictions"] == answers[3]["predictions"] != answers[1]["predictions"]
+    assert answers[1]["predictions"] == answers[2]["predictions"]
+
+    bob.post("/predict", json={"instances": [ROW], "tier": "middle"})
+    assert lineage_spent(service) == fine
+    assert service.call(verify(service.ledger, service.data_plane.lineage)).findings == ()
+    receipts = ann.get("/budget/receipts").json()["receipts"]
+    assert [receipt["mechanism"] for receipt in receipts] == ["weights/coarse", "weights/fine", "weights/fine"]
+
+
+def test_the_prices_are_public(service, tiered):
+    model = service.http().get("/models/colours").json()
+
+    assert [tier["name"] for tier in model["tiers"]] == list(PRICES)
+    assert model["tiers"][2]["rho"] == to_rho(picorho_of(tiered.certificate, "fine"))
+    assert model["price_per_row"] == {"rho": 0, "losses": ""}
+    assert not {"lineage", "weights_sha256", "created"} & set(model)
+
+
+def test_a_tier_that_a_client_cannot_pay_is_refused_and_what_it_holds_goes_on(service, tiered):
+    coarse = picorho_of(tiered.certificate, "coarse")
+    http = service.http(service.add_client(rho=to_rho(coarse)))
+    http.post("/predict", json={"instances": [ROW]})
+
+    refused = http.post("/predict", json={"instances": [ROW], "tier": "middle"})
+
+    body = problem(refused, 403, "budget-exhausted")
+    assert (body["scope"], body["remaining"]) == ("client", 0)
+    assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
+    assert http.get("/budget").json()["queries_left"] is None
+    poor = service.http(service.add_client("poor", rho=to_rho(coarse - 1)))
+    assert poor.get("/budget").json()["queries_left"] == 0
+
+
+def test_idempotency_keys_mean_what_they_mean_elsewhere(service):
+    http = service.http(service.add_client())
+    headers = {"Idempotency-Key": "one"}
+    first = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
+    http.post("/predict", json={"instances": [ROW], "tier": "fine"})
+    spent = service.spent()
+
+    again = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
+
+    assert (again["predictions"], again["receipt"]["tier"]) == (first["predictions"], "coarse")
+    assert service.spent() == spent
+    other = http.post("/predict", json={"instances": [ROW], "tier": "coarse"}, headers=headers)
+    problem(other, 422, "idempotency-conflict")
+    problem(http.post("/predict?tier=coarse", json={"instances": [ROW]}, headers=headers), 422, "idempotency-conflict")
+
+
+def test_tiers_that_there_are_not_are_refused(service, start, head):
+    http = service.http(service.add_client())
+    said = problem(http.post("/predict", json={"instances": [ROW], "tier": "best"}), 422, "unknown-tier")
+    assert "'coarse', 'middle', 'fine'" in said["detail"]
+    both = http.post("/predict?tier=fine", json={"instances": [ROW], "tier": "coarse"})
+    problem(both, 400, "invalid-request")
+    assert service.spent() == 0
+
+    plain = start(head)
+    per_row = plain.http(plain.add_client("carol"))
+    problem(per_row.post("/predict", json={"instances": [ROW], "tier": "fine"}), 422, "unknown-tier")
+    assert plain.spent("carol") == 0
+
+
+def test_openapi_shows_tiers(service):
+    document = service.http().get("/openapi.json").json()
+    operation = document["paths"]["/predict"]["post"]
+
+    assert "tier" in {parameter["name"] for parameter in operation["parameters"]}
+    assert "tier" in operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+
+
+def test_the_client_names_tiers(service, tiered):
+    with Client(service.url, service.add_client()) as client:
+        assert client.quote(ROWS, tier="middle")["cost_rho"] == to_rho(picorho_of(tiered.certificate, "middle"))
+        fine = client.predict_proba(ROWS, tier="fine")
+        np.testing.assert_array_equal(fine, tiered.at("fine").probabilities(ROWS))
+        np.testing.assert_array_equal(client.predict_proba(ROWS), fine)
+        assert set(client.predict(ROWS[:2], tier="coarse")) <= {"red", "green", "blue"}
+        with pytest.raises(ServiceError, match="no tier 'best'"):
+            client.predict(ROWS[:1], tier="best")
+    with Client(service.url, service.add_client("poor", rho=1e-3)) as client, pytest.raises(BudgetExhausted):
+        client.predict(ROWS[:1])
+
+
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [
+        (
+            Budget.from_rho(0.2, 1e-6, "gaussian"),
+            "the tier 'fine' costs rho = 0.3, and the whole budget of the lineage",
+        ),
+        (Budget.from_rho(1.0, 1e-6, "gaussian"), None),
+    ],
+)
+def test_a_tier_finer_than_the_lineages_budget_is_refused_at_start(tmp_path, tiered, budget, reason):
+    async def check():
+        async with Ledger.open(tmp_path / "ledger") as ledger:
+            await ledger.open_lineage("colours-lineage", budget, time=0.0)
+            await check_release(ledger, tiered.certificate)
+
+    if reason is None:
+        asyncio.run(check())
+        return
+    with pytest.raises(CannotServe, match=reason):
+        asyncio.run(check())
+
+
+def test_an_answer_does_not_depend_on_who_asks_or_when(service):
+    answers = set()
+    for name in ("ann", "bob"):
+        http = service.http(service.add_client(name))
+        for _ in range(2):
+            content = http.post("/predict", json={"instances": ROWS.tolist()}).json()["predictions"]
+            answers.add(hashlib.sha256(repr(content).encode()).digest())
+    assert len(answers) == 1
