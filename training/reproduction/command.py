@@ -14,6 +14,7 @@ from rich.table import Table
 
 from training.extras import extra
 from training.reproduction import printed
+from training.reproduction.measures import AttackTraining
 
 if TYPE_CHECKING:
     from training.reproduction.presentation import Comparison
@@ -28,12 +29,13 @@ _UNPROVEN = (
 
 
 @app.callback()
-def _papers() -> None:
+def papers() -> None:
     """Rerun a published paper: its figures beside ours."""
 
 
 @app.command("lu2022")
 def lu2022(
+    context: typer.Context,
     dataset: Annotated[str, typer.Option(help=f"One of {', '.join(printed.ROWS)}.")],
     data_dir: Annotated[
         Path | None, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
@@ -58,10 +60,13 @@ def lu2022(
     dp_sgd: Annotated[
         int, typer.Option(min=0, metavar="REPEATS", help="Also DP-SGD, so many repeats; slow, needs the extra dpsgd.")
     ] = 0,
+    attack: Annotated[
+        bool, typer.Option("--attack/--no-attack", help="Also Priv_Leak, by shadow models on the records left over.")
+    ] = True,
     out: Annotated[Path, typer.Option(help="Where CSV, PNG and finished pieces go.")] = Path("reproduction"),
     machine: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Lu et al. 2022: Table V's and VI's row of a data set, and the points of its Acc_Loss figure."""
+    """Lu et al. 2022: Table V's and VI's row of a data set, and the points of its two figures."""
     row = printed.row(dataset)
     if bounds:
         from training.reproduction import presentation
@@ -73,14 +78,24 @@ def lu2022(
     from training.reproduction.results import Plan
 
     plan = Plan(dataset, repeats, _numbers(epsilons), seed, n=n, alpha=alpha, epochs=epochs)
-    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals, dp_sgd=dp_sgd)
+    training = context.find_object(AttackTraining) if attack else None
+    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals, dp_sgd=dp_sgd, training=training)
 
 
 def _rerun(
-    plan: "Plan", data_dir: Path, out: Path, machine: bool, *, search_alpha: bool, rivals: bool, dp_sgd: int
+    plan: "Plan",
+    data_dir: Path,
+    out: Path,
+    machine: bool,
+    *,
+    search_alpha: bool,
+    rivals: bool,
+    dp_sgd: int,
+    training: AttackTraining | None,
 ) -> None:
     with extra("torch", "training networks"):
         from training.reproduction import experiment
+        from training.reproduction.leakage import Attacks
     from training.reproduction import presentation
     from training.reproduction.samples import draw_samples
     from training.reproduction.store import ResultStore
@@ -89,16 +104,17 @@ def _rerun(
     with _progress() as progress:
         progress(f"reading {plan.dataset}", 0.0)
         samples = draw_samples(plan, data_dir)
-        results = experiment.run(plan, samples, store, progress)
+        attacks = None if training is None else Attacks(plan, samples, training, progress)
+        results = experiment.run(plan, samples, store, progress, attacks)
         if rivals:
             from training.reproduction import rivals as proven
 
-            more = proven.curves(plan, samples, store, results.baseline, progress)
+            more = proven.curves(plan, samples, store, results.baseline, progress, attacks)
             results = replace(results, curves=results.curves + more)
         if dp_sgd:
             from training.reproduction import dpsgd_curves
 
-            more = dpsgd_curves.curves(plan, samples, store, results.baseline, dp_sgd, progress)
+            more = dpsgd_curves.curves(plan, samples, store, results.baseline, dp_sgd, progress, attacks)
             results = replace(results, curves=results.curves + more)
         search = experiment.search_alpha(plan, samples, store, progress) if search_alpha else None
     tables, figure = presentation.write_csv(results, out)
@@ -112,9 +128,12 @@ def _rerun(
         return
     console = Console()
     console.print(f"{plan.dataset}: {results.source}; {plan.repeats} repeats of n = {plan.records}, seed {plan.seed}")
-    console.print(_comparison_table("Table V", presentation.measured(results)))
+    console.print(_comparison_table("Table V", (*presentation.measured(results), *presentation.leakage(results))))
     console.print(_comparison_table("Table VI", presentation.closed_form(plan.printed_row)))
-    console.print(_points_table(presentation.points(results.curves)))
+    points = presentation.points(results.curves)
+    console.print(_points_table(points, "accuracy_loss", "spread", "Acc_Loss"))
+    if results.leakage:
+        console.print(_points_table(points, "privacy_leakage", "leakage_spread", "Priv_Leak"))
     if search is not None:
         console.print(_search_table(*search))
     console.print(_UNPROVEN, style="yellow")
@@ -151,15 +170,14 @@ def _comparison_table(title: str, rows: "Sequence[Comparison]") -> Table:
     return table
 
 
-def _points_table(rows: "Sequence[dict[str, Any]]") -> Table:
+def _points_table(rows: "Sequence[dict[str, Any]]", figure: str, spread: str, title: str) -> Table:
+    rows = [row for row in rows if figure in row]
     mechanisms = list(dict.fromkeys(f"{row['mechanism']} ({row['status']})" for row in rows))
-    table = Table("epsilon", *mechanisms, title="Acc_Loss, mean and spread", title_justify="left")
+    table = Table("epsilon", *mechanisms, title=f"{title}, mean and spread", title_justify="left")
     for epsilon in sorted({row["epsilon"] for row in rows}):
         cells = {f"{row['mechanism']} ({row['status']})": row for row in rows if row["epsilon"] == epsilon}
         shown = (cells.get(mechanism) for mechanism in mechanisms)
-        table.add_row(
-            f"{epsilon:g}", *("" if c is None else f"{c['accuracy_loss']:.4f} {c['spread'] or 0:.4f}" for c in shown)
-        )
+        table.add_row(f"{epsilon:g}", *("" if c is None else f"{c[figure]:.4f} {c[spread] or 0:.4f}" for c in shown))
     return table
 
 

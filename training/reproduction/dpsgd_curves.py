@@ -5,12 +5,15 @@ published, whose premise, a step of epsilon below 1, fails at large epsilons: th
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from mechanisms.published import softmax
 from training.dpsgd_rival import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private
 from training.published.network import logits
 from training.reproduction import measures, printed
+from training.reproduction.leakage import Attacks
 from training.reproduction.results import Curve, Plan, Status
 from training.reproduction.samples import Samples
 from training.reproduction.seeded import derived_seed
@@ -24,29 +27,42 @@ def curves(
     baseline: Sequence[float],
     repeats: int,
     progress: Callable[[str, float], None],
+    attacks: Attacks | None = None,
 ) -> tuple[Curve, ...]:
-    """Acc_Loss (Eq. 31) of DP-SGD under each composition, for the first `repeats` repeats; one stored piece each."""
+    """Acc_Loss (Eq. 31) of DP-SGD under each composition, for the first `repeats` repeats; one stored piece each.
+
+    With attacks also Priv_Leak.
+    """
     repeats = min(repeats, plan.repeats)
     total, done = len(COMPOSITIONS) * len(plan.epsilons) * repeats, 0
     found = []
     for composition in COMPOSITIONS:
         losses: dict[float, tuple[float, ...]] = {}
+        leakage: dict[float, tuple[float, ...]] = {}
         for epsilon in plan.epsilons:
-            accuracies = []
+            results = []
             for repeat in range(repeats):
                 progress(f"DP-SGD, {composition}", done / total)
-                accuracies.append(_test_accuracy(plan, samples, store, composition, epsilon, repeat))
+                results.append(_result(plan, samples, store, composition, epsilon, repeat, attacks))
                 done += 1
-            pairs = zip(accuracies, baseline[:repeats], strict=True)
+            pairs = zip((float(result["test"]) for result in results), baseline[:repeats], strict=True)
             losses[epsilon] = tuple(measures.accuracy_loss(*pair) for pair in pairs)
+            if attacks is not None:
+                leakage[epsilon] = tuple(float(result["leakage"]) for result in results)
         status: Status = "proven" if composition in ("zcdp", "rdp") else "unproven"
-        found.append(Curve(f"dp-sgd-{composition}", status, losses))
+        found.append(Curve(f"dp-sgd-{composition}", status, losses, leakage))
     return tuple(found)
 
 
-def _test_accuracy(
-    plan: Plan, samples: Samples, store: ResultStore, composition: Composition, epsilon: float, repeat: int
-) -> float:
+def _result(
+    plan: Plan,
+    samples: Samples,
+    store: ResultStore,
+    composition: Composition,
+    epsilon: float,
+    repeat: int,
+    attacks: Attacks | None,
+) -> dict[str, Any]:
     piece = {
         "name": f"{plan.dataset}-dp-sgd-{composition}",
         "records": samples.fingerprint,
@@ -56,11 +72,19 @@ def _test_accuracy(
         "epochs": plan.epochs,
         "epsilon": epsilon,
     }
-    result = store.result(piece, lambda: _trained(plan, samples, composition, epsilon, repeat))
-    return float(result["test"])
+    if attacks is not None:
+        piece["attack"] = attacks.name
+    return store.result(piece, lambda: _trained(plan, samples, composition, epsilon, repeat, attacks))
 
 
-def _trained(plan: Plan, samples: Samples, composition: Composition, epsilon: float, repeat: int) -> dict[str, float]:
+def _trained(
+    plan: Plan,
+    samples: Samples,
+    composition: Composition,
+    epsilon: float,
+    repeat: int,
+    attacks: Attacks | None,
+) -> dict[str, float]:
     n = plan.records
     batch = min(printed.BATCH_SIZE, n)
     steps_of_an_epoch = -(-n // batch)  # what Opacus makes of it: each record joins a step with one over this
@@ -79,5 +103,10 @@ def _trained(plan: Plan, samples: Samples, composition: Composition, epsilon: fl
     rows, unseen = torch.from_numpy(samples.train[repeat]), torch.from_numpy(samples.test[repeat])
     seed = derived_seed(plan.seed, "model", str(repeat))
     parameters = train_private(X[rows], y[rows], choices, seed)
-    right = logits(parameters, X[unseen]).argmax(1) == y[unseen]
-    return {"noise_multiplier": noise, "test": float(right.double().mean())}
+    z = logits(parameters, X[unseen])
+    right = z.argmax(1) == y[unseen]
+    found = {"noise_multiplier": noise, "test": float(right.double().mean())}
+    if attacks is not None:
+        members, others = (softmax(part.double().numpy()) for part in (logits(parameters, X[rows]), z))
+        found["leakage"] = attacks.leakage(repeat, members, others)
+    return found

@@ -6,12 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from training.extras import extra
 from training.published import bounds
 from training.reproduction import printed
+from training.reproduction.measures import leakage_bound
 from training.reproduction.results import Accuracies, Curve, Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,14 @@ def measured(results: Results) -> tuple[Comparison, ...]:
     )
 
 
+def leakage(results: Results) -> tuple[Comparison, ...]:
+    """Table V's last-but-one column: Priv_Leak of the network without noise. Empty where it was not attacked."""
+    if not results.leakage:
+        return ()
+    paper = results.plan.printed_row.privacy_leakage
+    return (Comparison("Priv_Leak", fmean(results.leakage), spread(results.leakage), paper),)
+
+
 def _table_v(accuracies: Accuracies, theirs: tuple[float, float]) -> Iterator[Comparison]:
     gaps = [train - test for train, test in zip(accuracies.train, accuracies.test, strict=True)]
     figures = {"train": (accuracies.train, theirs[0]), "test": (accuracies.test, theirs[1])}
@@ -101,9 +113,15 @@ def points(curves: Sequence[Curve]) -> list[dict[str, Any]]:
             "accuracy_loss": fmean(losses),
             "spread": spread(losses),
         }
+        | _leakage_at(curve, epsilon)
         for curve in curves
         for epsilon, losses in sorted(curve.losses.items())
     ]
+
+
+def _leakage_at(curve: Curve, epsilon: float) -> dict[str, Any]:
+    leaked = curve.leakage.get(epsilon)
+    return {} if leaked is None else {"privacy_leakage": fmean(leaked), "leakage_spread": spread(leaked)}
 
 
 def as_dict(results: Results) -> dict[str, Any]:
@@ -118,7 +136,7 @@ def as_dict(results: Results) -> dict[str, Any]:
         "epochs": plan.epochs,
         "alpha": plan.risk_factor,
         "reading": plan.reading,
-        "table_v": [comparison.as_dict() for comparison in measured(results)],
+        "table_v": [comparison.as_dict() for comparison in (*measured(results), *leakage(results))],
         "table_vi": [comparison.as_dict() for comparison in closed_form(plan.printed_row)],
         "accuracy_loss": points(results.curves),
     }
@@ -139,7 +157,7 @@ def write_csv(results: Results, directory: Path) -> tuple[Path, Path]:
     directory.mkdir(parents=True, exist_ok=True)
     tables = directory / f"{plan.dataset}-tables.csv"
     figure = directory / f"{plan.dataset}-accuracy-loss.csv"
-    comparisons = (*measured(results), *closed_form(plan.printed_row))
+    comparisons = (*measured(results), *leakage(results), *closed_form(plan.printed_row))
     _write_rows(tables, [comparison.as_dict() for comparison in comparisons])
     _write_rows(figure, points(results.curves))
     return tables, figure
@@ -147,35 +165,64 @@ def write_csv(results: Results, directory: Path) -> tuple[Path, Path]:
 
 def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
 
 
 def write_plot(results: Results, path: Path) -> None:
-    """The Acc_Loss figure as PNG, mean and one spread. Raises MissingExtra without matplotlib."""
+    """The Acc_Loss figure as PNG, and beside it Priv_Leak's where it was attacked: mean and one spread.
+
+    Raises MissingExtra without matplotlib.
+    """
     with extra("plots", "the plot"):
-        from matplotlib import colormaps
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    panels = 2 if results.leakage else 1
+    figure = Figure(figsize=(5 + 4.5 * panels, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    first, *second = figure.subplots(1, panels, squeeze=False)[0]
+    _draw(first, [(curve, curve.losses) for curve in results.curves])
+    first.set_ylabel("Acc_Loss (Eq. 31)")
+    for axes in second:
+        _draw(axes, [(curve, curve.leakage) for curve in results.curves])
+        _draw_leakage_bounds(axes, results)
+        axes.set_ylabel("Priv_Leak (Eq. 32)")
+    for axes in (first, *second):
+        axes.set_xlabel("epsilon of one release (as claimed where unproven; mu for Gaussian noise)", fontsize="small")
+    figure.suptitle(f"{results.plan.dataset}: mean and one standard deviation")
+    handles, labels = first.get_legend_handles_labels()
+    for axes in second:
+        more, named = axes.get_legend_handles_labels()
+        fresh = [place for place, name in enumerate(named) if name not in labels]
+        handles, labels = [*handles, *(more[p] for p in fresh)], [*labels, *(named[p] for p in fresh)]
+    figure.legend(handles, labels, fontsize="small", loc="outside right upper")
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _draw(axes: "Axes", shown: Sequence[tuple[Curve, dict[float, tuple[float, ...]]]]) -> None:
+    from matplotlib import colormaps
+
     axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
-    for curve in filter(lambda curve: curve.losses, results.curves):
-        epsilons = sorted(curve.losses)
-        means = [fmean(curve.losses[epsilon]) for epsilon in epsilons]
-        errors = [spread(curve.losses[epsilon]) or 0.0 for epsilon in epsilons]
+    for curve, found in shown:
+        if not found:
+            continue
+        epsilons = sorted(found)
+        means = [fmean(found[epsilon]) for epsilon in epsilons]
+        errors = [spread(found[epsilon]) or 0.0 for epsilon in epsilons]
         style = "--" if curve.status == "unproven" else "-"
-        label = f"{curve.name} ({curve.status}, {len(curve.losses[epsilons[0]])} repeats)"
+        label = f"{curve.name} ({curve.status}, {len(found[epsilons[0]])} repeats)"
         axes.errorbar(epsilons, means, yerr=errors, linestyle=style, marker="o", markersize=4, capsize=2, label=label)
     axes.set_xscale("log")
-    axes.set_xlabel("epsilon of one release (as claimed where unproven; mu for Gaussian noise)")
-    axes.set_ylabel("Acc_Loss (Eq. 31)")
-    axes.set_title(f"{results.plan.dataset}: mean and one standard deviation")
-    figure.legend(fontsize="small", loc="outside right upper")
     axes.grid(visible=True, alpha=0.3)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _draw_leakage_bounds(axes: "Axes", results: Results) -> None:
+    baseline = fmean(results.leakage)
+    epsilons = sorted(results.plan.epsilons)
+    drawn = [epsilons[0] * (epsilons[-1] / epsilons[0]) ** (step / 200) for step in range(201)]
+    axes.plot(drawn, [leakage_bound(e, baseline) for e in drawn], color="grey", linestyle=":", label="e^epsilon - 1")
+    axes.axhline(baseline, color="black", linewidth=1, label=f"without noise ({baseline:.3f})")
 
 
 def number(value: float | None, digits: int = 4) -> str:

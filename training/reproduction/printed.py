@@ -15,6 +15,21 @@ BATCH_SIZE = 100
 EPOCHS = 100
 REPEATS = 10
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1000.0)
+SHADOW_MODELS = {
+    "adult": 20,
+    "mnist": 50,
+    "location": 30,
+    "purchase-2": 20,
+    "purchase-10": 20,
+    "purchase-20": 20,
+    "purchase-50": 20,
+    "purchase-100": 20,
+    "cifar-10": 100,
+    "cifar-100": 100,
+    "texas-100": 10,
+}
+"""Table III."""
+
 ALPHAS = tuple(0.5 * step for step in range(1, 21))
 """Section 5.3 searches alpha in (0, 10] with a step of 0.5."""
 

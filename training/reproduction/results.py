@@ -1,7 +1,7 @@
 """What a reproduction is asked for and what comes out of it, as values."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from training.published.setting import OBJECTIVES, Objective
@@ -70,11 +70,12 @@ class Accuracies:
 
 @dataclass(frozen=True)
 class Curve:
-    """Acc_Loss of one mechanism: for each epsilon one figure for each repeat."""
+    """Acc_Loss of one mechanism, and Priv_Leak if it was attacked: for each epsilon one figure for each repeat."""
 
     name: str
     status: Status
     losses: dict[float, tuple[float, ...]]
+    leakage: dict[float, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class Results:
     source: str
     accuracies: tuple[Accuracies, ...]
     curves: tuple[Curve, ...]
+    leakage: tuple[float, ...] = ()
+    """Priv_Leak of the network without noise, one figure for each repeat; empty where it was not attacked."""
 
     @property
     def baseline(self) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ a paper are drawn and not how a service may choose: choosing Lambda on the recor
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -25,6 +26,7 @@ from training.convexified import minimise as minimise_convexified
 from training.feature_maps import NORM_BOUND, Identity, default_clip_norm
 from training.objective import RegularisedCrossEntropy
 from training.reproduction import measures
+from training.reproduction.leakage import Attacks
 from training.reproduction.results import Curve, Head, Plan
 from training.reproduction.samples import Samples
 from training.reproduction.seeded import SeededRandomness
@@ -51,7 +53,12 @@ MECHANISMS: dict[str, Callable[[float], Mechanism]] = {
 
 
 def curves(
-    plan: Plan, samples: Samples, store: ResultStore, baseline: Sequence[float], progress: Callable[[str, float], None]
+    plan: Plan,
+    samples: Samples,
+    store: ResultStore,
+    baseline: Sequence[float],
+    progress: Callable[[str, float], None],
+    attacks: Attacks | None = None,
 ) -> tuple[Curve, ...]:
     """Acc_Loss of each proven mechanism on each certified head. baseline: each repeat's test accuracy (Eq. 31).
 
@@ -69,27 +76,40 @@ def curves(
             "epsilons": list(plan.epsilons),
             "lambdas": list(STRONG_CONVEXITIES),
         }
-        result = store.result(piece, lambda head=head: _answered(plan, samples, head, progress))  # type: ignore[misc]
+        if attacks is not None:
+            piece["attack"] = attacks.name
+        compute = partial(_answered, plan, samples, head, progress, attacks)
+        result = store.result(piece, compute)
         for name in MECHANISMS:
             accuracies = {
                 float(epsilon): np.array(by_lambda) for epsilon, by_lambda in result["answered"][name].items()
             }
-            best = {epsilon: table[table.mean(axis=1).argmax()] for epsilon, table in accuracies.items()}
+            chosen = {epsilon: int(table.mean(axis=1).argmax()) for epsilon, table in accuracies.items()}
+            best = {epsilon: table[chosen[epsilon]] for epsilon, table in accuracies.items()}
             losses = {
                 epsilon: tuple(measures.accuracy_loss(*pair) for pair in zip(row.tolist(), baseline, strict=True))
                 for epsilon, row in best.items()
             }
-            found.append(Curve(f"{head}-{name}", "proven", losses))
+            leakage = {
+                float(epsilon): tuple(by_lambda[chosen[float(epsilon)]])
+                for epsilon, by_lambda in result.get("leakage", {}).get(name, {}).items()
+            }
+            found.append(Curve(f"{head}-{name}", "proven", losses, leakage))
     return tuple(found)
 
 
 def _answered(
-    plan: Plan, samples: Samples, head: Head, progress: Callable[[str, float], None]
+    plan: Plan,
+    samples: Samples,
+    head: Head,
+    progress: Callable[[str, float], None],
+    attacks: Attacks | None,
 ) -> dict[str, dict[str, dict[str, list[list[float]]]]]:
-    """Test accuracies by mechanism and epsilon: (lambdas, repeats)."""
+    """Test accuracies, and Priv_Leak where there are attacks, by mechanism and epsilon: (lambdas, repeats)."""
     shape = (len(STRONG_CONVEXITIES), plan.repeats)
     mechanisms = {(name, epsilon): _affordable(name, epsilon) for name in MECHANISMS for epsilon in plan.epsilons}
     tables = {key: np.zeros(shape) for key, mechanism in mechanisms.items() if mechanism is not None}
+    leakages = {key: np.zeros(shape) for key in tables} if attacks is not None else {}
     for repeat in range(plan.repeats):
         phi, phi_test, feature_error = _features(samples, repeat)
         y = samples.data.y[samples.test[repeat]]
@@ -99,17 +119,30 @@ def _answered(
             train_labels = samples.data.y[samples.train[repeat]]
             W, delta_w = _trained(plan, head, phi, train_labels, samples.data.classes, strength, feature_error)
             per_norm = logit_sensitivity_per_norm(delta_w, phi.shape[1])
-            sensitivity = per_norm * np.minimum(np.linalg.norm(phi_test, axis=1) * (1 + 2.0**-30), NORM_BOUND)
             for (name, epsilon), table in tables.items():
                 mechanism = mechanisms[name, epsilon]
                 assert mechanism is not None
                 purpose = (head, name, repr(epsilon), repr(strength), str(repeat))
-                answers = mechanism.release(phi_test @ W.T, sensitivity, SeededRandomness(plan.seed, purpose))
+                answers = _released(mechanism, phi_test, W, per_norm, SeededRandomness(plan.seed, purpose))
                 table[column, repeat] = measures.accuracy(answers, y)
-    answered: dict[str, dict[str, list[list[float]]]] = {name: {} for name in MECHANISMS}
+                if attacks is not None:
+                    noise = SeededRandomness(plan.seed, (*purpose, "members"))
+                    members = _released(mechanism, phi, W, per_norm, noise)
+                    leakages[name, epsilon][column, repeat] = attacks.leakage(repeat, members, answers)
+    found = {"answered": _by_name(tables)}
+    return found | ({"leakage": _by_name(leakages)} if attacks is not None else {})
+
+
+def _released(mechanism: Mechanism, phi: Floats, W: Floats, per_norm: float, noise: SeededRandomness) -> Floats:
+    sensitivity = per_norm * np.minimum(np.linalg.norm(phi, axis=1) * (1 + 2.0**-30), NORM_BOUND)
+    return mechanism.release(phi @ W.T, sensitivity, noise)
+
+
+def _by_name(tables: dict[tuple[str, float], Floats]) -> dict[str, dict[str, list[list[float]]]]:
+    found: dict[str, dict[str, list[list[float]]]] = {name: {} for name in MECHANISMS}
     for (name, epsilon), table in tables.items():
-        answered[name][repr(epsilon)] = table.tolist()
-    return {"answered": answered}
+        found[name][repr(epsilon)] = table.tolist()
+    return found
 
 
 def _affordable(name: str, epsilon: float) -> Mechanism | None:
