@@ -38,8 +38,8 @@ def train(
     release: Annotated[
         str | None,
         typer.Option(
-            help="Make a model that is private itself and paid for once, whose every answer is then free: weights "
-            "or dpsgd. [default: none; each answer is paid for]",
+            help="Make a model that is private itself and paid for once, whose every answer is then free: weights, "
+            "class-sums, objective or dpsgd. [default: none; each answer is paid for]",
             show_default=False,
         ),
     ] = None,

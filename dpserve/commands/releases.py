@@ -11,7 +11,7 @@ from rich.table import Table
 
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from dpserve.commands.training_progress import steps_with_progress, train_with_progress
+from dpserve.commands.training_progress import minimising, steps_with_progress, train_with_progress
 from mechanisms.gaussian_vector import mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.data.records import Records
@@ -150,6 +150,44 @@ def _dpsgd_choices(options: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def _train_class_sums(training: Training) -> ReleaseCertificate:
+    from training.releases.class_sums import save_class_sums, train_class_sums
+
+    whole = whole_picorho(training.needed("price", _PRICES))
+    with steps_with_progress(2 * len(training.records)) as progress:
+        model = train_class_sums(
+            training.records,
+            training.name,
+            training.feature_map,
+            whole,
+            training.lineage,
+            SystemRandomness(),
+            progress,
+        )
+    return save_class_sums(training.out, model)
+
+
+def _train_objective(training: Training) -> ReleaseCertificate:
+    from training.releases import objective
+
+    whole = whole_picorho(training.needed("price", _PRICES))
+    classes = len(training.records.declaration.classes)
+    choices = objective.perturbation_for(whole, classes, training.options.get("lam"))
+    tolerance = training.options.get("tolerance", objective.DEFAULT_TOLERANCE)
+    with minimising(tolerance) as progress:
+        model = objective.train_perturbed(
+            training.records,
+            training.name,
+            training.feature_map,
+            choices,
+            tolerance,
+            training.lineage,
+            SystemRandomness(),
+            progress,
+        )
+    return objective.save_perturbed(training.out, model)
+
+
 def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
     """Return the price of each tier, in picorho, by name and from the coarsest to the finest."""
     if ("price" in options) == ("tier" in options):
@@ -169,7 +207,11 @@ def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
     return prices
 
 
+_PRICES = "rho:R, noise-multiplier:M or epsilon:E@DELTA, for all answers together"
+
 RELEASES: Mapping[str, Release] = {
+    "class-sums": Release(_train_class_sums, ("price",)),
+    "objective": Release(_train_objective, ("lam", "tolerance", "price")),
     "weights": Release(_train_weights, ("lam", "tolerance", "price", "tier")),
     "dpsgd": Release(
         _train_dpsgd,

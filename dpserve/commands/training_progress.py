@@ -24,14 +24,21 @@ def train_with_progress(records: Records, recipe: Recipe, lineage: str) -> Certi
     # The optimiser takes as long to import as a service to start, and serving does not need it.
     from training.train import train as train_head
 
+    with minimising(recipe.tolerance) as report:
+        return train_head(records, recipe, lineage, report)
+
+
+@contextmanager
+def minimising(goal: float) -> Iterator[Callable[[float], None]]:
+    """Show how far the gradient norm, which the yielded function is told, is from its goal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task, goal = progress.add_task("training", total=None), recipe.tolerance
+        task = progress.add_task("training", total=None)
 
         def report(gradient_norm: float) -> None:
             progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
 
-        return train_head(records, recipe, lineage, report)
+        yield report
 
 
 @contextmanager

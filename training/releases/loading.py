@@ -8,7 +8,9 @@ from training.errors import BundleError
 from training.releases.model import ReleasedModel
 
 RELEASES = {
+    "class-sums": "training.releases.class_sums:load_class_sums",
     "dpsgd": "training.releases.dpsgd.model:load_dpsgd",
+    "objective": "training.releases.objective:load_perturbed",
     "weights": "training.releases.weights:load_weights",
 }
 """For each kind, as its certificate's `release` says, the function that reads and verifies a folder of it."""

@@ -1,0 +1,237 @@
+"""Noisy class sums: the sensitivity attacked with neighbours, the bundle, and an audit by distinguishing.
+
+Statistical tests have fixed seeds; each states its false-alarm rate.
+"""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from accounting.losses import Cost
+from mechanisms.gaussian_vector import whole_picorho
+from tests.training.conftest import make_records
+from training.errors import BundleError, TrainingError
+from training.feature_maps import Fourier, Identity
+from training.loading import load_model
+from training.releases.class_sums import (
+    ClassSums,
+    centre_of,
+    centred,
+    grid_terms,
+    mean_of,
+    save_class_sums,
+    shares,
+    sums_of,
+    train_class_sums,
+    unit,
+)
+from training.releases.model import ReleasedModel
+
+FALSE_ALARM = 1e-6
+WHOLE = whole_picorho("rho:0.5")
+
+
+class Seeded:
+    """Words of a seeded generator."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = np.random.Philox(seed)
+
+    def words(self, count: int):
+        return self.generator.random_raw(count)
+
+
+def identity(records):
+    return Identity(lower=records.declaration.lower, upper=records.declaration.upper, clip_norm=1.0, bias=0.0)
+
+
+def exact_norm(difference) -> Fraction:
+    """The squared norm, without rounding."""
+    return sum((Fraction(float(value)) ** 2 for value in difference.ravel()), Fraction(0))
+
+
+def adversarial_rows(generator, n, dimension, kind):
+    rows = {
+        "random": generator.standard_normal((n, dimension)),
+        "equal": np.ones((n, dimension)),
+        "sparse": generator.standard_normal((n, dimension)) * (generator.uniform(size=(n, dimension)) < 0.2),
+        "tiny": generator.standard_normal((n, dimension)) * 10.0 ** generator.integers(-320, 3, (n, 1)),
+        "opposite": np.where(np.arange(n)[:, None] % 2 == 0, 1.0, -1.0) * np.ones(dimension),
+    }[kind]
+    return np.stack([unit(row) for row in rows]) if n else np.empty((0, dimension))
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(0, 30),
+    dimension=st.integers(1, 12),
+    classes=st.integers(2, 5),
+    kind=st.sampled_from(["random", "equal", "sparse", "tiny", "opposite"]),
+    mean=st.sampled_from(["theirs", "noisy", "a row", "zero"]),
+)
+def test_no_neighbour_moves_a_sum_by_more_than_one(seed, n, dimension, classes, kind, mean):
+    generator = np.random.default_rng(seed)
+    rows = adversarial_rows(generator, n + 1, dimension, kind)
+    y = generator.integers(classes, size=n + 1)
+    left = generator.integers(n + 1)
+    others = np.delete(np.arange(n + 1), left)
+    generator.shuffle(others)
+    whole, part = centre_of(rows), centre_of(rows[others])
+    assert exact_norm(whole - part) <= 1
+    public = {
+        "theirs": mean_of(whole),
+        "noisy": mean_of(whole + 3 * generator.standard_normal(dimension + 1)),
+        "a row": rows[left],
+        "zero": np.zeros(dimension),
+    }[mean]
+    difference = sums_of(rows, y, classes, public) - sums_of(rows[others], y[others], classes, public)
+    assert exact_norm(difference) <= 1
+    assert not difference[np.arange(classes) != y[left]].any()
+
+
+def test_the_sensitivity_is_nearly_reached():
+    """So that the test above could fail: a unit vector moves its class's sum by almost 1."""
+    row = np.array([[1.0, 0.0, 0.0]]) * (1 - 2.0**-30)
+    assert 1 - 1e-6 < float(exact_norm(sums_of(row, np.array([0]), 2, np.zeros(3)))) <= 1
+    assert 1 - 1e-6 < float(exact_norm(centre_of(row))) <= 1
+
+
+@given(vector=st.lists(st.floats(-2, 2), min_size=1, max_size=6), scale=st.sampled_from([1.0, 0.5, 1e-9]))
+def test_terms_are_never_longer_than_their_vector_or_than_one(vector, scale):
+    values = np.array(vector) * scale
+    terms = grid_terms(values)
+    assert sum(int(k) ** 2 for k in terms) <= 2**60
+    assert np.all(np.abs(terms / 2.0**30) <= np.abs(values))
+    if np.linalg.norm(values) < 1 - 1e-12:
+        assert np.all(np.abs(terms / 2.0**30 - values) < 2.0**-30)
+
+
+def test_what_is_longer_than_one_counts_as_nothing():
+    assert not grid_terms(np.array([1.0, 2.0**-14])).any()
+    assert grid_terms(np.array([1.0, 0.0]))[0] == 2**30
+    assert not grid_terms(np.array([np.sqrt(0.5) + 1e-8] * 2)).any()
+
+
+def test_the_mean_is_in_the_ball_whatever_was_drawn():
+    for centre in (np.array([3.0, 4.0, -1.0]), np.array([1e6, 0.0, 0.2]), np.zeros(3)):
+        assert np.linalg.norm(mean_of(centre)) <= 1 + 1e-12
+    np.testing.assert_allclose(centred(np.array([0.6, 0.8]), np.array([0.6, 0.0])), [0, 1], atol=1e-8)
+
+
+@pytest.mark.parametrize("price", ["rho:0.000801", "rho:0.01", "epsilon:1@1e-5", "rho:4"])
+def test_centre_and_sums_cost_what_was_asked_and_no_more(price):
+    whole = whole_picorho(price)
+    if price == "rho:4":
+        whole -= 1
+    cost = Cost.parse(",".join(f"gaussian:{mu!r}" for mu in shares(whole)))
+    assert whole - 3 <= cost.picorho <= whole
+
+
+def test_too_small_a_price_is_refused():
+    with pytest.raises(ValueError, match="two releases, and cost at least"):
+        shares(whole_picorho("rho:0.0005"))
+
+
+def test_a_bundle_answers_each_row_the_same_whatever_is_beside_it(tmp_path):
+    records = make_records(n=200, features=7, classes=4)
+    model = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(1))
+    assert isinstance(model, ReleasedModel)
+    saved = save_class_sums(tmp_path / "bundle", model)
+    loaded = load_model(tmp_path / "bundle")
+    assert isinstance(loaded, ClassSums)
+    assert loaded.certificate == saved
+    X = np.random.default_rng(0).uniform(-1, 2, (9, 7))
+    answers = loaded.probabilities(X)
+    np.testing.assert_array_equal(answers, model.probabilities(X))
+    np.testing.assert_array_equal(answers[3:4], loaded.probabilities(X[3:4]))
+    np.testing.assert_allclose(answers.sum(axis=1), 1)
+    assert Cost.parse(saved.cost).picorho <= WHOLE
+    assert "lineage" not in saved.public()
+
+
+@pytest.mark.parametrize("change", [{"sums_mu": 0.5}, {"cost": "gaussian:0.1"}, {"assumptions": ()}])
+def test_a_certificate_that_claims_less_is_refused(change):
+    records = make_records(n=20)
+    certificate = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(1)).certificate
+    certificate.verify()
+    with pytest.raises(BundleError, match="does not hold"):
+        certificate.model_copy(update=change).verify()
+
+
+def test_a_price_that_cannot_be_is_refused():
+    records = make_records(n=20)
+    with pytest.raises(TrainingError, match="two releases"):
+        train_class_sums(records, "small", identity(records), whole_picorho("rho:0.0005"), "lineage", Seeded(1))
+
+
+def test_it_learns_from_few_records_per_class():
+    """Sixty classes of twenty records at (4, 1e-5): well above the 1/60 of guessing."""
+    generator = np.random.default_rng(0)
+    centres = generator.uniform(size=(60, 40)) < 0.3
+    y = np.repeat(np.arange(60), 20)
+    records = make_records(features=40, classes=60)
+    X = (centres[y] ^ (generator.uniform(size=(len(y), 40)) < 0.05)).astype(float)
+    records = replace(records, X=X, y=y)
+    model = train_class_sums(records, "few", identity(records), whole_picorho("epsilon:4@1e-5"), "l", Seeded(2))
+    queries = (centres ^ (generator.uniform(size=centres.shape) < 0.05)).astype(float)
+    assert (model.probabilities(queries).argmax(axis=1) == np.arange(60)).mean() > 0.5
+
+
+def test_a_fourier_map_works_as_well():
+    records = make_records(n=50)
+    feature_map = Fourier(
+        lower=records.declaration.lower,
+        upper=records.declaration.upper,
+        clip_norm=1.0,
+        bias=0.0,
+        random_features=8,
+        bandwidth=0.5,
+        seed=0,
+    )
+    model = train_class_sums(records, "fourier", feature_map, WHOLE, "lineage", Seeded(3))
+    assert model.sums.shape == (3, 9)
+
+
+def test_who_sees_everything_released_learns_what_is_claimed():
+    """The best distinguisher of two neighbours: the likelihood ratio of centre and sums; false alarms 1e-6.
+
+    With half of the noise (the planted fault) it convicts.
+    """
+    records = make_records(n=6, features=2, classes=2)
+    worlds = (records, replace(records, X=records.X[:-1], y=records.y[:-1]))
+    rows = [np.stack([unit(identity(world)(x[None], {})[0]) for x in world.X]) for world in worlds]
+    centres = [centre_of(row) for row in rows]
+    whole, runs = whole_picorho("rho:2"), 500
+
+    def statistics(which: int, seed: int) -> tuple[float, float]:
+        model = train_class_sums(worlds[which], "audited", identity(records), whole, "lineage", Seeded(seed))
+        sums = [sums_of(r, w.y, 2, mean_of(model.centre)) for r, w in zip(rows, worlds, strict=True)]
+        released = ((model.centre, centres), (model.sums, sums))
+        noises = [release.standard_deviation for release in model.certificate.mechanisms()]
+        ratios = [0.0, 0.0]
+        for (seen, exact), noise in zip(released, noises, strict=True):
+            for index, fault in enumerate((1.0, 2.0)):
+                ratios[index] += gaussian_ratio(exact[which] + (seen - exact[which]) / fault, *exact, noise)
+        return ratios[0], ratios[1]
+
+    scores = np.array([[statistics(which, seed + which * runs) for seed in range(runs)] for which in (0, 1)])
+    assert not exceeds(scores[:, :, 0], claimed=2.0)
+    assert exceeds(scores[:, :, 1], claimed=2.0)
+
+
+def gaussian_ratio(seen, one, other, noise):
+    return float((np.square(seen - other) - np.square(seen - one)).sum()) / (2 * noise**2)
+
+
+def exceeds(scores, claimed):
+    """Whether telling the worlds apart at 0 goes beyond mu-GDP, at a false alarm of 1e-6."""
+    hits, alarms = ((world > 0).sum() for world in scores)
+    power = stats.binomtest(int(hits), len(scores[0])).proportion_ci(1 - FALSE_ALARM).low
+    level = stats.binomtest(int(alarms), len(scores[1])).proportion_ci(1 - FALSE_ALARM).high
+    return power > stats.norm.sf(stats.norm.isf(level) - claimed)

@@ -1,0 +1,53 @@
+"""Denoising with known noise: post-processing, so what matters is that it helps and never breaks."""
+
+import numpy as np
+import pytest
+
+from training.releases.shrinkage import by_both, by_coordinate, by_singular_value, directions, unit_rows
+
+
+def agreement(found, truth):
+    return float((unit_rows(found) * unit_rows(truth)).sum(axis=1).mean())
+
+
+@pytest.fixture
+def generator():
+    return np.random.default_rng(0)
+
+
+def sparse_sums(generator):
+    truth = np.zeros((20, 200))
+    truth[:, :10] = generator.standard_normal((20, 10)) * 3
+    return truth
+
+
+def low_rank_sums(generator):
+    return generator.standard_normal((20, 2)) @ generator.standard_normal((2, 200)) * 0.7
+
+
+def test_each_estimator_suits_what_it_is_for(generator):
+    for truth, best in ((sparse_sums(generator), by_coordinate), (low_rank_sums(generator), by_singular_value)):
+        noisy = truth + generator.standard_normal(truth.shape)
+        assert agreement(best(noisy, 1.0), truth) > agreement(noisy, truth) + 0.05
+        chosen = agreement(directions(noisy, 1.0), truth)
+        others = [agreement(each(noisy, 1.0), truth) for each in (by_coordinate, by_singular_value, by_both)]
+        assert chosen >= max(others) - 0.02
+
+
+def test_without_noise_nothing_is_changed(generator):
+    truth = low_rank_sums(generator)
+    for estimator in (by_coordinate, by_singular_value, by_both):
+        np.testing.assert_allclose(estimator(truth, 1e-12), truth, rtol=1e-9, atol=1e-9)
+
+
+def test_where_there_is_only_noise_nothing_breaks(generator):
+    for noisy in (np.zeros((3, 5)), generator.standard_normal((2, 300)), generator.standard_normal((300, 2))):
+        found = directions(noisy, 10.0)
+        lengths = np.linalg.norm(found, axis=1)
+        assert np.isfinite(found).all()
+        assert np.all((np.abs(lengths - 1) < 1e-12) | (lengths == 0))
+
+
+def test_the_choice_is_a_function_of_what_was_released(generator):
+    noisy = generator.standard_normal((4, 30))
+    np.testing.assert_array_equal(directions(noisy, 1.0), directions(noisy.copy(), 1.0))

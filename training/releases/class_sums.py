@@ -1,0 +1,242 @@
+"""Noisy class sums: the sum of the records' directions in each class, released once, and a classifier made of them.
+
+The model of few records per class: one record moves the sums by at most 1, whatever is trained from them.
+
+What is released, in this order, each on exact integer-grid noise (`mechanisms.gaussian_vector`):
+1. the centre: the sum over the records of (sqrt(1 - b^2) u, b), with u = phi(x)/||phi(x)|| and b = COUNT_COORDINATE.
+   From it follows the noisy mean m = total / count, drawn into the unit ball. All records share m, and inner
+   products with it drown what tells classes apart.
+2. the class sums: for each class the sum of v = (u - m)/||u - m|| over its records.
+
+What is computed from that is post-processing: the rows' directions under the noise (`training.releases.shrinkage`),
+and for a row x the softmax of TEMPERATURE <direction of class c, v(x)>.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from accounting import picorho, sampling_error
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.randomness import Randomness
+from training.data.records import Records
+from training.errors import TrainingError
+from training.feature_maps import FeatureMap
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+from training.releases.contents import checked_tensors, common_fields, with_public_tensors
+from training.releases.model import each_row_alone, softmax
+from training.releases.shrinkage import directions, unit_rows
+from training.sealing import load_sealed, save_sealed
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+CENTRE_SHARE = Fraction(1, 20)
+"""The share of mu^2 that the centre is paid from."""
+
+COUNT_COORDINATE = 0.2
+TEMPERATURE = 16.0
+"""Of the answers. The most likely class does not depend on it."""
+
+_GRID = 2**30
+_SHRINK = 1.0 - 2.0**-30
+_SHORTEST = 2.0**-300
+"""A row that is shorter has no direction: its squares might underflow."""
+
+
+class ClassSumsCertificate(ReleaseCertificate):
+    """The certificate of noisy class sums."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
+        *COMMON_ASSUMPTIONS,
+        "A record's features and direction are computed from that record and released numbers alone, in arrays of one "
+        "row, and the same arithmetic on the same numbers gives the same bits whatever was computed before.",
+    )
+
+    release: Literal["class-sums"] = "class-sums"
+    assumptions: tuple[str, ...] = ASSUMPTIONS
+    centre_mu: float = Field(gt=0, allow_inf_nan=False)
+    """What the noisy centre costs: mu-GDP."""
+    sums_mu: float = Field(gt=0, allow_inf_nan=False)
+    """What the noisy class sums cost, given the centre: mu-GDP."""
+
+    def derived_cost(self) -> Cost:
+        """Return centre_mu-GDP and sums_mu-GDP, composed adaptively.
+
+        Proof. A neighbour has one record more or less. Its term in the centre is the vector `grid_terms` returns for
+        (sqrt(1 - b^2) u, b), a multiple of the grid of norm at most 1, and all other terms are the same, bit for bit,
+        because a term depends on its own record alone. Sums of multiples of 2^-30 are exact below 2^53 2^-30, so
+        the computed centres differ by exactly that term: the L2 sensitivity is 1. Given the released centre, m is
+        a public number, and the record's term in the class sums is again one vector of norm at most 1, in one row
+        of the (C, D) matrix: its sensitivity is 1. Both are released by `GaussianVector` with that sensitivity;
+        the second depends on the first through its output alone, and adaptive composition adds the squares of the
+        mus (Dong, Roth and Su 2022, Corollary 3.3). Everything else is computed from the two.
+        """
+        centre, sums = self.mechanisms()
+        return Cost((GaussianLoss(centre.mu), GaussianLoss(sums.mu)))
+
+    def mechanisms(self) -> tuple[GaussianVector, GaussianVector]:
+        """How the centre and the sums are released. Raises ValueError where they cannot be."""
+        dimension = self.feature_map.dimension
+        return (
+            GaussianVector(self.centre_mu, dimension + 1, 1.0),
+            GaussianVector(self.sums_mu, len(self.classes) * dimension, 1.0),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSums:
+    """Released class sums as a classifier. centre: (D + 1,), sums: (C, D), both noisy; tensors: the map's public ones.
+
+    Nothing in it but the certificate's lineage and digest is private.
+    """
+
+    certificate: ClassSumsCertificate
+    centre: Floats
+    sums: Floats
+    tensors: dict[str, Floats]
+
+    def probabilities(self, X: Floats) -> Floats:
+        """Return softmax(TEMPERATURE cosines), (n, C), each row computed alone."""
+        return each_row_alone(self._answer, X)
+
+    def _answer(self, row: Floats) -> Floats:
+        direction = centred(unit(self.certificate.feature_map(row, self.tensors)[0]), self.mean)
+        return softmax((TEMPERATURE * (self.directions @ direction))[None, :])
+
+    @functools.cached_property
+    def mean(self) -> Floats:
+        """m: the noisy mean of the records' directions, (D,)."""
+        return mean_of(self.centre)
+
+    @functools.cached_property
+    def directions(self) -> Floats:
+        """The direction of each class, (C, D)."""
+        return directions(self.sums, self.certificate.mechanisms()[1].standard_deviation)
+
+
+def train_class_sums(
+    records: Records,
+    name: str,
+    feature_map: FeatureMap,
+    whole: int,
+    lineage: str,
+    randomness: Randomness,
+    progress: Callable[[int], None] = lambda _: None,
+) -> ClassSums:
+    """Release the class sums of the records for at most `whole` picorho, and certify them.
+
+    progress is told how many rows are done, of two passes. Raises TrainingError for a price that cannot be.
+    """
+    tensors = feature_map.public_tensors()
+    classes = len(records.declaration.classes)
+    try:
+        centre_mu, sums_mu = shares(whole)
+        certificate = ClassSumsCertificate.model_validate(
+            common_fields(records.declaration, name, feature_map, lineage)
+            | {
+                "cost": str(Cost((GaussianLoss(centre_mu), GaussianLoss(sums_mu)))),
+                "centre_mu": centre_mu,
+                "sums_mu": sums_mu,
+            }
+        )
+        centre_release, sums_release = certificate.mechanisms()
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    rows = np.empty((len(records), feature_map.dimension))
+    for index in range(len(records)):
+        rows[index] = unit(feature_map(records.X[index : index + 1].copy(), tensors)[0])
+        progress(index + 1)
+    centre = centre_release.release(centre_of(rows), randomness)
+    exact = sums_of(rows, records.y, classes, mean_of(centre), lambda done: progress(len(records) + done))
+    return ClassSums(certificate, centre, sums_release.release(exact, randomness), tensors)
+
+
+def shares(whole: int) -> tuple[float, float]:
+    """Return the mus of the centre and the sums, which cost at most `whole` picorho together.
+
+    The centre gets CENTRE_SHARE, or what the least release costs if that is more. Raises ValueError for too little.
+    """
+    least = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
+    centre = max(whole * CENTRE_SHARE.numerator // CENTRE_SHARE.denominator, least)
+    if whole < 2 * least:
+        raise ValueError(
+            f"class sums are two releases, and cost at least {2 * sampling_error.LEAST_RELEASE_RHO:g} rho, not "
+            f"{whole / picorho.PICORHO_PER_RHO:g}"
+        )
+    return mu_for(centre), mu_for(whole - centre)
+
+
+def unit(phi: Floats) -> Floats:
+    """Return phi / ||phi||, a hair shorter, (D,); zero for a row that has no direction."""
+    direction: Floats = unit_rows(phi[None, :])[0] * _SHRINK
+    return direction
+
+
+def centred(direction: Floats, mean: Floats) -> Floats:
+    """Return v = (u - m)/||u - m||, (D,), a hair shorter."""
+    return unit(direction - mean)
+
+
+def centre_of(rows: Floats) -> Floats:
+    """Return the sum over the rows u of (sqrt(1 - b^2) u, b), exactly as `derived_cost` says: (D + 1,)."""
+    total: Integers = np.zeros(rows.shape[1] + 1, dtype=np.int64)
+    for row in rows:
+        total += grid_terms(np.append(row * math.sqrt(1 - COUNT_COORDINATE**2), COUNT_COORDINATE * _SHRINK))
+    return total / _GRID
+
+
+def mean_of(centre: Floats) -> Floats:
+    """Return the noisy mean m of the directions, (D,), from the noisy centre: in the unit ball, as every mean is."""
+    count = max(float(centre[-1]) / COUNT_COORDINATE, 1.0)
+    mean = centre[:-1] / (math.sqrt(1 - COUNT_COORDINATE**2) * count)
+    drawn: Floats = mean / max(1.0, float(np.linalg.norm(mean)))
+    return drawn
+
+
+def sums_of(
+    rows: Floats, y: Integers, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
+) -> Floats:
+    """Return for each class the sum of v over its rows u, exactly as `derived_cost` says: (C, D)."""
+    total: Integers = np.zeros((classes, rows.shape[1]), dtype=np.int64)
+    for index, row in enumerate(rows):
+        total[y[index]] += grid_terms(centred(row, mean))
+        progress(index + 1)
+    return total / _GRID
+
+
+def grid_terms(vector: Floats) -> Integers:
+    """Return a record's vector in steps of 2^-30, rounded towards zero, so that it does not become longer.
+
+    What is longer than 1 all the same, which rounding of the norm excludes, counts as nothing: the sensitivity of a
+    sum of such terms is 1 whatever happened before. The squared length is computed without rounding, in two halves
+    of 15 bits: with |k| <= 2^30 and at most 2^22 coordinates no sum reaches 2^63.
+    """
+    steps: Integers = np.trunc(np.clip(vector * _GRID, -_GRID, _GRID)).astype(np.int64)
+    high, low = np.abs(steps) >> 15, np.abs(steps) & 0x7FFF
+    squared = (int(high @ high) << 30) + (int(high @ low) << 16) + int(low @ low)
+    return steps if squared <= _GRID**2 else np.zeros_like(steps)
+
+
+def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+    tensors = with_public_tensors({"centre": model.centre, "sums": model.sums}, model.tensors)
+    return save_sealed(folder, tensors, model.certificate)
+
+
+def load_class_sums(folder: Path) -> ClassSums:
+    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
+    certificate, tensors = load_sealed(folder, ClassSumsCertificate)
+    dimension = certificate.feature_map.dimension
+    shapes = {"centre": (dimension + 1,), "sums": (len(certificate.classes), dimension)}
+    released, public = checked_tensors(tensors, shapes, certificate.feature_map)
+    return ClassSums(certificate, released["centre"], released["sums"], public)

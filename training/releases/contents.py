@@ -1,0 +1,57 @@
+"""What the bundles of releases have in common: a certificate's first fields, and the feature map's public tensors."""
+
+import secrets
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.certificate import now
+from training.data.records import Declaration
+from training.errors import BundleError
+from training.feature_maps import FeatureMap
+from training.sealing import Tensors
+
+Floats = NDArray[np.float64]
+
+_PREFIX = "feature_map."
+
+
+def common_fields(declaration: Declaration, name: str, feature_map: FeatureMap, lineage: str) -> dict[str, object]:
+    """Return the fields of a new certificate that every release has, but for its cost."""
+    return {
+        "name": name,
+        "model_id": secrets.token_hex(16),
+        "created": now(),
+        "classes": declaration.classes,
+        "feature_names": declaration.feature_names,
+        "feature_map": feature_map.model_dump(),
+        "lineage": lineage,
+    }
+
+
+def with_public_tensors(released: dict[str, Floats], public: dict[str, Floats]) -> Tensors:
+    """Return a bundle's tensors: what was released, and the feature map's, under names that do not meet."""
+    return {**released, **{_PREFIX + name: tensor for name, tensor in public.items()}}
+
+
+def checked_tensors(
+    tensors: Tensors, shapes: dict[str, tuple[int, ...]], feature_map: FeatureMap
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Return what was released, by name, and the feature map's public tensors, drawn again from their seed.
+
+    Raises BundleError unless the released tensors have these shapes and hold finite float64 numbers, and the public
+    ones are the seed's.
+    """
+    public = feature_map.public_tensors()
+    expected = shapes | {_PREFIX + name: tensor.shape for name, tensor in public.items()}
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    if found != expected:
+        raise BundleError(f"the model's tensors are {found}, and the certificate describes {expected}")
+    checked = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    for name, tensor in checked.items():
+        if tensors[name].dtype != np.float64 or not np.isfinite(tensor).all():
+            raise BundleError(f"the tensor {name} must hold finite float64 numbers")
+    for name, tensor in public.items():
+        if not np.array_equal(checked[_PREFIX + name], tensor):
+            raise BundleError(f"the tensor {_PREFIX + name} is not the one that the public seed draws")
+    return {name: checked[name] for name in shapes}, public

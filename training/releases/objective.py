@@ -1,0 +1,250 @@
+"""Objective perturbation: minimise the head's objective plus <B, W> for a Gaussian matrix B, and release W once.
+
+The noise enters before the minimum is taken, so that it is damped where the records curve the objective, which noise
+on the weights is not. What is released is W_approx + N(0, s^2 I): the solver stops before the exact minimum, and B is
+rounded to a grid, so a little noise on the weights hides how far off that is (Iyengar et al. 2019, for its idea).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from accounting import picorho, sampling_error
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.gaussian_noise import GaussianNoise
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.randomness import Randomness
+from training.data.records import Records
+from training.errors import TrainingError
+from training.feature_maps import NORM_BOUND, FeatureMap
+from training.objective import RegularisedCrossEntropy
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+from training.releases.contents import checked_tensors, common_fields, with_public_tensors
+from training.releases.model import each_row_alone, softmax
+from training.releases.objective_bound import perturbation_bound
+from training.sealing import load_sealed, save_sealed
+from training.sensitivity import LARGEST_PARAMETER, LARGEST_WEIGHT_NORM, SMALLEST_PARAMETER
+from training.solver import Progress, minimise
+
+Floats = NDArray[np.float64]
+
+DEFAULT_TOLERANCE = 1e-4
+"""Reached for 100,000 records. The noise on the weights has 71 times the tolerance over Lambda on each."""
+
+CURVATURE_PER_NOISE = 5.0
+"""Lambda over sigma where the owner names no Lambda: less makes the proof dear, more makes the model simple."""
+
+_UNIT_ROUNDOFF = 2.0**-53
+_UP = 1 + 2.0**-40
+
+
+@dataclass(frozen=True, eq=False)
+class PerturbedCrossEntropy(RegularisedCrossEntropy):
+    """J + <B, W>. linear: B, (C, D)."""
+
+    linear: Floats
+
+    def value(self, W: Floats) -> float:
+        """J(W) + <B, W>."""
+        return super().value(W) + float(np.vdot(self.linear, W))
+
+    def gradient(self, W: Floats) -> Floats:
+        """The gradient of J, plus B."""
+        gradient: Floats = super().gradient(W) + self.linear
+        return gradient
+
+    def gradient_rounding(self, W: Floats, feature_error: float) -> float:
+        """J's bound, and the rounding of one more addition: its terms are at most n sqrt(2) + Lambda ||W|| + ||B||."""
+        norm = float(np.linalg.norm(W)) * (1 + 1e-9)
+        sizes = 1.5 * len(self.y) + self.strong_convexity * norm + float(np.linalg.norm(self.linear))
+        return super().gradient_rounding(W, feature_error) + 2 * _UNIT_ROUNDOFF * 1.01 * sizes
+
+
+class ObjectiveCertificate(ReleaseCertificate):
+    """The certificate of weights that minimise a perturbed objective."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
+        *COMMON_ASSUMPTIONS,
+        "Whether the solver reached its tolerance, rather than failed, depends on the records and the noise, and is "
+        "not hidden from whoever sees that a model is served.",
+    )
+
+    release: Literal["objective"] = "objective"
+    assumptions: tuple[str, ...] = ASSUMPTIONS
+    objective: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2 + <B, W>"] = (
+        "sum of cross-entropies + (Lambda/2) ||W||_F^2 + <B, W>"
+    )
+    strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    """Lambda."""
+    tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    """tau: the solver returned weights with a gradient norm of at most this."""
+    noise: float = Field(gt=0, allow_inf_nan=False)
+    """sigma: the standard deviation of every value of B."""
+    output_mu: float = Field(gt=0, allow_inf_nan=False)
+    """What the noise on the weights costs, given the exact minimum."""
+    output_sensitivity: float
+    """How far apart, given the exact minimum, the weights that the solver returns can be."""
+
+    def derived_cost(self) -> Cost:
+        """Return the cost of the exact minimum and, given that, of where the solver stopped.
+
+        Proof. B* is ideal noise, N(0, sigma^2 I), and B the same rounded to a grid: ||B - B*||_F <= d
+        (`GaussianNoise.rounding`). Let W* minimise the objective with B*. Releasing W* alone costs what
+        `perturbation_bound` says. The solver's W has a gradient norm of at most tau with B, so of at most tau + d with
+        B*, and the objective is Lambda-strongly convex: ||W - W*|| <= (tau + d) / Lambda, and projecting both onto a
+        public ball takes them no further apart (`training.sensitivity`). That holds for either of two neighbours. So
+        given W*, the difference W - W* lies in one ball for both: neighbours' differences are at most 2 (tau + d) /
+        Lambda apart, beside the projection's rounding, and that is the sensitivity that `GaussianVector` is given.
+        The two releases compose adaptively, and their sum is what leaves.
+        """
+        bound = perturbation_bound(self.noise, self.strong_convexity, NORM_BOUND, len(self.classes))
+        return Cost((bound.loss, GaussianLoss(self.output().mu)))
+
+    def derived(self) -> Mapping[str, object]:
+        """Return the sensitivity of where the solver stops."""
+        return {"output_sensitivity": self.output().sensitivity}
+
+    def perturbing(self) -> GaussianNoise:
+        """The law of B. Raises ValueError where it cannot be drawn."""
+        return GaussianNoise(self.noise, len(self.classes) * self.feature_map.dimension)
+
+    def output(self) -> GaussianVector:
+        """The law of the noise on the weights. Raises ValueError where it cannot be drawn."""
+        perturbing = self.perturbing()
+        return GaussianVector(
+            self.output_mu, perturbing.size, _output_sensitivity(perturbing, self.tolerance, self.strong_convexity)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PerturbedHead:
+    """A linear head on a public feature map. weights: (C, D), released; tensors: the feature map's public ones."""
+
+    certificate: ObjectiveCertificate
+    weights: Floats
+    tensors: dict[str, Floats]
+
+    def probabilities(self, X: Floats) -> Floats:
+        """See `training.releases.model.ReleasedModel`."""
+        return each_row_alone(self._answer, X)
+
+    def _answer(self, X: Floats) -> Floats:
+        return softmax(self.certificate.feature_map(X, self.tensors) @ self.weights.T)
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """The public numbers of a perturbed objective: see `ObjectiveCertificate`."""
+
+    strong_convexity: float
+    noise: float
+    output_mu: float
+
+
+def perturbation_for(whole: int, classes: int, strong_convexity: float | None = None) -> Perturbation:
+    """Return the least noise whose release costs at most `whole` picorho.
+
+    The noise on the weights gets the least that a release may cost, B the rest. strong_convexity: Lambda, or None for
+    CURVATURE_PER_NOISE sigma. Raises ValueError if no noise does, saying so.
+    """
+    least = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
+    if whole < 2 * least:
+        raise ValueError(
+            f"objective perturbation is two releases, and costs at least {2 * sampling_error.LEAST_RELEASE_RHO:g} "
+            f"rho, not {whole / picorho.PICORHO_PER_RHO:g}"
+        )
+    output_mu, target = mu_for(least), mu_for(whole - least)
+
+    def curvature(sigma: float) -> float:
+        return CURVATURE_PER_NOISE * sigma if strong_convexity is None else strong_convexity
+
+    def affordable(sigma: float) -> bool:
+        try:
+            return perturbation_bound(sigma, curvature(sigma), NORM_BOUND, classes).loss.mu <= target
+        except ValueError:
+            return False
+
+    # More noise is not always cheaper: with a fixed Lambda it also lets a record's gradient turn further.
+    least_sigma = math.sqrt(2) * NORM_BOUND / target
+    tried = np.geomspace(least_sigma, 100 * least_sigma, 60).tolist()
+    found = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
+    if found is None:
+        raise ValueError(
+            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: take no --lam, "
+            "which then follows the noise, or a larger one, or a larger price"
+        )
+    low, high = tried[max(found - 1, 0)], tried[found]
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if affordable(middle) else (middle, high)
+    return Perturbation(curvature(high), high, output_mu)
+
+
+def train_perturbed(
+    records: Records,
+    name: str,
+    feature_map: FeatureMap,
+    choices: Perturbation,
+    tolerance: float,
+    lineage: str,
+    randomness: Randomness,
+    progress: Progress = lambda _: None,
+) -> PerturbedHead:
+    """Minimise a freshly perturbed objective over the records and certify the result.
+
+    Raises NotConverged when the tolerance is not reached, and TrainingError for numbers that have no certificate.
+    """
+    tensors, classes = feature_map.public_tensors(), len(records.declaration.classes)
+    shape = (classes, feature_map.dimension)
+    try:
+        perturbing = GaussianNoise(choices.noise, shape[0] * shape[1])
+        loss = perturbation_bound(choices.noise, choices.strong_convexity, NORM_BOUND, classes).loss
+        certificate = ObjectiveCertificate.model_validate(
+            common_fields(records.declaration, name, feature_map, lineage)
+            | {
+                "cost": str(Cost((loss, GaussianLoss(choices.output_mu)))),
+                "strong_convexity": choices.strong_convexity,
+                "tolerance": tolerance,
+                "noise": choices.noise,
+                "output_mu": choices.output_mu,
+                "output_sensitivity": _output_sensitivity(perturbing, tolerance, choices.strong_convexity),
+            }
+        )
+        output = certificate.output()
+    except ValueError as error:
+        raise TrainingError(f"this objective cannot be perturbed: {error}") from error
+    objective = PerturbedCrossEntropy(
+        feature_map(records.X, tensors),
+        records.y,
+        classes,
+        choices.strong_convexity,
+        perturbing.draw(randomness).reshape(shape),
+    )
+    weights = minimise(objective, tolerance, feature_map.evaluation_error(tensors), progress)
+    return PerturbedHead(certificate, output.release(weights, randomness), tensors)
+
+
+def _output_sensitivity(perturbing: GaussianNoise, tolerance: float, strong_convexity: float) -> float:
+    """Return 2 (tau + d) / Lambda, and the projection's rounding: see `ObjectiveCertificate.derived_cost`."""
+    apart = 2 * (tolerance + perturbing.rounding) / strong_convexity
+    return (apart + 8 * _UNIT_ROUNDOFF * LARGEST_WEIGHT_NORM) * _UP
+
+
+def save_perturbed(folder: Path, model: PerturbedHead) -> ObjectiveCertificate:
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+    return save_sealed(folder, with_public_tensors({"weights": model.weights}, model.tensors), model.certificate)
+
+
+def load_perturbed(folder: Path) -> PerturbedHead:
+    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
+    certificate, tensors = load_sealed(folder, ObjectiveCertificate)
+    shape = (len(certificate.classes), certificate.feature_map.dimension)
+    released, public = checked_tensors(tensors, {"weights": shape}, certificate.feature_map)
+    return PerturbedHead(certificate, released["weights"], public)
