@@ -159,3 +159,16 @@ def _read_npz(path: Path) -> LabelledSet:
         columns[name] = places[column] / (len(ours) - 1)
     X = np.stack([columns[name] for name in _COLUMNS], axis=1).astype(np.float32)
     return LabelledSet("adult", X, arrays["y"].astype(np.int64), CLASSES, str(path))
+
+
+def one_hot(ordinal: LabelledSet) -> LabelledSet:
+    """Return Adult with a 0/1 feature for every documented level: 6 numbers and 102 levels, as linear models need."""
+    columns = []
+    for index, name in enumerate(_COLUMNS):
+        column = ordinal.X[:, index]
+        if name in _LEVELS:
+            levels = len(_LEVELS[name])
+            columns.append(np.eye(levels, dtype=np.float32)[np.rint(column * (levels - 1)).astype(np.int64)])
+        else:
+            columns.append(column[:, None])
+    return LabelledSet(ordinal.name, np.hstack(columns), ordinal.y, ordinal.classes, f"{ordinal.source}, one-hot")

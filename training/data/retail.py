@@ -1,24 +1,27 @@
-"""Supermarket baskets: 600 commonest items, bought or not, in 100 uneven classes by k-means. It is not Purchase-100.
+"""Supermarket baskets: 600 commonest items, 100 very uneven classes found by k-means (FIMI retail, Brijs et al. 1999).
 
-It has Purchase-100's shape and stands in for it where Purchase-100 is missing; no result on it is a result on
-Purchase-100. From the retail data of the Frequent Itemset Mining Implementations repository (Brijs et al. 1999).
+A stand-in of the shape of Purchase-100, in `retail100_proxy.npz`; it is not Purchase-100 and no result on it is one.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from training.data.labelled import LabelledSet, missing, read_npz, unpack_bits
+from training.data.labelled import LabelledSet, first_existing, missing, read_npz, unpack_bits
+from training.errors import DataError
 
-CLASSES = 100
+FEATURES, CLASSES = 600, 100
 _NPZ = "retail100_proxy.npz"
 
 
 def read(directory: Path) -> LabelledSet:
-    """Read `retail100_proxy.npz`. Raises DataError for what is missing or wrong."""
-    path = directory / _NPZ
-    if not path.exists():
-        raise missing("retail-100", directory, _NPZ)
-    arrays = read_npz(path, "X_packed", "n_features", "y")
-    X = unpack_bits(path, arrays["X_packed"], int(arrays["n_features"]))
-    return LabelledSet("retail-100", X, arrays["y"].astype(np.int64), CLASSES, f"{path}, which is not Purchase-100")
+    """Read `retail100_proxy.npz`. Raises DataError naming what is missing or wrong."""
+    npz = first_existing(directory, _NPZ)
+    if npz is None:
+        raise missing("retail", directory, _NPZ)
+    arrays = read_npz(npz, "X_packed", "n_features", "y")
+    if arrays["n_features"].size != 1 or int(arrays["n_features"].reshape(-1)[0]) != FEATURES:
+        raise DataError(f"{npz}: the baskets have {FEATURES} items, not {arrays['n_features']}")
+    return LabelledSet(
+        "retail", unpack_bits(npz, arrays["X_packed"], FEATURES), arrays["y"].astype(np.int64), CLASSES, str(npz)
+    )

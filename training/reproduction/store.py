@@ -24,17 +24,25 @@ class ResultStore:
 
     def result(self, piece: Piece, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The stored result of the piece, or the computed one, which is stored first."""
-        text = json.dumps(piece, sort_keys=True)
-        path = self.directory / f"{piece['name']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-        found = _stored(path, text)
+        found = self.found(piece)
         if found is not None:
             return found
         result = compute()
+        text, path = self._place(piece)
         self.directory.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(json.dumps({"piece": json.loads(text), "result": result}, indent=1), "utf-8")
         draft.rename(path)
         return result
+
+    def found(self, piece: Piece) -> dict[str, Any] | None:
+        """The stored result of the piece, if there is one."""
+        text, path = self._place(piece)
+        return _stored(path, text)
+
+    def _place(self, piece: Piece) -> tuple[str, Path]:
+        text = json.dumps(piece, sort_keys=True)
+        return text, self.directory / f"{piece['name']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def _stored(path: Path, text: str) -> dict[str, Any] | None:

@@ -1,0 +1,73 @@
+"""Certified heads of one case, each trained once: training is deterministic, and noise is cheap beside it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from training.comparison import rules
+from training.comparison.cases import Case, Floats
+from training.feature_maps import NORM_BOUND, FeatureMap
+from training.objective import RegularisedCrossEntropy
+from training.sensitivity import logit_sensitivity_per_norm, weight_sensitivity
+from training.solver import minimise
+
+Features = Literal["identity", "fourier"]
+
+TOLERANCE = 1e-2
+"""tau of every head here: it adds 1.4 % to the sensitivity, and is reached by any solver in use."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Features and weights of a case, kept while it lasts."""
+
+    case: Case
+    _records: dict[Features, Floats] = field(default_factory=dict, repr=False)
+    _asked: dict[Features, Floats] = field(default_factory=dict, repr=False)
+    _weights: dict[tuple[Features, float], Floats] = field(default_factory=dict, repr=False)
+
+    def of(self, case: Case) -> "Heads":
+        """The same heads for another seed's noise on the same records."""
+        if case.split != self.case.split:
+            raise ValueError("heads are of one split of the records")
+        return Heads(case, self._records, self._asked, self._weights)
+
+    def asked(self, features: Features) -> Floats:
+        """phi of the rows asked: (m, D)."""
+        if features not in self._asked:
+            chosen = self._map(features)
+            self._asked[features] = chosen(self.case.asked, chosen.public_tensors())
+        return self._asked[features]
+
+    def weights(self, features: Features, strong_convexity: float) -> Floats:
+        """The exact weights (C, D) at Lambda. Raises NotConverged."""
+        key = (features, strong_convexity)
+        if key not in self._weights:
+            chosen = self._map(features)
+            tensors = chosen.public_tensors()
+            if features not in self._records:
+                # Only one map's are kept: those of many records fill the memory.
+                self._records.clear()
+                self._records[features] = chosen(self.case.X, tensors)
+            objective = RegularisedCrossEntropy(
+                self._records[features], self.case.y, self.case.classes, strong_convexity
+            )
+            self._weights[key] = minimise(objective, TOLERANCE, chosen.evaluation_error(tensors))
+        return self._weights[key]
+
+    def _map(self, features: Features) -> FeatureMap:
+        declaration = self.case.records.declaration
+        return rules.identity(declaration) if features == "identity" else rules.fourier(declaration)
+
+
+def weights_move(strong_convexity: float) -> float:
+    """Delta_W of these heads."""
+    return weight_sensitivity(strong_convexity, TOLERANCE, NORM_BOUND)
+
+
+def logits_move(strong_convexity: float, asked: Floats) -> Floats:
+    """How far the logits of each row asked move in L2: (m,). asked: phi (m, D)."""
+    per_norm = logit_sensitivity_per_norm(weights_move(strong_convexity), asked.shape[1])
+    norms: Floats = np.minimum(np.linalg.norm(asked, axis=1) * (1 + 2.0**-30), NORM_BOUND)
+    return per_norm * norms

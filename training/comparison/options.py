@@ -1,0 +1,156 @@
+"""The options of the comparison: each turns a case and a budget into accuracies by number of queries.
+
+Every one runs what an owner's command runs (the trainer, the mechanism, its noise from the same tables), with the
+public rules of `training.comparison.rules` and seeded randomness in place of the system's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from accounting.budgets import Budget
+from accounting.picorho import PICORHO_PER_RHO
+from mechanisms.gaussian import Gaussian
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.published import Published
+from training.comparison import rules
+from training.comparison.cases import Case, Floats
+from training.comparison.heads import Features, Heads, logits_move, weights_move
+from training.reproduction.seeded import SeededRandomness, derived_seed
+
+DELTA = 1e-5
+UNLIMITED = "unlimited"
+QUERIES = (10, 100, 1_000, 10_000)
+
+Pays = Literal["each answer", "once", "nothing"]
+Status = Literal["proven", "unproven", "not private"]
+Accuracies = dict[str, float | None]
+"""By number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses to."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One cell's question: a case, a budget in all, and numbers of queries."""
+
+    heads: Heads
+    epsilon: float
+    delta: float = DELTA
+    queries: Sequence[int] = QUERIES
+
+    @property
+    def case(self) -> Case:
+        """The records and the rows."""
+        return self.heads.case
+
+    @property
+    def whole(self) -> int:
+        """The budget in picorho, as an account that accepts Gaussian charges holds it."""
+        return Budget.from_epsilon_delta(self.epsilon, self.delta, "gaussian").picorho
+
+    def randomness(self, *purpose: str) -> SeededRandomness:
+        """Words for one purpose of this cell."""
+        return SeededRandomness(self.case.seed, (self.case.name, repr(self.epsilon), *purpose))
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to answer. title: for tables; pays: for what the budget pays."""
+
+    title: str
+    pays: Pays
+    status: Status
+    accuracies: Callable[[Asked], Accuracies]
+    version: int = 1
+    """Raised when what it measures changes, so that stored results of the older one are not used."""
+
+
+def _noise_on_answers(features: Features) -> Callable[[Asked], Accuracies]:
+    def accuracies(asked: Asked) -> Accuracies:
+        return {str(count): _answered(asked, features, count) for count in asked.queries}
+
+    return accuracies
+
+
+def _answered(asked: Asked, features: Features, count: int) -> float | None:
+    """The accuracy where the budget pays for `count` answers, by noise of its own on each row asked."""
+    try:
+        mechanism = Gaussian(1 / mu_for(asked.whole // count) * (1 + 2.0**-50))
+        mechanism.prepare(asked.case.classes)
+    except ValueError:
+        return None
+    lam = rules.strong_convexity(mechanism.mu)
+    weights, phi = asked.heads.weights(features, lam), asked.heads.asked(features)
+    randomness = asked.randomness("per-query", features, str(count))
+    return asked.case.accuracy(mechanism.release(phi @ weights.T, logits_move(lam, phi), randomness))
+
+
+def _released_weights(features: Features) -> Callable[[Asked], Accuracies]:
+    def accuracies(asked: Asked) -> Accuracies:
+        mu = mu_for(asked.whole)
+        lam = rules.strong_convexity(mu)
+        weights = asked.heads.weights(features, lam)
+        law = GaussianVector(mu, weights.size, weights_move(lam))
+        noisy = law.release(weights, asked.randomness("weights", features))
+        return {UNLIMITED: asked.case.accuracy(asked.heads.asked(features) @ noisy.T)}
+
+    return accuracies
+
+
+def _without_privacy(asked: Asked) -> Accuracies:
+    weights = asked.heads.weights("identity", 1.0)
+    return {UNLIMITED: asked.case.accuracy(asked.heads.asked("identity") @ weights.T)}
+
+
+def _algorithm_1(asked: Asked) -> Accuracies:
+    """Algorithm 1 with Gaussian noise, its claim composed as mu-GDP composes: mu / sqrt(Q) for each of Q answers."""
+    logits, sensitivity = _published_logits(asked.case)
+    mu = float(np.sqrt(2 * asked.whole / PICORHO_PER_RHO))
+    found: Accuracies = {}
+    for count in asked.queries:
+        mechanism = Published(asked.case.classes, mu / np.sqrt(count), "gaussian")
+        answers = mechanism.release(
+            logits, np.full(len(logits), sensitivity), asked.randomness("published", str(count))
+        )
+        found[str(count)] = asked.case.accuracy(answers)
+    return found
+
+
+_PUBLISHED: dict[tuple[str, int], tuple[Floats, float]] = {}
+
+
+def _published_logits(case: Case) -> tuple[Floats, float]:
+    """The logits of the network of Table IV, trained on the case, and the claimed Delta z. The last case is kept."""
+    key = (case.split, case.seed)
+    if key not in _PUBLISHED:
+        import torch
+
+        from training.published import bounds
+        from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+        from training.reproduction import printed
+
+        topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)
+        recipe = Recipe(topology, "per-record-and-class")
+        X = torch.from_numpy(np.vstack([case.X, case.asked]).astype(np.float32))
+        y = torch.from_numpy(np.concatenate([case.y, case.answers]))
+        n = len(case.y)
+        seed = derived_seed(case.seed, "published", case.name)
+        parameters = train_stack(X, y, Assignment(torch.arange(n)[None], (seed,), (1.0,)), recipe)
+        z = stacked_logits(parameters, X, torch.arange(n, len(X))[None])[0]
+        claimed = bounds.claimed_sensitivities(topology, n, l2_regulariser=printed.L2_REGULARISER)
+        _PUBLISHED.clear()
+        _PUBLISHED[key] = (z.double().numpy(), claimed.neuron)
+    return _PUBLISHED[key]
+
+
+OPTIONS: dict[str, Option] = {
+    "non-private": Option("no privacy (linear head)", "nothing", "not private", _without_privacy),
+    "per-query": Option("noise on each answer", "each answer", "proven", _noise_on_answers("identity")),
+    "weights": Option("released weights", "once", "proven", _released_weights("identity")),
+    "per-query-fourier": Option(
+        "noise on each answer, Fourier features", "each answer", "proven", _noise_on_answers("fourier")
+    ),
+    "weights-fourier": Option("released weights, Fourier features", "once", "proven", _released_weights("fourier")),
+    "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
+}
