@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
+from training.comparison.command import mechanisms
 from training.reproduction.command import lu2022, papers
 from training.reproduction.measures import AttackTraining, KnownAnswers, MembershipAttack
 
@@ -18,11 +19,10 @@ def _train(
 
 app = typer.Typer(
     name="reproduce",
-    help="Rerun a published paper: its figures beside ours.",
+    help="Measure again: a published paper, or our own tables.",
     no_args_is_help=True,
     context_settings={"obj": AttackTraining("one network that sees answers alone", _train)},
 )
 app.callback()(papers)
 app.command("lu2022")(lu2022)
-
-__all__ = ["app"]
+app.command("mechanisms")(mechanisms)

@@ -93,8 +93,8 @@ def _pieces(
             for option, epsilon in product(comparison.options, comparison.epsilons):
                 progress(f"{name}, seed {seed}: {option} at epsilon {epsilon:g}", done / total)
                 done += 1
-                asked = Asked(heads, epsilon)
-                piece = _piece(asked, option)
+                asked = Asked.at_epsilon(heads, epsilon)
+                piece = _piece(asked, option, epsilon)
                 result = (
                     store.result(piece, lambda asked=asked, option=option: _measured(asked, option))  # type: ignore[misc]
                     if measure
@@ -104,14 +104,14 @@ def _pieces(
                     yield name, option, epsilon, result["accuracies"]
 
 
-def _piece(asked: Asked, option: str) -> dict[str, Any]:
+def _piece(asked: Asked, option: str, epsilon: float) -> dict[str, Any]:
     return {
-        "name": f"{asked.case.name}-{option}-{asked.epsilon:g}-{asked.case.seed}",
+        "name": f"{asked.case.name}-{option}-{epsilon:g}-{asked.case.seed}",
         "split": asked.case.split,
         "seed": asked.case.seed,
         "option": option,
         "version": OPTIONS[option].version,
-        "epsilon": asked.epsilon,
+        "epsilon": epsilon,
         "delta": DELTA,
         "queries": list(QUERIES),
         "tolerance": TOLERANCE,

@@ -32,26 +32,26 @@ Accuracies = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Asked:
-    """One cell's question: a case, a budget in all, and numbers of queries."""
+    """One cell's question: a case, a budget in all, in picorho, and numbers of queries. label: what noise follows."""
 
     heads: Heads
-    epsilon: float
-    delta: float = DELTA
+    whole: int
+    label: str
     queries: Sequence[int] = QUERIES
+
+    @classmethod
+    def at_epsilon(cls, heads: Heads, epsilon: float) -> "Asked":
+        """The budget of (epsilon, DELTA), as an account that accepts Gaussian charges holds it."""
+        return cls(heads, Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").picorho, repr(epsilon))
 
     @property
     def case(self) -> Case:
         """The records and the rows."""
         return self.heads.case
 
-    @property
-    def whole(self) -> int:
-        """The budget in picorho, as an account that accepts Gaussian charges holds it."""
-        return Budget.from_epsilon_delta(self.epsilon, self.delta, "gaussian").picorho
-
     def randomness(self, *purpose: str) -> SeededRandomness:
         """Words for one purpose of this cell."""
-        return SeededRandomness(self.case.seed, (self.case.name, repr(self.epsilon), *purpose))
+        return SeededRandomness(self.case.seed, (self.case.name, self.label, *purpose))
 
 
 @dataclass(frozen=True)

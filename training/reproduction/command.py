@@ -1,26 +1,25 @@
 """`reproduce`: rerun a published paper. Registered by the command line; it holds no logic of its own."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from training.extras import extra
 from training.reproduction import printed
 from training.reproduction.measures import AttackTraining
+from training.reproduction.progress import progress_bar
 
 if TYPE_CHECKING:
     from training.reproduction.presentation import Comparison
     from training.reproduction.results import Accuracies, Plan
 
-app = typer.Typer(name="reproduce", help="Rerun a published paper: its figures beside ours.", no_args_is_help=True)
+app = typer.Typer(name="reproduce", help="Measure again: a published paper, or our own tables.", no_args_is_help=True)
 
 _UNPROVEN = (
     "Algorithm 1 is unproven: with three or more classes no finite epsilon holds for it, and its sensitivities are no "
@@ -30,7 +29,7 @@ _UNPROVEN = (
 
 @app.callback()
 def papers() -> None:
-    """Rerun a published paper: its figures beside ours."""
+    """Measure again: a published paper, or our own tables."""
 
 
 @app.command("lu2022")
@@ -101,7 +100,7 @@ def _rerun(
     from training.reproduction.store import ResultStore
 
     store = ResultStore(out / "pieces")
-    with _progress() as progress:
+    with progress_bar() as progress:
         progress(f"reading {plan.dataset}", 0.0)
         samples = draw_samples(plan, data_dir)
         attacks = None if training is None else Attacks(plan, samples, training, progress)
@@ -195,12 +194,3 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"numbers separated by commas are expected, not {text!r}") from None
-
-
-@contextmanager
-def _progress() -> "Iterator[Callable[[str, float], None]]":
-    """A bar on stderr, which leaves stdout to the results."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)

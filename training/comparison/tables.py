@@ -1,0 +1,115 @@
+"""The comparison as CSV and as tables in Markdown. Tables are made from the CSV's cells and from nothing else."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from training.comparison.cases import BENCHMARKS
+from training.comparison.experiment import EPSILONS, Cell, at
+from training.comparison.options import DELTA, OPTIONS, QUERIES, UNLIMITED
+
+COLUMNS = (*map(str, QUERIES), UNLIMITED)
+_HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", "mean", "spread", "seeds", "figures")
+_REFUSED = "refused"
+NOT_MEASURED = "not measured"
+
+
+def write_csv(cells: Iterable[Cell], path: Path) -> None:
+    """Write one line for each cell, with the figure of every seed."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_HEADER)
+        for cell in sorted(cells, key=_order):
+            figures = " ".join(_REFUSED if figure is None else f"{figure:.4f}" for figure in cell.figures)
+            writer.writerow(
+                (
+                    cell.dataset,
+                    cell.option,
+                    OPTIONS[cell.option].status,
+                    f"{cell.epsilon:g}",
+                    f"{DELTA:g}",
+                    cell.queries,
+                    _number(cell.mean),
+                    _number(cell.spread),
+                    len(cell.figures),
+                    figures,
+                )
+            )
+
+
+def read_csv(path: Path) -> tuple[Cell, ...]:
+    """Read what `write_csv` wrote."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(
+            Cell(
+                row["dataset"],
+                row["option"],
+                float(row["epsilon"]),
+                row["queries"],
+                tuple(None if word == _REFUSED else float(word) for word in row["figures"].split()),
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+def page(cells: Sequence[Cell]) -> str:
+    """Every table, by data set and epsilon, as a page of Markdown."""
+    parts = [
+        "# Accuracy by mechanism, budget and number of queries",
+        f"Test accuracy, mean ± standard deviation over the seeds, at (epsilon, {DELTA:g}) for all answers together; "
+        "made by `dpserve reproduce mechanisms`, with the figures of every seed in [mechanisms.csv](mechanisms.csv). "
+        "What the options are, how they were set, and which one to take: [mechanisms.md](mechanisms.md). In bold: the "
+        'best proven option of a column. "-": the budget ends before. "refused": so little budget is left for an '
+        'answer that the mechanism will not draw so much noise. "not measured" means that. Algorithm 1 stands at the '
+        "cost that its source claims, which is unproven: its column is for scale, and no bound.",
+    ]
+    for dataset in dict.fromkeys(cell.dataset for cell in sorted(cells, key=_order)):
+        parts.append(f"## {BENCHMARKS[dataset].title}")
+        for epsilon in EPSILONS:
+            parts += [f"### {dataset}, epsilon = {epsilon:g}", table(cells, dataset, epsilon)]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(cells: Sequence[Cell], dataset: str, epsilon: float) -> str:
+    """One data set at one epsilon: a line for each option, a column for each number of queries."""
+    shown = {(name, queries): at(cells, dataset, name, epsilon, queries) for name in OPTIONS for queries in COLUMNS}
+    best = {
+        queries: max(
+            (
+                cell.mean
+                for name, option in OPTIONS.items()
+                if option.status == "proven" and (cell := shown[name, queries]) is not None and cell.mean is not None
+            ),
+            default=None,
+        )
+        for queries in COLUMNS
+    }
+    lines = ["| option | status | " + " | ".join(COLUMNS) + " |", "|---" * (2 + len(COLUMNS)) + "|"]
+    for name, option in OPTIONS.items():
+        words = []
+        for queries in COLUMNS:
+            cell = shown[name, queries]
+            word = _cell(cell, option.pays == "each answer" and queries == UNLIMITED)
+            bold = cell is not None and option.status == "proven" and cell.mean is not None
+            words.append(f"**{word}**" if bold and cell is not None and cell.mean == best[queries] else word)
+        lines.append(f"| {option.title} | {option.status} | " + " | ".join(words) + " |")
+    return "\n".join(lines)
+
+
+def _cell(cell: Cell | None, ends: bool) -> str:
+    if ends:
+        return "-"
+    if cell is None:
+        return NOT_MEASURED
+    if cell.mean is None:
+        return _REFUSED
+    return f"{cell.mean:.3f}" + ("" if cell.spread is None else f" ± {cell.spread:.3f}")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _order(cell: Cell) -> tuple[int, int, float, int]:
+    queries = COLUMNS.index(cell.queries) if cell.queries in COLUMNS else len(COLUMNS)
+    return list(BENCHMARKS).index(cell.dataset), list(OPTIONS).index(cell.option), cell.epsilon, queries
