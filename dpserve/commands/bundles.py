@@ -97,7 +97,7 @@ def train(
         list[int] | None,
         typer.Option(
             min=0,
-            help="A hidden layer's width; repeatable; 0 for none, a linear head. [default: 128]",
+            help="A hidden layer's width; repeatable. [default: none, a linear head]",
             show_default=False,
             rich_help_panel=DPSGD,
         ),

@@ -116,6 +116,7 @@ def _train_weights(training: Training) -> ReleaseCertificate:
 def _train_dpsgd(training: Training) -> ReleaseCertificate:
     from training.releases.dpsgd.choices import by_rule
     from training.releases.dpsgd.model import save_dpsgd
+    from training.releases.dpsgd.network import Network
     from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
 
     price = training.needed("price", "what all answers together cost: rho:R, noise-multiplier:M or epsilon:E@DELTA")
@@ -123,13 +124,15 @@ def _train_dpsgd(training: Training) -> ReleaseCertificate:
         "records_declared",
         "about how many records there are, as a public number; counting them would say whether one is there",
     )
-    mu = mu_for(whole_picorho(price))
-    choices = by_rule(declared, mu, **_dpsgd_choices(training.options))
+    whole = whole_picorho(price)
+    made = _dpsgd_choices(training.options)
+    widths = (training.feature_map.dimension, *made.get("hidden", ()), len(training.records.declaration.classes))
+    choices = by_rule(declared, mu_for(whole), Network(widths).size, **made)
     recipe = DpSgdRecipe(
         training.name,
         training.feature_map,
         choices,
-        mu,
+        whole,
         noise_multiplier=training.options.get("step_noise"),
         sampling=training.options.get("sampling", "poisson"),
     )

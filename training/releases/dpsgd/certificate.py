@@ -7,7 +7,9 @@ from pydantic import Field
 from accounting import gaussian_envelope
 from accounting.losses import ApproximateGaussianLoss, Cost
 from mechanisms import wide_gaussian
+from mechanisms.gaussian_vector import GaussianVector
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+from training.releases.dpsgd.centre import centre_release
 from training.releases.dpsgd.descent import Descent, Optimiser
 from training.releases.dpsgd.network import Activation, Network
 from training.releases.dpsgd.step import StepRelease, grid_step
@@ -40,7 +42,7 @@ class DpSgdCertificate(ReleaseCertificate):
     """The widths of the hidden layers; none for a linear head."""
     activation: Activation
     input_norm: float = Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False)
-    """Every row's features are scaled to this length before the first layer."""
+    """Every row's features are scaled to this length, around the centre, before the first layer."""
     first_weights_seed: int = Field(ge=0, lt=2**32)
     """Public: the weights that training starts from hold nothing of the records."""
     sampling: Sampling = "poisson"
@@ -58,8 +60,10 @@ class DpSgdCertificate(ReleaseCertificate):
     momentum: float
     averaged: float
     """The share of the last steps whose weights are averaged."""
-    mu: float
-    """The run is covered by mu-GDP but for a delta of 2^-40, at every epsilon."""
+    centre_mu: float = Field(ge=0)
+    """What the noisy mean costs that inputs are taken around: mu-GDP; 0 where they are not."""
+    steps_mu: float
+    """All steps together are covered by mu-GDP but for a delta of 2^-40, at every epsilon."""
 
     @property
     def network(self) -> Network:
@@ -83,20 +87,33 @@ class DpSgdCertificate(ReleaseCertificate):
             averaged=self.averaged,
         )
 
-    def derived_cost(self) -> Cost:
-        """Return the cost of the run: `ApproximateGaussianLoss(mu, 2^-40)`, if that covers it.
+    @property
+    def centre_release(self) -> GaussianVector | None:
+        """How the centre is released, if it is. Raises ValueError where it cannot be."""
+        return centre_release(self.centre_mu, self.feature_map.dimension) if self.centre_mu else None
 
-        A step is a sampled Gaussian (`step.private_step`), steps are chosen adaptively, and
-        `accounting.gaussian_envelope.least_mu` says what covering means, why the noise sampler's error is within the
-        delta, and how it is checked. Everything after the steps is post-processing. Raises ValueError where
-        mu does not cover it.
+    def derived_cost(self) -> Cost:
+        """Return the costs of the centre, mu-GDP, and of the steps, `ApproximateGaussianLoss(mu, 2^-40)`, composed.
+
+        The centre is the Gaussian mechanism (`centre.centre_release`). Given it, a record's input depends on the record
+        alone. A step is a sampled Gaussian (`step.private_step`), steps are chosen adaptively, and
+        `accounting.gaussian_envelope.least_mu` says what covering them means, why the noise sampler's error is within
+        the delta, and how it is checked. Everything after the steps is post-processing. Raises ValueError where
+        steps_mu does not cover them.
         """
         network, release, steps = self.network, self.step_release, self.descent.steps
+        centre = self.centre_release
         grid_step(release, network.size)
         gaussian_envelope.check_sampler(self.noise_multiplier, steps, network.size, wide_gaussian.DISTANCE)
-        if not gaussian_envelope.covers(self.mu, self.noise_multiplier, self.sampling_rate, steps):
+        if not gaussian_envelope.covers(self.steps_mu, self.noise_multiplier, self.sampling_rate, steps):
             raise ValueError(
-                f"mu = {self.mu:.6g} does not cover {steps} steps at sampling rate {self.sampling_rate:.6g} with noise "
-                f"multiplier {self.noise_multiplier:.6g}"
+                f"mu = {self.steps_mu:.6g} does not cover {steps} steps at sampling rate {self.sampling_rate:.6g} with "
+                f"noise multiplier {self.noise_multiplier:.6g}"
             )
-        return Cost((ApproximateGaussianLoss(self.mu, gaussian_envelope.DELTA),))
+        return cost_of(centre, self.steps_mu)
+
+
+def cost_of(centre: GaussianVector | None, steps_mu: float) -> Cost:
+    """Return the composition of both: what `DpSgdCertificate.derived_cost` proves."""
+    of_steps = Cost((ApproximateGaussianLoss(steps_mu, gaussian_envelope.DELTA),))
+    return Cost(centre.cost.losses + of_steps.losses) if centre else of_steps

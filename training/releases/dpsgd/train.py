@@ -1,5 +1,6 @@
 """From private records to a model trained by DP-SGD."""
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,17 +9,18 @@ from typing import get_args
 import numpy as np
 from pydantic import ValidationError
 
-from accounting import gaussian_envelope
-from accounting.losses import ApproximateGaussianLoss, Cost
+from accounting import gaussian_envelope, picorho, sampling_error
+from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import Randomness
 from training.certificate import NAME, now
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
-from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling
+from training.releases.dpsgd.centre import centre_release, inputs_around, mean_of, sum_of_rows, unit
+from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
 from training.releases.dpsgd.choices import Choices
 from training.releases.dpsgd.descent import descend
-from training.releases.dpsgd.model import DpSgdModel, network_inputs
+from training.releases.dpsgd.model import DpSgdModel
 from training.releases.dpsgd.step import private_step
 
 Progress = Callable[[int], None]
@@ -29,14 +31,14 @@ Progress = Callable[[int], None]
 class DpSgdRecipe:
     """The public choices of a training run: the model's name, its feature map, how it is trained, and what it may cost.
 
-    mu: of the whole run. noise_multiplier: of a step; None for the least that costs at most mu.
+    price: what all of it may cost, in picorho. noise_multiplier: of a step; None for the least that the price allows.
     sampling: how records join a step; only Poisson sampling is covered.
     """
 
     name: str
     feature_map: FeatureMap
     choices: Choices
-    mu: float
+    price: int
     noise_multiplier: float | None = None
     sampling: str = "poisson"
 
@@ -59,19 +61,14 @@ def certify(
 ) -> DpSgdCertificate:
     """Return the certificate of a run before it is made: from public choices alone.
 
-    Raises TrainingError where there is none: for choices out of range, and for noise that costs more than mu.
+    Raises TrainingError where there is none: for choices out of range, and for noise that costs more than the price.
     """
     choices = recipe.choices
     try:
-        noise = recipe.noise_multiplier
-        if noise is None:
-            noise = gaussian_envelope.least_noise(recipe.mu, choices.sampling_rate, choices.steps)
-        elif not gaussian_envelope.covers(recipe.mu, noise, choices.sampling_rate, choices.steps):
-            least = gaussian_envelope.least_noise(recipe.mu, choices.sampling_rate, choices.steps)
-            raise TrainingError(
-                f"{choices.steps} steps at sampling rate {choices.sampling_rate:g} with noise multiplier {noise:g} "
-                f"cost more than the budget of mu = {recipe.mu:.4g}: it needs a noise multiplier of {least:.4g}"
-            )
+        centre_mu, steps_mu = shares(recipe.price, choices.centre_share)
+        noise = _noise(recipe, steps_mu)
+        dimension = recipe.feature_map.dimension
+        cost = cost_of(centre_release(centre_mu, dimension) if centre_mu else None, steps_mu)
         certificate = DpSgdCertificate(
             name=recipe.name,
             model_id=secrets.token_hex(16),
@@ -79,10 +76,11 @@ def certify(
             classes=classes,
             feature_names=feature_names,
             feature_map=recipe.feature_map,
-            cost=str(Cost((ApproximateGaussianLoss(recipe.mu, gaussian_envelope.DELTA),))),
+            cost=str(cost),
             lineage=lineage,
             noise_multiplier=noise,
-            mu=recipe.mu,
+            centre_mu=centre_mu,
+            steps_mu=steps_mu,
             **choices.as_fields(),
         )
         certificate.derived_cost()
@@ -95,6 +93,32 @@ def certify(
     return certificate
 
 
+def shares(price: int, centre_share: float) -> tuple[float, float]:
+    """Return the mus of the centre and of all steps, which together cost at most `price` picorho.
+
+    The centre gets its share, or the least that a release may cost; nothing where that is more than a fifth.
+    """
+    least = math.ceil(sampling_error.LEAST_RELEASE_RHO * picorho.PICORHO_PER_RHO * (1 + 1e-6))
+    centre = max(math.floor(price * centre_share), least)
+    if not centre_share or 5 * centre > price:
+        return 0.0, mu_for(price)
+    return mu_for(centre), mu_for(price - centre)
+
+
+def _noise(recipe: DpSgdRecipe, mu: float) -> float:
+    """Return the noise multiplier, the owner's or the least. Raises TrainingError where the owner's is too little."""
+    rate, steps, noise = recipe.choices.sampling_rate, recipe.choices.steps, recipe.noise_multiplier
+    if noise is not None and gaussian_envelope.covers(mu, noise, rate, steps):
+        return noise
+    least = gaussian_envelope.least_noise(mu, rate, steps)
+    if noise is not None:
+        raise TrainingError(
+            f"{steps} steps at sampling rate {rate:g} with noise multiplier {noise:g} cost more than the budget of "
+            f"mu = {mu:.4g}: it needs a noise multiplier of {least:.4g}"
+        )
+    return least
+
+
 def train_dpsgd(
     records: Records, recipe: DpSgdRecipe, lineage: str, randomness: Randomness, progress: Progress = lambda _: None
 ) -> DpSgdModel:
@@ -105,15 +129,20 @@ def train_dpsgd(
     declaration = records.declaration
     certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage)
     tensors = recipe.feature_map.public_tensors()
+    phi = recipe.feature_map(records.X, tensors)
+    centre = np.zeros(phi.shape[1])
+    if (release := certificate.centre_release) is not None:
+        noisy_sum = release.release(sum_of_rows(unit(phi)), randomness)
+        centre = mean_of(noisy_sum, certificate.records_declared)
     network = certificate.network
     parameters = descend(
         private_step(network, certificate.step_release, randomness),
         network.initial(certificate.first_weights_seed),
-        network_inputs(certificate, records.X, tensors),
+        inputs_around(centre, phi, certificate.input_norm),
         records.y,
         certificate.descent,
         lambda done, _, __: progress(done),
     )
     if not np.isfinite(parameters).all():
         raise TrainingError("the weights grew without bound: take a smaller --learning-rate")
-    return DpSgdModel(certificate, parameters, tensors)
+    return DpSgdModel(certificate, parameters, centre, tensors)

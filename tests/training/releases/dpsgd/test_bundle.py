@@ -9,19 +9,24 @@ import pytest
 
 from accounting import gaussian_envelope
 from accounting.conversions import gaussian_mu
-from accounting.losses import ApproximateGaussianLoss, Cost
+from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
 from training.data.records import Declaration, Records
 from training.errors import BundleError, TrainingError
 from training.feature_maps import Fourier, Identity
+from training.releases.dpsgd.centre import inputs_around, mean_of, sum_of_rows, unit
 from training.releases.dpsgd.choices import Choices, by_rule
 from training.releases.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
-from training.releases.dpsgd.train import DpSgdRecipe, certify, train_dpsgd
+from training.releases.dpsgd.train import DpSgdRecipe, certify, shares, train_dpsgd
 from training.releases.loading import load_release
 from training.releases.model import ReleasedModel
 
+SHOWN = (("no", "yes"), ("a", "b", "c"), "l")
 DECLARATION = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
 IDENTITY = Identity(lower=(0.0,) * 3, upper=(1.0,) * 3, clip_norm=1.0, bias=0.0)
+PRICE = 500_000_000_000
+"""rho = 0.5, so that mu = 1."""
 CHOICES = Choices(records_declared=1000, sampling_rate=0.2, steps=20, learning_rate=0.5, hidden=(6,))
 
 
@@ -43,7 +48,7 @@ def some_records(n: int = 1000, seed: int = 0) -> Records:
 
 
 def recipe(**changes) -> DpSgdRecipe:
-    return replace(DpSgdRecipe("small", IDENTITY, CHOICES, mu=1.0), **changes)
+    return replace(DpSgdRecipe("small", IDENTITY, CHOICES, PRICE), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +56,30 @@ def model() -> DpSgdModel:
     return train_dpsgd(some_records(), recipe(), "lineage-of-tests", Seeded(0))
 
 
-def test_the_cost_is_the_run_s_and_is_derived_from_its_public_numbers(model):
+def test_the_cost_is_that_of_the_centre_and_the_steps_and_is_derived_again(model):
     certificate = model.certificate
-    assert certificate.cost == str(Cost((ApproximateGaussianLoss(1.0, 2.0**-40),)))
-    assert certificate.derived_cost() == Cost.parse(certificate.cost)
-    assert gaussian_envelope.covers(1.0, certificate.noise_multiplier, 0.2, 20)
-    assert not gaussian_envelope.covers(1.0, certificate.noise_multiplier * 0.999, 0.2, 20)
+    cost = Cost.parse(certificate.cost)
+    assert certificate.derived_cost() == cost
+    assert cost.losses == (GaussianLoss(certificate.centre_mu), ApproximateGaussianLoss(certificate.steps_mu, 2.0**-40))
+    assert PRICE - 2 <= cost.picorho <= PRICE
+    assert cost.standing == "gaussian"
+    assert gaussian_envelope.covers(certificate.steps_mu, certificate.noise_multiplier, 0.2, 20)
+    assert not gaussian_envelope.covers(certificate.steps_mu, certificate.noise_multiplier * 0.999, 0.2, 20)
     certificate.verify()
     assert not {"weights_sha256", "lineage", "created"} & set(certificate.public())
+
+
+def test_without_a_centre_the_steps_get_everything():
+    certificate = certify(recipe(choices=replace(CHOICES, centre_share=0.0)), *SHOWN)
+    assert certificate.centre_mu == 0
+    assert certificate.steps_mu == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("price", [10**9, 3 * 10**9, 10**10, 10**12])
+def test_shares_stay_within_the_price(price):
+    centre, steps = shares(price, 0.05)
+    assert (centre == 0) == (price < 2_000_002_000)
+    assert centre**2 / 2 + steps**2 / 2 <= price * 1e-12
 
 
 def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
@@ -90,12 +111,14 @@ def test_every_map_and_depth_makes_a_bundle(feature_map, hidden, tmp_path: Path)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("mu", 0.9),
+        ("steps_mu", 0.9),
+        ("centre_mu", 0.1),
+        ("centre_mu", 0.0),
         ("noise_multiplier", 0.9),
         ("steps", 21),
         ("sampling_rate", 0.21),
         ("sampling_rate", 1.5),
-        ("cost", "approximate-gaussian:0.5:9.094947017729282e-13"),
+        ("cost", "approximate-gaussian:0.5:9e-13"),
         ("assumptions", []),
         ("hidden", [7]),
         ("clip_norm", 0.0),
@@ -112,7 +135,7 @@ def test_a_certificate_that_does_not_hold_is_refused(model, tmp_path: Path, fiel
 
 def test_weights_that_were_changed_are_refused(model, tmp_path: Path):
     folder = tmp_path / "bundle"
-    other = DpSgdModel(model.certificate, model.parameters + 1, model.tensors)
+    other = replace(model, parameters=model.parameters + 1)
     save_dpsgd(folder, model)
     save_dpsgd(tmp_path / "other", other)
     (folder / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
@@ -128,13 +151,13 @@ def test_weights_that_were_changed_are_refused(model, tmp_path: Path):
         ({"choices": replace(CHOICES, steps=0)}, "number of steps"),
         ({"choices": replace(CHOICES, learning_rate=-1.0)}, "learning rate"),
         ({"choices": replace(CHOICES, activation="sine")}, "activation"),
-        ({"noise_multiplier": 0.7}, "cost more than the budget of mu = 1: it needs a noise multiplier of 1"),
-        ({"mu": 5.0}, "mu must lie"),
+        ({"noise_multiplier": 0.7}, "cost more than the budget of mu = 0.9747: it needs a noise multiplier of 1.4"),
+        ({"price": 10 * 10**12}, "mu must lie"),
     ],
 )
 def test_what_has_no_certificate_is_refused_before_a_record_is_touched(changes, message):
     with pytest.raises(TrainingError, match=message):
-        certify(recipe(**changes), ("no", "yes"), ("a", "b", "c"), "l")
+        certify(recipe(**changes), *SHOWN)
 
 
 def test_a_name_that_is_none_is_refused():
@@ -143,9 +166,9 @@ def test_a_name_that_is_none_is_refused():
 
 
 def test_more_noise_than_needed_is_kept_and_charged_as_budgeted():
-    certificate = certify(recipe(noise_multiplier=9.0), ("no", "yes"), ("a", "b", "c"), "l")
+    certificate = certify(recipe(noise_multiplier=9.0), *SHOWN)
     assert certificate.noise_multiplier == 9.0
-    assert certificate.mu == 1.0
+    assert certificate.cost == certify(recipe(), *SHOWN).cost
 
 
 def test_nothing_public_depends_on_how_many_records_there_are():
@@ -158,14 +181,14 @@ def test_nothing_public_depends_on_how_many_records_there_are():
 def test_it_learns_with_little_noise_and_not_with_much():
     test = some_records(1000, seed=9)
 
-    def accuracy(mu: float, seed: int) -> float:
-        choices = by_rule(1000, mu, hidden=(8,))
-        trained = train_dpsgd(some_records(), recipe(choices=choices, mu=mu), "l", Seeded(seed))
+    def accuracy(price: int, seed: int) -> float:
+        choices = by_rule(1000, mu_for(price), 8)
+        trained = train_dpsgd(some_records(), recipe(choices=choices, price=price), "l", Seeded(seed))
         return float((trained.probabilities(test.X).argmax(axis=1) == test.y).mean())
 
-    quiet = accuracy(2.0, 3)
+    quiet = accuracy(10**12, 3)
     assert quiet > 0.9
-    assert accuracy(0.03, 4) < quiet - 0.1
+    assert accuracy(10**9, 4) < quiet - 0.03
 
 
 def test_a_service_s_randomness_trains_differently_every_time():
@@ -181,7 +204,21 @@ def test_progress_counts_the_steps():
 
 def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
     mu = gaussian_mu(1.0, 1e-5)
-    choices = by_rule(10_000, mu)
-    assert by_rule(20_000, mu).learning_rate > choices.learning_rate
-    assert by_rule(10_000, mu, steps=2 * choices.steps).learning_rate == pytest.approx(choices.learning_rate / 2)
-    assert by_rule(10_000, mu, hidden=(), learning_rate=3.0).learning_rate == 3.0
+    choices = by_rule(10_000, mu, 500)
+    assert by_rule(20_000, mu, 500).learning_rate > choices.learning_rate
+    assert by_rule(10_000, mu, 5000).learning_rate < choices.learning_rate
+    assert by_rule(10_000, mu, 500, steps=2 * choices.steps).learning_rate == pytest.approx(choices.learning_rate / 2)
+    assert by_rule(10_000, mu, 500, learning_rate=3.0).learning_rate == 3.0
+    assert by_rule(10_000, mu, 500, hidden=(8,)).learning_rate == by_rule(10_000, mu, 900, hidden=(8,)).learning_rate
+    assert by_rule(100, mu, 500).sampling_rate == 1
+
+
+def test_the_centre_is_the_mean_and_moves_by_one_row():
+    rows = unit(np.random.default_rng(0).normal(size=(5000, 7)) + 1)
+    total = sum_of_rows(rows)
+    assert np.allclose(mean_of(total, 5000), rows.mean(axis=0), atol=1e-9)
+    assert np.linalg.norm(mean_of(total, 10)) <= 1 + 1e-12
+    assert np.linalg.norm(total - sum_of_rows(rows[1:])) <= 1
+    around = inputs_around(mean_of(total, 5000), rows * 3, 4.0)
+    assert np.allclose(np.linalg.norm(around, axis=1), 4)
+    assert not inputs_around(np.zeros(7), np.zeros((2, 7)), 4.0).any()
