@@ -4,6 +4,7 @@ A model's records and first weights follow from the seed and the model's number,
 that one machine would train, up to the rounding of sums.
 """
 
+import os
 from collections.abc import Callable
 from functools import reduce
 from operator import add
@@ -20,7 +21,8 @@ def train_on_ray(address: str) -> Callable[[Pool, ShadowRecipe, Draws, Callable[
     and ConnectionError where no cluster answers.
     """
     with extra("ray", "a Ray cluster"):
-        import ray  # type: ignore[import-not-found,unused-ignore]
+        import ray
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what is trained on whose data is nobody else's business
 
     def train(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: Callable[[float], None]) -> ShadowModels:
         if not ray.is_initialized():
