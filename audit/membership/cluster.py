@@ -29,7 +29,8 @@ def train_on_ray(address: str) -> Callable[[Pool, ShadowRecipe, Draws, Callable[
             ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
         shared = ray.put((pool.X, pool.y))
         remote = ray.remote(num_cpus=1)(_share)
-        parts = draws.shares(max(1, int(ray.cluster_resources().get("CPU", 1))))
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
+        parts = draws.shares(max(1, int(resources.get("CPU", 1))))
         waiting = [remote.remote(shared, recipe, part) for part in parts]
         place = {reference: index for index, reference in enumerate(waiting)}
         done: list[Any] = [None] * len(parts)
