@@ -60,10 +60,13 @@ class Gaussian:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
         rounded_gaussian(_calibration(self, classes)[0])
 
+    def steps(self, sensitivity: Floats, classes: int) -> Floats:
+        """Return the step of the grid on which rows of these sensitivities are answered, (n,). Public."""
+        return grid.steps_of(sensitivity, _calibration(self, classes)[1])
+
     def noise_scale(self, sensitivity: Floats, classes: int) -> Floats:
         """Return the standard deviation of the noise on each logit of rows of these sensitivities, (n,). Public."""
-        scale, per_sensitivity = _calibration(self, classes)
-        return scale * grid.steps_of(sensitivity, per_sensitivity)
+        return _calibration(self, classes)[0] * self.steps(sensitivity, classes)
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.

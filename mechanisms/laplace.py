@@ -51,9 +51,13 @@ class Laplace:
         _step_per_sensitivity(self.epsilon, classes)
         rounded_laplace(LAPLACE_SCALE)
 
+    def steps(self, sensitivity: Floats, classes: int) -> Floats:
+        """Return the step of the grid on which rows of these sensitivities are answered, (n,). Public."""
+        return grid.steps_of(sensitivity, _step_per_sensitivity(self.epsilon, classes))
+
     def noise_scale(self, sensitivity: Floats, classes: int) -> Floats:
         """Return the scale of the noise on each logit of rows of these sensitivities, (n,). Public."""
-        return LAPLACE_SCALE * grid.steps_of(sensitivity, _step_per_sensitivity(self.epsilon, classes))
+        return LAPLACE_SCALE * self.steps(sensitivity, classes)
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import uvicorn
+from fastapi import FastAPI
 
 from accounting.budgets import Budget, accepts_for
 from accounting.ledger import BudgetExhausted, Ledger, LineageAccount, UnknownLineage
@@ -116,11 +117,15 @@ async def serve(
     *,
     randomness: Randomness | None = None,
     on_ready: Callable[[str], None] = lambda _: None,
+    add_routes: Callable[[FastAPI], None] = lambda _: None,
 ) -> None:
-    """Answer requests until told to stop (SIGINT, SIGTERM). on_ready: told the address, once requests are answered."""
+    """Answer requests until told to stop (SIGINT, SIGTERM). on_ready: told the address, once requests are answered.
+
+    add_routes: adds public routes of the caller's.
+    """
     randomness = randomness or SystemRandomness()
     plane = DataPlane(head, mechanism, ledger, randomness, largest_batch=settings.largest_batch)
-    await _listen(plane, ledger, listening, settings, on_ready)
+    await _listen(plane, ledger, listening, settings, on_ready, add_routes)
 
 
 async def serve_release(
@@ -173,11 +178,18 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
 
 
 async def _listen(
-    plane: Plane, ledger: Ledger, listening: socket.socket, settings: ServiceSettings, on_ready: Callable[[str], None]
+    plane: Plane,
+    ledger: Ledger,
+    listening: socket.socket,
+    settings: ServiceSettings,
+    on_ready: Callable[[str], None],
+    add_routes: Callable[[FastAPI], None] = lambda _: None,
 ) -> None:
     certificate = plane.certificate
+    app = create_app(plane, ledger, largest_body=settings.largest_body(len(certificate.feature_names)))
+    add_routes(app)
     config = uvicorn.Config(
-        create_app(plane, ledger, largest_body=settings.largest_body(len(certificate.feature_names))),
+        app,
         http=impatient_protocol(settings.most_connections),
         log_config=None,
         access_log=False,

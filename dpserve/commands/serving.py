@@ -75,6 +75,17 @@ def serve(
             min=20_000, help="The most answered rows to keep for replays; the oldest are forgotten and cost again."
         ),
     ] = REMEMBERED_ROWS,
+    self_audit_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DPSERVE_SELF_AUDIT_KEY",
+            help="The API key of a client of yours: the service audits its own noise with it until its budget is "
+            "spent, and shows what it found at GET /audit.",
+            show_default=False,
+        ),
+    ] = None,
+    self_audit_seconds: Annotated[float, typer.Option(min=0.1, help="How long it waits between two looks.")] = 60.0,
+    self_audit_rows: Annotated[int, typer.Option(min=8, help="How many answers one look pays for.")] = 64,
     rehearsal: Annotated[
         bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
     ] = False,
@@ -87,9 +98,15 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     model = load_model(bundle)
     if isinstance(model, ReleasedModel):
+        if self_audit_key is not None:
+            raise CannotServe("a release that is paid for once has no noise left to audit: leave --self-audit-key out")
         served = _release(model, mechanism, price)
     else:
-        served = _head(model, mechanism or DEFAULT_MECHANISM, price or DEFAULT_PRICE, accept_unproven=accept_unproven)
+        mechanism, price = mechanism or DEFAULT_MECHANISM, price or DEFAULT_PRICE
+        watch = None
+        if self_audit_key is not None:
+            watch = _Watch(self_audit_key, self_audit_seconds, min(self_audit_rows, largest_batch))
+        served = _head(model, mechanism, price, watch, accept_unproven=accept_unproven)
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
@@ -129,7 +146,16 @@ class _Served:
     run: Run
 
 
-def _head(head: ServedModel, mechanism: str, price: str, *, accept_unproven: bool) -> _Served:
+@dataclass(frozen=True)
+class _Watch:
+    """How the service is to audit itself."""
+
+    key: str
+    seconds: float
+    rows: int
+
+
+def _head(head: ServedModel, mechanism: str, price: str, watch: _Watch | None, *, accept_unproven: bool) -> _Served:
     chosen = priced(mechanism, price, len(head.certificate.classes))
     if isinstance(head, PublishedNetwork):
         head.certificate.check_mechanism(chosen, accept_unproven=accept_unproven)
@@ -139,6 +165,12 @@ def _head(head: ServedModel, mechanism: str, price: str, *, accept_unproven: boo
             "three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a proven one"
         )
 
+    auditor = None
+    if watch is not None:
+        from dpserve.self_audit import SelfAudit
+
+        auditor = SelfAudit(head, chosen, watch.key, watch.seconds, watch.rows)
+
     async def run(
         ledger: Ledger,
         account: LineageAccount,
@@ -147,7 +179,17 @@ def _head(head: ServedModel, mechanism: str, price: str, *, accept_unproven: boo
         announce: Callable[[str], None],
     ) -> None:
         check_affordable(account, chosen)
-        await run_service(head, chosen, ledger, listening, settings, on_ready=announce)
+        if auditor is None:
+            await run_service(head, chosen, ledger, listening, settings, on_ready=announce)
+            return
+
+        def announce_and_watch(address: str) -> None:
+            announce(address)
+            auditor.start(address)
+
+        await run_service(
+            head, chosen, ledger, listening, settings, on_ready=announce_and_watch, add_routes=auditor.add_route
+        )
 
     return _Served(chosen.cost, run)
 

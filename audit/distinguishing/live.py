@@ -1,0 +1,157 @@
+"""The audit that a running service makes of itself, from answers that it charged like any others.
+
+There is one model, so there is one world. The other is made from it: for mechanisms that add their noise to logits,
+adding d to the noisy logits of an answer gives an answer of a model whose logits lie d further, and d is as long as the
+row's stated sensitivity allows. What is published is computed from answers alone, never from exact logits: where the
+logits lie is estimated from some of the answers. Publishing is thus post-processing of what was charged, and free.
+
+What it can convict: noise smaller than the price promises, for whatever reason (a wrong scale, a sensitivity that the
+service takes for smaller than its certificate says, a broken sampler), on the very path that clients use. What it
+cannot: a certificate whose sensitivity is wrong, a model trained on other records than said, noise that is right but
+given twice, or a ledger that does not charge. Those need two models (`audit.distinguishing.service`), or the ledger.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.distinguishing.claims import claim_of
+from audit.distinguishing.likelihood import scores
+from audit.distinguishing.worlds import Worlds, worst_case
+from audit.estimators import Errors, errors_at, tradeoff_of_errors
+from audit.estimators.error_rates import refutes
+from mechanisms.gaussian import Gaussian
+from mechanisms.laplace import Laplace
+from mechanisms.mechanism import Mechanism
+
+Floats = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+CONVICTION_CONFIDENCE = 1 - 1e-9
+_LEAST_LOGARITHM = -746.0
+_REFERENCE_SHARE = 0.25
+_FEWEST_ROWS = 8
+
+CONVICTS = "noise smaller than the price promises, on the path that clients use"
+CANNOT_CONVICT = (
+    "a wrong sensitivity in the certificate, wrong training, right noise given twice, or a ledger that does not charge"
+)
+
+
+@dataclass(eq=False)
+class LiveAudit:
+    """What was found so far. delta: where the published epsilon is stated; 0 for a pure one."""
+
+    mechanism: Gaussian | Laplace
+    classes: int
+    delta: float
+    looks: int = 0
+    errors: Errors | None = None
+    answers: int = 0
+    _latest: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Publish that nothing was seen yet."""
+        self._claim = claim_of(self.mechanism.cost, self.delta)
+        self._direction = worst_case(self.mechanism, self.classes)
+        self._latest = self._published(0.0, refuted=False)
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        """What is published: the newest lower bound beside the claim, and what the audit can find. For JSON."""
+        return dict(self._latest)
+
+    def look(self, answers: Floats, sensitivity: Floats, rng: np.random.Generator) -> dict[str, Any]:
+        """Add the answers to rows that lie close together and were never asked before; return `latest`.
+
+        answers: (n, C), n >= 8, none of them a replay. sensitivity: (n,), public, of each row. rng: says which answers
+        estimate the logits and which stand for which world.
+
+        Why the bound holds. Let d(x) be at most as long as the sensitivity, in whole steps of the grid: an answer
+        M(z(x)) whose noisy logits are moved by d is an answer M(z(x) + d(x)), and the pair has f for its trade-off. So
+        has the pair of mixtures over rows that are drawn alike for either world, under any score whose reference comes
+        from other answers; errors are counted at the threshold 0, fixed beforehand. Given the references, every look
+        has its own two error rates. Half of the answers of every look stand for either world, so that the means of
+        both rates over the looks have the same weights, and lie on or above f, which is convex. The count of errors is
+        a sum of independent trials of different probabilities, whose lower tail is within that of the binomial law of
+        their mean (Hoeffding 1956, for counts at least 1 below the mean, as all are that a limit of more than one half
+        fails for): Clopper and Pearson's limits hold for the mean. Look k may err with probability
+        (1 - confidence)/(k (k + 1)): all looks together with at most 1 - confidence, so that the newest bound may be
+        read at any time.
+        """
+        if len(answers) < _FEWEST_ROWS:
+            raise ValueError(f"a look needs at least {_FEWEST_ROWS} answers, not {len(answers)}")
+        with np.errstate(divide="ignore"):
+            noisy = np.maximum(np.log(answers), _LEAST_LOGARITHM)
+        noisy = noisy - noisy.mean(axis=1, keepdims=True)
+        order = rng.permutation(len(answers))
+        cut = max(2, round(_REFERENCE_SHARE * len(answers)))
+        reference = np.median(noisy[order[:cut]], axis=0)
+        half = (len(answers) - cut) // 2
+        tested = order[cut : cut + 2 * half]
+        inside = np.arange(2 * half) < half
+        steps = self.mechanism.steps(sensitivity[tested], self.classes)[:, None]
+        longest = (self._direction.logits_in - self._direction.logits_out) * sensitivity[tested, None]
+        shift = np.trunc(longest / steps) * steps
+        moved = noisy[tested] + np.where(inside[:, None], shift, 0.0)
+        base = np.broadcast_to(reference, shift.shape)
+        found = scores(
+            self.mechanism,
+            np.exp(moved - moved.max(axis=1, keepdims=True)),
+            Worlds(base + shift, base, sensitivity[tested]),
+        )
+        self.looks += 1
+        self.answers += len(answers)
+        self.errors = _added(self.errors, errors_at(found[inside], found[~inside], 0.0))
+        share = 1 / (self.looks * (self.looks + 1))
+        bound = tradeoff_of_errors(self.errors, 1 - (1 - CONFIDENCE) * share, self._claim.family)
+        refuted = bool(self._latest["refuted"]) or refutes(
+            self.errors,
+            1 - (1 - CONVICTION_CONFIDENCE) * share,
+            self._claim.family,
+            min(self._claim.parameter, self._claim.family.largest),
+        )
+        self._latest = self._published(bound, refuted=refuted)
+        return self.latest
+
+    def _published(self, bound: float, *, refuted: bool) -> dict[str, Any]:
+        claim = self._claim
+        return {
+            "mechanism": self.mechanism.name,
+            "claim": {
+                "losses": str(claim.cost),
+                claim.family.parameter: claim.parameter,
+                "epsilon_at_delta": claim.epsilon,
+                "delta": claim.delta,
+            },
+            "lower_bound": {claim.family.parameter: bound},
+            "confidence": CONFIDENCE,
+            "refuted": refuted,
+            "answers": self.answers,
+            "looks": self.looks,
+            "convicts": CONVICTS,
+            "cannot_convict": CANNOT_CONVICT,
+        }
+
+
+def _added(before: Errors | None, now: Errors) -> Errors:
+    if before is None:
+        return now
+    return Errors(
+        before.false_positives + now.false_positives,
+        before.negatives + now.negatives,
+        before.false_negatives + now.false_negatives,
+        before.positives + now.positives,
+    )
+
+
+def auditable(mechanism: Mechanism) -> Gaussian | Laplace:
+    """Return the mechanism, or raise ValueError for one that does not add its noise to logits."""
+    if isinstance(mechanism, Gaussian | Laplace):
+        return mechanism
+    raise ValueError(
+        "a service can audit itself where it adds noise to logits, as gaussian and laplace do; "
+        f"{mechanism.name!r} needs two services: dpserve audit service"
+    )
