@@ -10,6 +10,10 @@ import signal
 VARIABLE = "DPSERVE_FAULT_POINT"
 
 POINTS = ("authenticated", "validated", "charged", "released", "settled", "answered")
+"""Those that every request for rows passes."""
+
+HELD = "held"
+"""Passed when a service has charged its lineage for a model that is paid for once, before it listens."""
 
 _name, _, _passing = os.environ.get(VARIABLE, "").partition(":")
 _left = int(_passing or 1)

@@ -21,6 +21,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness, SystemRandomness
 from service.data_plane import DataPlane, ServedModel
 from service.errors import CannotServe
+from service.fault_points import HELD, pass_point
 from service.http.app import create_app
 from service.http.impatience import impatient_protocol
 from service.plane import Plane
@@ -144,6 +145,7 @@ async def serve_release(
     plane = ReleasePlane(model, ledger, largest_batch=settings.largest_batch)
     await check_release(ledger, model.certificate)
     charged = await plane.hold_for_owner()
+    pass_point(HELD)
     if charged:
         logging.getLogger("dpserve").info("the lineage was charged rho = %g for this release", to_rho(charged))
     await _listen(plane, ledger, listening, settings, on_ready)

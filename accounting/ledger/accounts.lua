@@ -48,7 +48,18 @@ local function add_client(keys, args)
   return {'added'}
 end
 
--- KEYS  and an account, its tally.  ARGV  limit, accepts, delta, the client or nothing for the lineage
+-- Tells whether an account paid for a loss with a coin, for which its delta must provide.
+local function has_coins(tally)
+  for _, cost in ipairs(redis.call('HKEYS', tally)) do
+    if string.find(cost, 'approximate-', 1, true) then
+      return true
+    end
+  end
+  return false
+end
+
+-- KEYS  and an account, its tally.  ARGV  limit, accepts, delta, the client or nothing for the lineage,
+--       1 if these provide for coins
 local function set_budget(keys, args)
   local limit = text(amount(args[5]))
   local account = read_account(keys[4], args[8] == '' and 'the lineage' or 'the account of ' .. args[8])
@@ -59,6 +70,9 @@ local function set_budget(keys, args)
     or (args[6] ~= 'unproven' and account.accepts == 'unproven')
   if stricter and redis.call('EXISTS', keys[5]) == 1 then
     return {'too-late'}
+  end
+  if args[9] ~= '1' and has_coins(keys[5]) then
+    return {'coins'}
   end
   write_act(keys[2], keys[3], 'budget', args[8], args[5] .. ' ' .. args[6] .. ' ' .. args[7])
   redis.call('HSET', keys[4], 'limit', limit, 'accepts', args[6], 'delta', args[7])

@@ -16,6 +16,7 @@ from accounting.ledger.errors import (
     AcceptsTooLate,
     ClientExists,
     ClientRevoked,
+    CoinsNotProvidedFor,
     KeyInUse,
     LedgerDamaged,
     LedgerError,
@@ -180,7 +181,8 @@ class Accounts:
 
         A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage, and
         AcceptsTooLate if an account that accepted any charge would, after its first release, accept only
-        Gaussian ones: that would choose the conversion by looking at what was charged.
+        Gaussian ones: that would choose the conversion by looking at what was charged. Raises CoinsNotProvidedFor if
+        the account paid for what is Gaussian but for a coin, and the new delta does not provide for coins.
         """
         keys = LineageKeys(lineage)
         await self._set_budget(lineage, "", [keys.account, keys.tally], budget, UnknownLineage(lineage))
@@ -370,9 +372,11 @@ class Accounts:
         self, lineage: str, subject: str, keys: Sequence[str], budget: Budget, unknown: LedgerRefusal
     ) -> None:
         own = LineageKeys(lineage)
-        arguments = [*wire.budget_arguments(budget), subject]
+        arguments = [*wire.budget_arguments(budget), subject, int(budget.pays_for_coins)]
         (status,) = await self.call(lineage, "set_budget", [own.account, own.acts, *keys], arguments, durably=True)
         if status == b"unknown":
             raise unknown
         if status == b"too-late":
             raise AcceptsTooLate
+        if status == b"coins":
+            raise CoinsNotProvidedFor

@@ -134,6 +134,17 @@ class AcceptsTooLate(LedgerRefusal):
         )
 
 
+class CoinsNotProvidedFor(LedgerRefusal):
+    """An account that paid for what is Gaussian but for a coin was to get a budget that does not provide for coins."""
+
+    def __init__(self) -> None:
+        """Say what would be accepted."""
+        super().__init__(
+            "the account has paid for a release that is Gaussian but for a coin, and this budget's delta does not "
+            "provide for all the coins that it could buy; give it a larger delta or a smaller budget"
+        )
+
+
 class RowNotCharged(LedgerError):
     """An answer was to be stored for a row that nobody paid for. Nothing was stored."""
 

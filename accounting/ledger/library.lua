@@ -1,4 +1,4 @@
-#!lua name=dpserve_4
+#!lua name=dpserve_5
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -18,12 +18,12 @@
 -- 2^53, so what is over the limit stays over it.
 --
 -- The library is this file, `sha256.lua`, `receipts.lua`, `rows.lua`, `charges.lua`, `accounts.lua`,
--- `recovery.lua` and `holdings.lua`, in this order, loaded as one. Its name and its functions' names carry the version, so that a
--- store runs several side by side: a newer program loads its own and takes nothing away from an older service.
--- What lies in the store has a number of its own, FORMAT: a lineage that a newer library wrote in another format
--- is refused by an older one (see `read_account`).
+-- `recovery.lua` and `holdings.lua`, in this order, loaded as one. Its name and its functions' names carry the
+-- version, so that a store runs several side by side: a newer program loads its own and takes nothing away from an
+-- older service. What lies in the store has a number of its own, FORMAT: a lineage that a newer library wrote in
+-- another format is refused by an older one (see `read_account`).
 
-local VERSION = '4'
+local VERSION = '5'
 local FORMAT = 1
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

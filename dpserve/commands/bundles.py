@@ -190,7 +190,7 @@ def train(
     if release is not None:
         released = train_release(release, training)
         print_release(Console(), released)
-        budget = budget_hint(released)
+        budget = budget_hint(released, (tier or [price or ""])[-1])
     else:
         check_options(None, training.options)
         print_certificate(Console(), _train_head(training))

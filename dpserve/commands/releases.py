@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands.training_progress import minimising, steps_with_progress, train_with_progress
 from mechanisms.gaussian_vector import mu_for, whole_picorho
@@ -97,10 +96,14 @@ def print_release(console: Console, certificate: ReleaseCertificate) -> None:
     console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
 
 
-def budget_hint(certificate: ReleaseCertificate) -> str:
-    """Return the words of a budget that pays for all of a release, for the line that says what to do next."""
+def budget_hint(certificate: ReleaseCertificate, price: str) -> str:
+    """Return the options that open a lineage with just what a release of this price takes, for what to do next."""
+    word, _, rest = price.partition("=")[-1 if "=" in price else 0].partition(":")
+    amount, at, delta = rest.partition("@")
+    if word == "epsilon" and at:
+        return f"--epsilon {amount} --delta {delta}"
     total = sum(tier.cost.picorho for tier in certificate.tiers)
-    return f"--rho {to_rho(total)!r} --delta {1e-5 if Cost.parse(certificate.cost).coin else 1e-6!r}"
+    return f"--rho {to_rho(total)!r} --delta 1e-5"
 
 
 def _train_weights(training: Training) -> ReleaseCertificate:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accounting.ledger.embedded import server_binary
 
-_SERVE = (sys.executable, "-u", "-m", "dpserve", "serve", "--port", "0", "--price", "rho:0.001")
+_SERVE = (sys.executable, "-u", "-m", "dpserve", "serve", "--port", "0")
 
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": '""', "repl-diskless-sync-delay": "0"}
 
@@ -92,6 +92,7 @@ class Services:
     home: Path
     ledger: str
     log: Path
+    price: str | None = "rho:0.001"
 
     def command_line(self, *words: object) -> str:
         done = subprocess.run(
@@ -108,7 +109,7 @@ class Services:
     def serving(self, *words: object, fault: str = "") -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
         with self.log.open("a") as log:
             process = subprocess.Popen(
-                [*_SERVE, str(self.bundle), "--ledger", self.ledger, *map(str, words)],
+                [*_SERVE, str(self.bundle), *self._price(), "--ledger", self.ledger, *map(str, words)],
                 env=self._environment() | ({"DPSERVE_FAULT_POINT": fault} if fault else {}),
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -126,6 +127,9 @@ class Services:
         finally:
             process.terminate()
             process.communicate()
+
+    def _price(self) -> list[str]:
+        return [] if self.price is None else ["--price", self.price]
 
     def _environment(self) -> dict[str, str]:
         return os.environ | {"DPSERVE_HOME": str(self.home), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

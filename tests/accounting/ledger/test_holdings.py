@@ -16,6 +16,7 @@ from accounting.budgets import Budget
 from accounting.ledger import (
     BudgetExhausted,
     ClientRevoked,
+    CoinsNotProvidedFor,
     HoldRequest,
     Idempotency,
     IdempotencyConflict,
@@ -188,6 +189,10 @@ async def test_coins_are_held_only_where_delta_provides_for_all_that_could_be_bo
     assert (await ledger.hold(request(""))).charged == coin.picorho
     with pytest.raises(MechanismNotAccepted):
         await ledger.hold(request("ann"))
+    with pytest.raises(CoinsNotProvidedFor, match="give it a larger delta or a smaller budget"):
+        await ledger.set_lineage_budget(lineage, strict)
+    await ledger.set_lineage_budget(lineage, Budget(strict.picorho, "any", 1e-5))
+    assert (await verify(ledger, lineage)).findings == ()
 
 
 def test_what_no_budget_provides_for_is_no_request() -> None:

@@ -1,0 +1,82 @@
+"""The service of a model that is paid for once dies at every step: one charge, the same answer, always."""
+
+import contextlib
+import itertools
+from pathlib import Path
+
+import httpx
+import pytest
+
+from accounting.budgets import Budget
+from accounting.ledger import Ledger, key_digest, new_api_key
+from accounting.ledger.verification import verify
+from mechanisms.randomness import SystemRandomness
+from service.fault_points import HELD
+from training.bundle import CertifiedHead
+from training.releases.weights import release_weights, save_weights
+
+from .conftest import fault, trials
+from .servers import Services
+
+pytestmark = pytest.mark.anyio
+
+LINEAGE = "two-lineage"
+PRICES = {"coarse": 10**10, "fine": 10**11}
+STEPS = ("charged", "released", "answered", "authenticated", "validated")
+"""The quick form takes the first three. An answer that is computed anew each time is never settled."""
+
+
+def _bundle(head: CertifiedHead, folder: Path, prices: dict[str, int]) -> Path:
+    save_weights(folder, release_weights(head, prices, LINEAGE, SystemRandomness()))
+    return folder
+
+
+def _ask(address: str, key: str, tier: str, idempotency: str) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": idempotency}
+    body = {"instances": [[0.25, 0.5]], "tier": tier}
+    return httpx.post(f"{address}/predict", json=body, headers=headers, timeout=60)
+
+
+async def test_a_client_moves_to_a_tier_while_its_service_is_killed(head: CertifiedHead, tmp_path: Path) -> None:
+    """Each trial's client holds the coarse tier and moves to the fine one at a service that dies on the way."""
+    bundle = _bundle(head, tmp_path / "bundle", PRICES)
+    services = Services(bundle, tmp_path / "home", str(tmp_path / "ledger"), tmp_path / "log", price=None)
+    with (
+        fault("release's service killed at each of its steps, then retried twice") as found,
+        services.serving("--rho", 1, "--delta", 1e-6) as (living, _),
+    ):
+        for trial, point in enumerate(itertools.islice(itertools.cycle(STEPS), trials(100, 3))):
+            client, key = f"client{trial}", new_api_key()
+            async with Ledger.open(services.ledger) as ledger:
+                own = Budget.from_rho(0.2, 1e-6, "gaussian")
+                await ledger.add_client(LINEAGE, client, own, key_digest(key), time=0.0)
+            _ask(living, key, "coarse", "first").raise_for_status()
+            with services.serving(fault=point) as (doomed, process):
+                with contextlib.suppress(httpx.HTTPError):
+                    raise AssertionError(f"{point} was survived: {_ask(doomed, key, 'fine', 'second').text}")
+                assert process.wait(60) == -9
+            first, again = (_ask(living, key, "fine", "second").json() for _ in range(2))
+            async with Ledger.open(services.ledger) as ledger:
+                account, lineage = await ledger.client(LINEAGE, client), await ledger.lineage(LINEAGE)
+                right = (await verify(ledger, LINEAGE)).findings == ()
+            one_answer = first["predictions"] == again["predictions"]
+            paid_once = account.releases == lineage.releases == 2 and account.spent == lineage.spent
+            found.trial(held=one_answer and paid_once and right)
+
+
+async def test_a_service_is_killed_while_it_charges_its_lineage(head: CertifiedHead, tmp_path: Path) -> None:
+    bundle = _bundle(head, tmp_path / "bundle", {"full": 10**11})
+    services = Services(bundle, tmp_path / "home", str(tmp_path / "ledger"), tmp_path / "log", price=None)
+    with fault("release's service killed after its start charged the lineage") as found:
+        for _ in range(trials(10, 1)):
+            with (
+                contextlib.suppress(AssertionError),  # it dies before it says that it serves
+                services.serving("--rho", 1, "--delta", 1e-6, fault=HELD),
+            ):
+                pytest.fail("the service survived its fault")
+            with services.serving():
+                pass
+            async with Ledger.open(services.ledger) as ledger:
+                lineage = await ledger.lineage(LINEAGE)
+                right = (await verify(ledger, LINEAGE)).findings == ()
+            found.trial(held=lineage.releases == lineage.newest_receipt == 1 and right)
