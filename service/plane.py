@@ -186,9 +186,7 @@ class Plane(ABC):
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
         """Return the client's account, and the picorho left in the lineage's."""
-        account, lineage = await asyncio.gather(
-            self._ledger.client(self.lineage, client), self._ledger.lineage(self.lineage)
-        )
+        account, lineage = await self._ledger.payers(self.lineage, client)
         return account, lineage.remaining
 
     async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:

@@ -280,6 +280,22 @@ class Accounts:
             raise await self._unknown(lineage, UnknownClient(client), [keys.tally, keys.receipts, keys.held], client)
         return account
 
+    async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, LineageAccount]:
+        """Return both accounts that pay for a client's releases, as they are at one instant.
+
+        Raises UnknownClient and UnknownLineage.
+        """
+        keys = LineageKeys(lineage)
+        own = keys.client(client)
+        replies = await self._read(lineage, own.account, own.tally, keys.account, keys.tally)
+        with reading(lineage):
+            account, whole = wire.read_client(lineage, client, replies), wire.read_lineage(lineage, replies[2:])
+        if account is None:
+            raise await self._unknown(lineage, UnknownClient(client), [own.tally, own.receipts, own.held], client)
+        if whole is None:
+            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
+        return account, whole
+
     async def clients(self, lineage: str) -> list[ClientAccount]:
         """Return the lineage's clients, by name, the revoked ones included."""
         return (await self.snapshot(lineage))[1]

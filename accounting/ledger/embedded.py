@@ -2,15 +2,18 @@
 
 Promises: everything acknowledged is on disk (append-only file, synced on every write); the server outlives a
 killed owner and is found again by the next one; several processes may use one folder at a time, and the last
-to leave shuts the server down; there are never two servers on one folder's files.
+to leave shuts the server down; there are never two servers on one folder's files; a server that died is started
+again while anyone uses it (`keep_running`), and one whose folder was moved or removed is not written to.
 
 The last promise is the kernel's: the server inherits an open, exclusively locked file and so holds that lock
 exactly as long as it lives. `start.lock` is held by whoever is starting or leaving, `users.lock` is shared by
 all who use the folder.
 """
 
+import asyncio
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import signal
@@ -34,6 +37,11 @@ from accounting.ledger.errors import EmbeddedStoreFailed
 
 PATIENCE = 10.0
 """Seconds to wait for a lock, an answer or an end before giving up."""
+
+_BETWEEN_CHECKS = 0.25
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+_log = logging.getLogger("dpserve")
 
 _LONGEST_SOCKET_PATH = 100  # the kernels' limits are 104 and 108 bytes
 _BETWEEN_LOOKS = 0.005
@@ -88,11 +96,75 @@ class EmbeddedStore:
         """Leave the server; whoever leaves last shuts it down."""
         if self._users is None:
             return
+        if not self._is_in_place():
+            self._leave_elsewhere()
+            return
         with self._alone("start.lock"):
             os.close(self._users)
             self._users = None
             if self._is_free("users.lock"):
                 self._shut_down()
+
+    def check_in_place(self) -> None:
+        """Raise EmbeddedStoreFailed if the folder is not where it was when it was opened.
+
+        A server goes on writing to files that were moved or deleted; what it acknowledges then will not be found.
+        """
+        if self._users is not None and not self._is_in_place():
+            raise EmbeddedStoreFailed(
+                f"the ledger's folder {self.folder} was moved or removed while it is in use; put it back"
+            )
+
+    async def keep_running(self) -> None:
+        """Start the server again whenever it has died, until cancelled; after a failure wait longer, up to a bound."""
+        pause = _SHORTEST_PAUSE
+        while True:
+            await asyncio.sleep(_BETWEEN_CHECKS)
+            if self.is_running():
+                continue
+            _log.error("the server of the ledger in %s has died; starting it again", self.folder)
+            try:
+                await asyncio.to_thread(self.revive)
+            except (EmbeddedStoreFailed, OSError) as error:
+                _log.error("%s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                pause = _SHORTEST_PAUSE
+
+    def is_running(self) -> bool:
+        """Return whether a process, be it a dying server's child, still has the folder's files."""
+        self._child_lives()  # or it would stay behind as a zombie
+        try:
+            return not self._is_free("server.lock")
+        except OSError:
+            return False
+
+    def revive(self) -> None:
+        """Start the server again if it has died since this store was opened, on the same files."""
+        self.check_in_place()
+        with self._alone("start.lock"):
+            if self._users is not None:
+                self._find_or_start()
+
+    def _is_in_place(self) -> bool:
+        if self._users is None:
+            return False
+        try:
+            found = (self.folder / "users.lock").stat()
+        except OSError:
+            return False
+        opened = os.fstat(self._users)
+        return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
+
+    def _leave_elsewhere(self) -> None:
+        """Leave a server whose folder is gone; end it if this process started it and nobody else uses it."""
+        assert self._users is not None
+        if _try_lock(self._users) and self._child_lives() and self._server_pid is not None:
+            os.kill(self._server_pid, signal.SIGTERM)
+            _within(self._patience, lambda: not self._child_lives())
+        os.close(self._users)
+        self._users = None
 
     def _check_private(self) -> None:
         found = self.folder.stat()
@@ -105,9 +177,10 @@ class EmbeddedStore:
     def _find_or_start(self) -> None:
         server_lock = self._lock_file("server.lock")
         try:
+            # A server that died may have left a child that rewrites its file and holds the lock until it is done.
+            if not _try_lock(server_lock) and self._answers(unless=lambda: _try_lock(server_lock)):
+                return
             if not _try_lock(server_lock):
-                if self._answers():
-                    return
                 if not self._is_free("users.lock"):
                     raise EmbeddedStoreFailed(
                         f"the server of the ledger in {self.folder} does not answer, and others are using it"
@@ -143,7 +216,7 @@ class EmbeddedStore:
             setsid=True,  # an interrupt from the terminal must not reach it before its users have drained
         )
         os.close(held)
-        if not self._answers(while_running=True):
+        if not self._answers(unless=lambda: not self._child_lives()):
             if self._child_lives():
                 self._kill()
                 _within(self._patience, lambda: not self._child_lives())
@@ -152,10 +225,11 @@ class EmbeddedStore:
                 f"(all of it is in {log})"
             )
 
-    def _answers(self, *, while_running: bool = False) -> bool:
+    def _answers(self, *, unless: Callable[[], bool]) -> bool:
+        """Wait for an answer, as long as there is patience, `unless` comes true."""
         last = time.monotonic() + self._patience
         while time.monotonic() < last:
-            if while_running and not self._child_lives():
+            if unless():
                 return False
             with self._client() as client:
                 try:

@@ -162,6 +162,14 @@ class LedgerUnavailable(LedgerError):
     """
 
 
+class LedgerBusy(LedgerUnavailable):
+    """More is waiting for the store than it can take soon. Nothing was sent: ask again in a second."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("the ledger has more requests waiting than it takes: ask again in a second")
+
+
 class LedgerDamaged(LedgerUnavailable):
     """What the store holds of a lineage cannot be read, or contradicts itself. Nothing was charged."""
 

@@ -85,6 +85,10 @@ class Journal:
         self._size = len(kept)
         if not kept:
             self._append([self._title()])
+        # What was read of it is relied on from now on, and so is that it will be found.
+        os.fsync(self._file)
+        _sync_folder(self._path.parent)
+        _sync_folder(self._path.parent.parent)
 
     def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
         """Write down receipts and how many of this service's writes the store has acknowledged.
@@ -131,6 +135,7 @@ class Journal:
         os.fsync(file)
         self._path.replace(self._path.with_suffix(_FORMER))
         fresh.replace(self._path)
+        _sync_folder(self._path.parent)
         os.fsync(former)
         os.close(former)
 
@@ -226,6 +231,14 @@ def receipt_from(described: dict[str, Any]) -> Receipt:
         held=bytes.fromhex(described.get("held", "")),
         shared=bool(described.get("shared", False)),
     )
+
+
+def _sync_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _whole_lines(data: bytes) -> bytes:

@@ -12,7 +12,7 @@ compute, settle, send what settling returned. Promises:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -72,14 +72,17 @@ class Ledger(Accounts):
         replicas: int = 0,
         journals: Path | None = None,
         remembered_rows: int = REMEMBERED_ROWS,
+        check: Callable[[], None] = lambda: None,
     ) -> Self:
         """Connect to the store at `url` and verify its settings and function library.
+
+        `check` is called before each call and raises LedgerUnavailable if it must not be made.
 
         `rehearsal` accepts a store that may lose what it acknowledged; otherwise a write counts once it is on the
         store's disk and on those of `replicas` replicas. Raises LedgerUnavailable if the store cannot be reached
         within `deadline` seconds, UnsafeStore with what to set, ValueError for a bad URL.
         """
-        store = Store(url, deadline=deadline, replicas=replicas, rehearsal=rehearsal)
+        store = Store(url, deadline=deadline, replicas=replicas, rehearsal=rehearsal, check=check)
         try:
             await store.verify()
             return cls(store, journals=journals, remembered_rows=remembered_rows)
@@ -121,17 +124,20 @@ class Ledger(Accounts):
                 await opening
                 await asyncio.to_thread(embedded.close)
             raise
+        keeping = asyncio.create_task(embedded.keep_running())
         try:
-            async with cls.open(
+            async with await cls.connect(
                 embedded.url,
                 rehearsal=rehearsal,
                 deadline=deadline,
                 replicas=replicas,
                 journals=journals,
                 remembered_rows=remembered_rows,
+                check=embedded.check_in_place,
             ) as ledger:
                 yield ledger
         finally:
+            keeping.cancel()
             await asyncio.to_thread(embedded.close)
 
     async def __aenter__(self) -> Self:

@@ -6,12 +6,12 @@ a connection on which anything went wrong is not used again; every new connectio
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import redis.exceptions as refused
+from hiredis import pack_command
 from redis.asyncio import Connection, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
@@ -48,7 +48,7 @@ def link_to(url: str, inspect: Inspect, *, deadline: float, connections: int) ->
     address(url)
     parts = urlsplit(url)
     options: dict[str, Any] = {
-        "socket_timeout": deadline,
+        "socket_timeout": None,  # every call has a deadline of its own, and a second one costs a task each
         "socket_connect_timeout": deadline,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
@@ -107,7 +107,7 @@ def _credentials(parts: SplitResult) -> dict[str, Any]:
 def _greeting(inspect: Inspect) -> Callable[[Connection], Awaitable[None]]:
     async def greet(connection: Connection) -> None:
         async def exchange(words: Words) -> Any:
-            await connection.send_packed_command(connection.pack_command(*words), check_health=False)
+            await connection.send_packed_command(pack_command(tuple[Any, ...](words)), check_health=False)
             return await connection.read_response()
 
         try:
@@ -127,12 +127,37 @@ class _Direct:
         self._pool = pool
         self._sentinels = sentinels
         self._free = asyncio.Semaphore(connections)
+        self._idle: list[Any] = []  # which the pool still counts as in use: giving each back after each call is slow
 
     async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
         del key
-        async with self._connection() as connection:
-            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            return [await _reply(connection) for _ in commands]
+        packed = [pack_command(tuple[Any, ...](words)) for words in commands]
+        async with self._free:
+            connection = await self._take()
+            try:
+                await connection.send_packed_command(packed, check_health=False)
+                replies = [await _reply(connection) for _ in commands]
+            except BaseException as error:
+                # A reply may still be on its way: nobody must take it for the next call's.
+                await connection.disconnect(nowait=True)
+                if isinstance(error, refused.ConnectionError | OSError):
+                    await self._pool.disconnect()  # what became of this one has become of the others
+                raise
+            finally:
+                self._idle.append(connection)
+        return replies
+
+    async def _take(self) -> Any:
+        """Return a connection that is whole, the one that was last used if there is one."""
+        if not self._idle:
+            return await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        connection = self._idle.pop()
+        try:
+            await self._pool.ensure_connection(connection)
+        except BaseException:
+            self._idle.append(connection)
+            raise
+        return connection
 
     async def visit(self) -> None:
         await self.send("", [("PING",)])
@@ -144,19 +169,6 @@ class _Direct:
         await self._pool.aclose()
         for sentinel in self._sentinels:
             await sentinel.aclose()
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        async with self._free:
-            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-            try:
-                yield connection
-            except BaseException:
-                # A reply may still be on its way: nobody must take it for the next call's.
-                await connection.disconnect(nowait=True)
-                raise
-            finally:
-                await self._pool.release(connection)
 
 
 async def _reply(connection: Any) -> Any:

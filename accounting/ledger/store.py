@@ -9,7 +9,7 @@ whatever else happens is a `LedgerUnavailable` of one line that never shows the 
 import asyncio
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -102,17 +102,20 @@ class Store:
         connections: int = 32,
         replicas: int = 0,
         rehearsal: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Give each call `deadline` seconds, and share at most `connections` connections among the calls.
 
         A write counts as done once it is on the store's disk and on those of `replicas` replicas. `rehearsal`
-        asks neither, and accepts settings that lose what was acknowledged.
+        asks neither, and accepts settings that lose what was acknowledged. `check` is called before each call and
+        raises LedgerUnavailable if it must not be made.
         """
         if replicas < 0:
             raise ValueError(f"the number of replicas must not be negative, and {replicas} is")
         self.deadline = deadline
         self.rehearsal = rehearsal
         self.address = address(url)
+        self._check = check
         self._replicas = replicas
         self._must_wait = replicas > 0
         self._inspected: set[bytes] = set()
@@ -146,6 +149,7 @@ class Store:
 
     async def command(self, key: str, *words: str | bytes | int, durably: bool = False) -> Any:
         """Send one command to where `key` lives and return its raw reply; `durably` waits for the disks."""
+        self._check()
         commands: list[Words] = [words]
         waits = durably and self.waits
         if waits:

@@ -6,6 +6,7 @@ function touches is handed to it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Protocol, cast
 
@@ -188,6 +189,18 @@ class Head:
     hash: bytes
 
 
+@lru_cache(maxsize=256)
+def _keys_of_charges(lineage: str) -> tuple[str, ...]:
+    keys = LineageKeys(lineage)
+    return keys.services, keys.account, keys.tally, keys.receipts, keys.rows, keys.old_rows, keys.clients
+
+
+@lru_cache(maxsize=4096)
+def _keys_of_charged(lineage: str, client: str) -> tuple[str, ...]:
+    keys = LineageKeys(lineage).client(client)
+    return keys.account, keys.tally, keys.receipts, keys.requests, keys.old_requests
+
+
 def charge_call(
     requests: Sequence[ChargeRequest], *, remembered_rows: int, head: Head | None
 ) -> tuple[list[str], list[Argument]]:
@@ -197,16 +210,14 @@ def charge_call(
     row is new and admitted, the hashes that are foreseen here come true and need not be computed by the store.
     """
     lineage = requests[0].lineage
-    keys = LineageKeys(lineage)
-    named = [keys.services, keys.account, keys.tally, keys.receipts, keys.rows, keys.old_rows, keys.clients]
+    named = list(_keys_of_charges(lineage))
     places: dict[str, int] = {}
     generation = max(1, remembered_rows // 2)
     arguments: list[Argument] = [lineage, generation, IDEMPOTENCY_KEYS // 2]
     for request in requests:
         if request.client not in places:
             places[request.client] = len(places) + 1
-            client = keys.client(request.client)
-            named += [client.account, client.tally, client.receipts, client.requests, client.old_requests]
+            named += _keys_of_charged(lineage, request.client)
         foreseen = b""
         if head is not None:
             rows = len(set(request.row_ids))

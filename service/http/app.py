@@ -19,6 +19,8 @@ from accounting.ledger import (
     Idempotency,
     IdempotencyConflict,
     Ledger,
+    LedgerBusy,
+    LedgerDamaged,
     LedgerError,
     LedgerUnavailable,
     MechanismNotAccepted,
@@ -179,7 +181,10 @@ def _add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(LedgerError)
     async def on_refusal(request: Request, error: Exception) -> Response:
         del request
-        return _as_problem(error).response()
+        response = _as_problem(error).response()
+        if isinstance(error, LedgerBusy):
+            response.headers["Retry-After"] = "1"
+        return response
 
     @app.exception_handler(HTTPException)
     async def on_http_exception(request: Request, error: HTTPException) -> Response:
@@ -225,24 +230,25 @@ def _as_problem(error: Exception) -> Problem:
             return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT, str(error))
         case ClientRevoked() | UnknownClient():
             return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_REVOKED, "this API key was revoked")
-        case LedgerUnavailable() | UnknownLineage():
-            # The store's own words may name hosts and paths: they are for the owner's log.
-            _log.error("ledger unavailable: %s", error)
-            return Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                ProblemType.LEDGER_UNAVAILABLE,
-                "the ledger cannot be reached, so nothing is answered; asking again is safe and is charged once",
-            )
-        case RowNotCharged():
-            return Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                ProblemType.LEDGER_UNAVAILABLE,
-                "a row was forgotten before it was answered, so nothing is answered; asking again charges it again",
-            )
+        case LedgerUnavailable() | UnknownLineage() | RowNotCharged():
+            return Problem(HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
     _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
     return Problem(
         HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, "the service failed; the owner's log says where"
     )
+
+
+def _why_unavailable(error: Exception) -> str:
+    match error:
+        case LedgerBusy():
+            return "more requests wait for the ledger than it takes; nothing was charged: ask again in a second"
+        case RowNotCharged():
+            return "a row was forgotten before it was answered, so nothing is answered; asking again charges it again"
+    # The store's own words may name hosts and paths: they are for the owner's log.
+    _log.error("ledger unavailable: %s", error)
+    if isinstance(error, LedgerDamaged):
+        return "the ledger is damaged and its owner must look (`dpserve ledger verify`); nothing was charged for this"
+    return "the ledger cannot be reached, so nothing is answered; asking again is safe and is charged once"
 
 
 def _idempotency(request: Request, body: bytes) -> Idempotency | None:

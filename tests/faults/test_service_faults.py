@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import itertools
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
 from accounting.ledger import Ledger, key_digest
 from accounting.ledger.verification import verify
@@ -82,6 +85,30 @@ async def test_the_only_service_is_killed_with_its_store_left_behind(services: S
             async with Ledger.open(services.ledger) as ledger:
                 account = await ledger.lineage(LINEAGE)
             found.trial(held=first["predictions"] == again["predictions"] and account.releases == trial + 1)
+
+
+async def test_the_embedded_store_is_killed_under_a_running_service(services: Services) -> None:
+    """The service starts it again; until then it answers 503, and the same key brings one charge and one answer."""
+    folder = Path(services.ledger)
+    with (
+        fault("embedded store killed under a running service") as found,
+        services.serving(*BUDGET) as (address, _),
+    ):
+        key = _client(services, "ann", 5)
+        for trial in range(trials(20, 2)):
+            with redis.Redis(unix_socket_path=(folder / "socket").read_text(), protocol=2) as client:
+                os.kill(client.info()["process_id"], signal.SIGKILL)
+            statuses = set()
+            last = time.monotonic() + 60
+            while 200 not in statuses and time.monotonic() < last:
+                got = _ask(address, key, [trial / 1000, 0.75], f"key-{trial}")
+                statuses.add(got.status_code)
+            again = _ask(address, key, [trial / 1000, 0.75], f"key-{trial}")
+            async with Ledger.open(services.ledger) as ledger:
+                account = await ledger.lineage(LINEAGE)
+                right = (await verify(ledger, LINEAGE)).findings == ()
+            one_answer = again.json()["predictions"] == got.json()["predictions"]
+            found.trial(held=statuses <= {200, 503} and one_answer and account.releases == trial + 1 and right)
 
 
 async def test_many_clients_spend_everything_over_two_services(services: Services) -> None:

@@ -1,17 +1,30 @@
 """One folder, one server: found, shared, replaced and shut down."""
 
+import asyncio
+import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 import redis
 
-from accounting.ledger import EmbeddedStore, EmbeddedStoreFailed, Ledger, embedded
+from accounting.ledger import (
+    Charge,
+    EmbeddedStore,
+    EmbeddedStoreFailed,
+    Ledger,
+    LedgerUnavailable,
+    StoreBehind,
+    embedded,
+)
+from accounting.ledger.verification import verify
 
 from .conftest import asking, open_accounts, releases
 
@@ -212,3 +225,98 @@ async def test_a_ledger_opens_in_a_folder_and_leaves_it(tmp_path: Path) -> None:
         assert (await ledger.lineage("lineage")).releases == 1
         async with Ledger.open(EmbeddedStore(tmp_path).url) as by_address:
             assert await by_address.lineage("lineage") == await ledger.lineage("lineage")
+
+
+async def _charged(ledger: Ledger, row: str) -> Charge:
+    """Ask until the store is back; whatever comes before is an unknown outcome."""
+    last = asyncio.get_running_loop().time() + 60
+    while True:
+        try:
+            return await ledger.charge(asking("lineage", "ann", row))
+        except LedgerUnavailable:
+            assert asyncio.get_running_loop().time() < last
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_a_server_that_dies_under_a_running_ledger_is_started_again(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    async with Ledger.open(tmp_path / "ledger", journals=journals, deadline=2.0) as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+        store = EmbeddedStore(tmp_path / "ledger")
+        for turn in range(3):
+            before = _process(store)
+            os.kill(before, signal.SIGKILL)
+            charge = await _charged(ledger, str(turn))
+            assert len(charge.rows) == 1
+            assert _process(store) != before
+            assert (await ledger.lineage("lineage")).releases == turn + 1
+        assert (await verify(ledger, "lineage")).findings == ()
+    assert not _answers(store)
+
+
+@pytest.mark.anyio
+async def test_a_server_that_comes_back_older_is_refused_as_ever(tmp_path: Path) -> None:
+    folder = tmp_path / "ledger"
+    async with Ledger.open(folder, journals=tmp_path / "journals", deadline=2.0) as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+        await ledger.charge(asking("lineage", "ann", "1"))
+        (log,) = (folder / "appendonlydir").glob("*.incr.aof")
+        written = log.stat().st_size
+        await ledger.charge(asking("lineage", "ann", "2"))
+        store = EmbeddedStore(folder)
+        os.kill(_process(store), signal.SIGKILL)
+        os.truncate(log, written)
+        error: LedgerUnavailable | None = None
+        last = asyncio.get_running_loop().time() + 60
+        while not isinstance(error, StoreBehind):
+            assert asyncio.get_running_loop().time() < last
+            with pytest.raises(LedgerUnavailable) as caught:
+                await ledger.charge(asking("lineage", "ann", "3"))
+            error = caught.value
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_a_folder_that_was_moved_charges_nothing_until_it_is_put_back(tmp_path: Path) -> None:
+    folder = tmp_path / "ledger"
+    async with Ledger.open(folder) as ledger:
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+        folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(EmbeddedStoreFailed, match="was moved or removed while it is in use; put it back"):
+            await ledger.charge(asking("lineage", "ann", "1"))
+        folder.mkdir()  # another folder of the same name is not the ledger
+        with pytest.raises(EmbeddedStoreFailed, match="was moved or removed"):
+            await ledger.charge(asking("lineage", "ann", "1"))
+        folder.rmdir()
+        (tmp_path / "elsewhere").rename(folder)
+        assert (await ledger.charge(asking("lineage", "ann", "1"))).receipt is not None
+    assert not _answers(EmbeddedStore(folder))
+
+
+@pytest.mark.anyio
+async def test_the_server_of_a_folder_that_is_gone_is_ended(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "ledger"):
+        process = _process(EmbeddedStore(tmp_path / "ledger"))
+        shutil.rmtree(tmp_path / "ledger")
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_a_child_that_outlives_its_server_is_waited_for(tmp_path: Path) -> None:
+    """It rewrites the file, and holds the lock that it inherited: here, a process that ends when told."""
+    with EmbeddedStore(tmp_path) as store, _client(store) as client:
+        client.set("key", "value")
+    lock = os.open(tmp_path / "server.lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=[lock]
+    )
+    os.close(lock)
+    assert child.stdin is not None
+    threading.Timer(0.3, child.stdin.close).start()
+    with EmbeddedStore(tmp_path) as store, _client(store) as client:
+        assert client.get("key") == b"value"
+    child.wait()
