@@ -6,7 +6,7 @@ mechanism releases the same logits. It is for the owner, who holds the bundle; n
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from accounting.report import account_report
 from audit.endpoint import EndpointError, Exhausted
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
+from training.releases.model import ReleasedModel
 
 Floats = NDArray[np.float64]
 
@@ -117,6 +118,60 @@ class BundleEndpoint:
             raise Exhausted("lineage")
         self.paid += rows
         self.lineage.spent += price * rows
+
+
+@dataclass(eq=False)
+class ReleaseEndpoint:
+    """One key of a release that is paid for once, at its finest tier: the first answer costs, the others nothing."""
+
+    released: ReleasedModel
+    budget_of_key: Budget | None = None
+    lineage: Lineage = field(default_factory=Lineage)
+    largest_batch: int = 1000
+    held: bool = False
+
+    @property
+    def account(self) -> Budget:
+        """The key's budget, or the largest."""
+        return self.budget_of_key or _largest(Cost.parse(self.released.certificate.cost))
+
+    def model(self) -> Mapping[str, Any]:
+        """Return what `GET /models/NAME` returns, but for the tiers' prices."""
+        certificate = self.released.certificate
+        return certificate.public() | {
+            "mechanism": certificate.release,
+            "mechanism_status": certificate.status,
+            "price_per_row": {"rho": 0.0, "losses": ""},
+            "largest_batch": self.largest_batch,
+        }
+
+    def budget(self) -> Mapping[str, Any]:
+        """Return the key's account: without a limit on answers, unless not even the first is affordable."""
+        spent = dict.fromkeys((tier.cost for tier in self.released.certificate.tiers), 1) if self.held else {}
+        report = account_report(spent, self.account, price=None).model_dump(mode="json")
+        return report | {"queries_left": None if self.held or self._refusal() is None else 0}
+
+    def answers(self, rows: Floats) -> Floats:
+        """Return the release's answer to each row: (n, C)."""
+        if not self.held:
+            refusal = self._refusal()
+            if refusal is not None:
+                raise Exhausted(refusal)
+            # Whoever holds it first pays for the lineage; colluding keys hold the same release.
+            self.lineage.spent = max(self.lineage.spent, self._price)
+            self.held = True
+        return self.released.probabilities(np.asarray(rows, dtype=np.float64) + 0.0)
+
+    @property
+    def _price(self) -> int:
+        return sum(tier.cost.picorho for tier in self.released.certificate.tiers)
+
+    def _refusal(self) -> Literal["client", "lineage"] | None:
+        if self._price > self.account.picorho:
+            return "client"
+        if self.lineage.limit is not None and self._price > self.lineage.limit:
+            return "lineage"
+        return None
 
 
 def _largest(cost: Cost) -> Budget:

@@ -6,7 +6,7 @@ as the candidate was asked about, and is held against what those cost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from audit.membership import signals
 from audit.membership.asking import Answered, ask
 from audit.membership.attack_network import EPOCHS
 from audit.membership.candidates import Candidates, Difference, Labelled, difference
-from audit.membership.claims import Claim, claim_of_accounts, claim_of_releases
+from audit.membership.claims import Claim, claim_of_accounts, claim_of_releases, coin_of
 from audit.membership.journal import Journal
 from audit.membership.mimicry import Mimicry, mimicry_of
 from audit.membership.plan import QueryPlan, largest_epsilon, planned
@@ -240,9 +240,13 @@ def _check_enough(member: Mask, confidence: float, exhausted: tuple[str, ...]) -
 
 
 def _decision_claim(model: Mapping[str, Any], accounts: Sequence[Mapping[str, Any]], releases: int) -> Claim:
-    """What one decision saw: its own releases; all that the keys hold, where answers come from one release."""
+    """What one decision saw: its own releases, or all of the one release that a model is which was paid for once.
+
+    All keys of such a model hold the same release, at tiers of which the finest says what the others say.
+    """
     price = model.get("price_per_row")
     cost = Cost.parse(str(price["losses"])) if price else Cost()
-    if not cost.losses:
-        return claim_of_accounts(accounts)
-    return claim_of_releases(cost, releases, float(accounts[0]["delta"]))
+    if cost.losses:
+        return claim_of_releases(cost, releases, float(accounts[0]["delta"]))
+    finest = max(accounts, key=lambda account: float(account["spent"]["rho"]))
+    return replace(claim_of_accounts([finest]), coin=coin_of(Cost.parse(str(model.get("cost", "")))))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import conversions, identifiability, tradeoff
-from accounting.losses import ClaimedLoss, Cost, GaussianLoss, PrivacyLoss
+from accounting.losses import ApproximateGaussianLoss, ClaimedLoss, Cost, GaussianLoss, PrivacyLoss
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class Claim:
     """A composition of releases as what it is claimed to be. delta: at which its epsilon is stated.
 
     rho, pure: zCDP rho and pure epsilon, infinite where there is none; gaussian: whether the exact Gaussian curve with
-    mu^2 = 2 rho describes it; slack: a probability with which nothing is claimed.
+    mu^2 = 2 rho describes it; coin: a probability with which nothing is claimed (`ApproximateGaussianLoss`).
     """
 
     rho: float
@@ -41,7 +41,7 @@ class Claim:
     gaussian: bool
     delta: float
     proven: bool
-    slack: float = 0.0
+    coin: float = 0.0
 
     def epsilon(self, steps: int = 1) -> float:
         """The least epsilon at delta that is claimed for so many records added or removed."""
@@ -52,19 +52,19 @@ class Claim:
     def advantage(self, steps: int = 1) -> float:
         """What TPR - FPR does not exceed, for so many records added or removed."""
         if self.rho == 0:
-            return min(1.0, self.slack)
+            return min(1.0, self._slack(steps))
         if self.gaussian:
             found = identifiability.gaussian_advantage(self._mu(steps))
         else:
             found = identifiability.zcdp_advantage(min(steps**2 * self.rho, conversions.LARGEST_RHO))
         if math.isfinite(self.pure):
             found = min(found, identifiability.advantage(steps * self.pure))
-        return min(1.0, found + self.slack)
+        return min(1.0, found + self._slack(steps))
 
     def power(self, false_positive_rates: Floats, steps: int = 1) -> Floats:
         """What the true positive rate does not exceed at each false positive rate."""
         if self.rho == 0:
-            return np.minimum(1.0, false_positive_rates + self.slack)
+            return np.minimum(1.0, false_positive_rates + self._slack(steps))
         if self.gaussian:
             least = tradeoff.gaussian(self._mu(steps), false_positive_rates)
         else:
@@ -72,13 +72,25 @@ class Claim:
         if math.isfinite(self.pure):
             epsilon = min(steps * self.pure, conversions.LARGEST_EPSILON)
             least = np.maximum(least, tradeoff.epsilon_delta(epsilon, 0.0, false_positive_rates))
-        return np.minimum(1.0, 1 - least + self.slack)
+        return np.minimum(1.0, 1 - least + self._slack(steps))
+
+    def _slack(self, steps: int) -> float:
+        """What the coin adds to any power: one step has h(a) <= coin + g(a), g being the curve without it.
+
+        g is concave with g(0) = 0, so that g(a + b) <= g(a) + g(b), and two steps have h(h(a)) <= coin + g(coin) +
+        g(g(a)), in which g(g(a)) is the curve of two steps.
+        """
+        if not self.coin:
+            return 0.0
+        if steps == 1:
+            return self.coin
+        return self.coin + float(1 - tradeoff.gaussian(self._mu(1), np.array([self.coin]))[0])
 
     def _mu(self, steps: int) -> float:
         return min(steps * conversions.mu_of_rho(self.rho), conversions.LARGEST_MU)
 
     def _converted(self, steps: int) -> float:
-        left = self.delta - self.slack
+        left = self.delta - self._slack(steps)
         if left <= 0:
             return math.inf
         if self.gaussian:
@@ -93,9 +105,10 @@ def claim_of_releases(cost: Cost, releases: int, delta: float) -> Claim:
     return Claim(
         rho=math.nextafter(rho, math.inf) if rho else 0.0,
         pure=releases * math.fsum(loss.pure_epsilon for loss in losses),
-        gaussian=all(isinstance(loss, GaussianLoss) for loss in losses),
+        gaussian=all(isinstance(loss, GaussianLoss | ApproximateGaussianLoss) for loss in losses),
         delta=delta,
         proven=cost.is_proven,
+        coin=min(1.0, releases * coin_of(cost)),
     )
 
 
@@ -109,6 +122,11 @@ def claim_of_accounts(accounts: Sequence[Mapping[str, Any]]) -> Claim:
         delta=float(accounts[0]["delta"]),
         proven=all(account["status"] == "proven" for account in accounts),
     )
+
+
+def coin_of(cost: Cost) -> float:
+    """The probability with which a release claims nothing."""
+    return math.fsum(loss.delta for loss in cost.losses if isinstance(loss, ApproximateGaussianLoss))
 
 
 def _claimed(loss: PrivacyLoss) -> PrivacyLoss:

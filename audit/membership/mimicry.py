@@ -31,6 +31,7 @@ Floats = NDArray[np.float64]
 _DEFAULT_STRENGTH = 1.0
 _FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
 _LARGEST_BLOCK = 200_000
+_MOST_EPOCHS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,9 @@ def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = N
     """
     classes = len(model["classes"])
     cost = Cost.parse(str(model["price_per_row"]["losses"])) if model.get("price_per_row") else Cost()
-    if "hidden" in model and "activation" in model:
+    if model.get("hidden") and "alpha" not in model:
+        return Mimicry(model, _released_network(model, epochs), None, None, None)
+    if "alpha" in model:
         recipe, neuron = _network(model, records, epochs)
         mechanism = mechanism_of(str(model["mechanism"]), cost, classes) if cost.losses else None
         return Mimicry(model, recipe, mechanism, None, neuron)
@@ -97,6 +100,14 @@ def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = N
     per_norm = model.get("logit_sensitivity_per_norm")
     mechanism = mechanism_of(str(model["mechanism"]), cost, classes) if cost.losses and per_norm is not None else None
     return Mimicry(model, head, mechanism, None if per_norm is None else float(per_norm), None)
+
+
+def _released_network(model: Mapping[str, Any], epochs: int | None) -> NetworkRecipe:
+    """Networks of a released network's topology: without its noise, trained for as long."""
+    topology = Topology(len(model["feature_names"]), tuple(model["hidden"]), len(model["classes"]))
+    passes = round(float(model.get("steps", 0)) * float(model.get("sampling_rate", 0)))
+    chosen = epochs or min(max(passes, 1), _MOST_EPOCHS)
+    return NetworkRecipe(Recipe(topology, "cross-entropy", epochs=chosen, activation=model["activation"]))
 
 
 def mechanism_of(name: str, cost: Cost, classes: int) -> Mechanism | None:

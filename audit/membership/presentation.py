@@ -142,7 +142,7 @@ def _attacks(outcome: Outcome) -> Table:
         (
             ("* " if one is judged.best else "") + one.attack,
             f"{one.advantage:+.3f}",
-            interval(one.low, one.high, 2),
+            f"{one.low:+.2f} {one.high:+.2f}",
             f"{one.auc:.3f}",
             number(one.true_positive_rates[1], 3),
             number(one.true_positive_rates[0], 3),

@@ -130,14 +130,20 @@ def _bundles(
     seed: int,
 ) -> "list[Endpoint]":
     from accounting.budgets import Budget, accepts_for
+    from accounting.losses import Cost
     from accounting.picorho import budget as picorho_of
-    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage
+    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint
     from mechanisms.mechanism import priced
-    from training.bundle import load_bundle
-    from training.published.bundle import is_published, load_published
+    from training.loading import load_model
+    from training.releases.model import ReleasedModel
     from training.reproduction.seeded import SeededRandomness
 
-    head = load_published(folder) if is_published(folder) else load_bundle(folder)
+    head = load_model(folder)
+    if isinstance(head, ReleasedModel):
+        kind = accepts_for(Cost.parse(head.certificate.cost))
+        paid_once = Budget.from_rho(LARGEST_RHO if rho is None else rho, delta, kind)
+        shared = Lineage(None if lineage_rho is None else picorho_of(lineage_rho))
+        return [ReleaseEndpoint(head, paid_once, shared) for _ in range(keys)]
     chosen = priced(mechanism, price, len(head.certificate.classes))
     account = Budget.from_rho(LARGEST_RHO if rho is None else rho, delta, accepts_for(chosen.cost))
     lineage = Lineage(None if lineage_rho is None else picorho_of(lineage_rho))
