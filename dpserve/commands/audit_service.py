@@ -136,7 +136,7 @@ def _own(services: OwnServices, trials: int, rng: np.random.Generator) -> Iterat
         raise ValueError(f"the record is one of {', '.join(KINDS)}, not {services.kind!r}")
     records = load_digits().train
     mechanism = priced(services.mechanism, services.price, len(records.declaration.classes))
-    pair = neighbours(services.kind, records, lambda some: _trained(some, services.lam), rng)
+    pair = neighbours(services.kind, records, lambda some: trained(some, services.lam), rng)
     row = strongest_row(pair, records.declaration, records.X, rng)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpserve-audit-")))
@@ -154,7 +154,8 @@ def _own(services: OwnServices, trials: int, rng: np.random.Generator) -> Iterat
         )
 
 
-def _trained(records: Records, lam: float) -> CertifiedHead:
+def trained(records: Records, lam: float) -> CertifiedHead:
+    """Return a certified head of the digits with the identity for its feature map."""
     declaration = records.declaration
     feature_map = Identity(
         lower=declaration.lower,

@@ -168,3 +168,21 @@ def sampler(
     from dpserve.commands.audit_sampler import audit_sampler
 
     show(audit_sampler(scale, draws, releases, classes, false_alarm), as_json=as_json, html=html, png=None)
+
+
+@app.command("sensitivity")
+def sensitivity(
+    model: Annotated[str, typer.Argument(help="certified, or published.")],
+    lam: Annotated[float, typer.Option("--lam", help="certified: Lambda.")] = 10.0,
+    neighbours: Annotated[
+        int, typer.Option("--neighbours", min=1, help="published: how many networks to train again, twice.")
+    ] = 3,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the records that make the difference.")] = 0,
+    as_json: Json = False,
+    html: Html = None,
+) -> None:
+    """Train again without a record of the digits, and hold how far the model moved against what is claimed."""
+    from dpserve.commands.audit_output import show
+    from dpserve.commands.audit_sensitivity import audit_sensitivity
+
+    show(audit_sensitivity(model, lam, neighbours, seed), as_json=as_json, html=html, png=None)

@@ -1,0 +1,75 @@
+"""How close the estimators come and how often they err: python benchmarks/audit_estimators.py [AUDITS]
+
+First, audits of nothing: how many of 95 % bounds are above 0. Then, audits of Gaussian observations, 10,000 with
+the record and 10,000 without: the median of the bounds in epsilon at delta = 1e-5 over the truth, and how many are
+above it.
+"""
+
+import sys
+
+import numpy as np
+
+from accounting.conversions import gaussian_mu
+from audit import estimators
+
+DELTA = 1e-5
+CONFIDENCE = 0.95
+OBSERVATIONS = 10_000
+
+
+def without_leakage(audits, n):
+    found = {}
+    for audit in range(audits):
+        rng = np.random.default_rng((audit, n))
+        scores = rng.normal(size=n), rng.normal(size=n)
+        bounds = {
+            "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
+            "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE),
+            "Laplace's trade-off, Clopper-Pearson": estimators.tradeoff(*scores, CONFIDENCE, estimators.LAPLACE),
+            "GDP, many thresholds": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE),
+            "(epsilon, delta), credible": estimators.credible_epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
+            "GDP, credible": estimators.credible_gdp(*scores, CONFIDENCE),
+            "Katz log": estimators.katz(*scores, CONFIDENCE),
+            "Katz log, uncorrected best threshold": estimators.uncorrected_best_threshold(
+                lambda t, scores=scores: estimators.katz(*scores, CONFIDENCE, threshold=t), *scores
+            ),
+        }
+        for name, bound in bounds.items():
+            found[name] = found.get(name, 0) + (bound.value > 0)
+    return {name: count / audits for name, count in found.items()}
+
+
+def of_gaussians(epsilon, audits):
+    mu = gaussian_mu(epsilon, DELTA)
+    design = estimators.Design.of_log_ratios(mu)
+    shares = {}
+    for audit in range(audits):
+        rng = np.random.default_rng((audit, epsilon))
+        scores = tuple(mu * rng.normal(m, 1, OBSERVATIONS) - mu**2 / 2 for m in (mu, 0))
+        bounds = {
+            "GDP, many thresholds": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE, design=design),
+            "GDP, many thresholds, chosen on a quarter": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE),
+            "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE, threshold=0.0),
+            "GDP, credible": estimators.credible_gdp(*scores, CONFIDENCE, threshold=0.0),
+            "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
+        }
+        for name, bound in bounds.items():
+            shares.setdefault(name, []).append(bound.epsilon(DELTA) / epsilon)
+    return shares
+
+
+def main(audits):
+    print(f"without leakage, {audits} audits: share of bounds above 0")
+    for name, rate in without_leakage(audits, 2000).items():
+        print(f"  {name:45} {rate:.4f}")
+    for epsilon in (1, 2, 4, 8):
+        print(
+            f"epsilon = {epsilon}, {audits} audits: median share of the truth, median of the first 20, above the truth"
+        )
+        for name, shares in of_gaussians(epsilon, audits).items():
+            found = np.array(shares)
+            print(f"  {name:45} {np.median(found):.4f}  {np.median(found[:20]):.4f}  {(found > 1).mean():.4f}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

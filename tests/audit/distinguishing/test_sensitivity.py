@@ -1,0 +1,46 @@
+"""Sensitivities measured on neighbours: within the certificate's, and computed as they are defined."""
+
+import numpy as np
+import pytest
+
+from audit.distinguishing.sensitivity import of_certified_head, of_published_network
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity
+from training.published.train import train_published
+from training.recipe import Recipe
+from training.train import train
+
+DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
+
+
+@pytest.fixture(scope="module")
+def records():
+    rng = np.random.default_rng(0)
+    return Records(rng.uniform(size=(40, 4)), rng.integers(3, size=40), DECLARATION, ())
+
+
+def test_a_certified_head_moves_as_far_as_its_certificate_allows_at_most(records):
+    feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.0)
+    seen = []
+    found = of_certified_head(records, lambda some: train(some, Recipe("r", feature_map, 5.0), "l"), 0, seen.append)
+    assert len(seen) == 3
+    weights, logits = found
+    assert 0.1 < logits.share <= weights.share <= 1
+    assert weights.claimed == pytest.approx((2**0.5 + 2e-3) / 5, rel=1e-6)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_published_networks_movement_is_measured_beside_the_printed_bounds(records, replaced):
+    trainings = []
+
+    def training(some):
+        trainings.append(some)
+        return train_published(some, "net", "l", hidden=(8,), epochs=2)
+
+    found = of_published_network(records, training, 2, 0, replaced=replaced)
+    assert [len(some) for some in trainings] == [40, *([40] if replaced else [39]) * 2]
+    by_name = {one.quantity: one for one in found}
+    assert 0 < by_name["one weight"].measured <= by_name["weights, L2"].measured
+    assert by_name["one neuron's logit"].measured > 0
+    # Eq. 18 spreads the L2 bound evenly over the 4 * 8 + 8 * 3 weights.
+    assert by_name["one weight"].claimed == pytest.approx(by_name["weights, L2"].claimed / (4 * 8 + 8 * 3) ** 0.5)
