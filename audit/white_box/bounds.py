@@ -26,6 +26,8 @@ Method = Literal["f-DP (CP)", "f-DP (ZB)", "(eps, delta)-DP (CP)", "(eps, delta)
 METHODS: tuple[Method, ...] = get_args(Method)
 
 _LEAST_NOISE, _LARGEST_NOISE = 0.05, 1e4
+_LEAST_MU, _LARGEST_MU = 1e-3, 4.0
+"""Of a step: less is taken for nothing, more for 4, which is enough to say that a run is not private."""
 _OPTIMISM = 0.025
 """What share of a run's epsilon rounding every step's loss down may cost, at most."""
 
@@ -56,7 +58,7 @@ _CLOSEST = (analyses.exact, analyses.rdp)
 
 
 def claim_of(epsilon: float, sampling_rate: float, steps: int, delta: float) -> Claim:
-    """Return the claim with the least noise, to a relative 1e-5, whose epsilon is at most this one.
+    """Return the claim with the least noise, to a relative 1e-3 or less, whose epsilon is at most this one.
 
     Raises ValueError where no noise multiplier from 0.05 to 10,000 gives it.
     """
@@ -69,7 +71,7 @@ def claim_of(epsilon: float, sampling_rate: float, steps: int, delta: float) -> 
             f"no noise multiplier from {_LEAST_NOISE:g} to {_LARGEST_NOISE:g} gives epsilon {epsilon:g} at delta "
             f"{delta:g} for {steps} steps at sampling rate {sampling_rate:g}"
         )
-    met = crossing(excess, math.log(_LARGEST_NOISE), math.log(_LEAST_NOISE), tolerance=1e-6).met
+    met = crossing(excess, math.log(_LARGEST_NOISE), math.log(_LEAST_NOISE), tolerance=1e-4).met
     return Claim(math.exp(met), sampling_rate, steps, delta)
 
 
@@ -88,13 +90,16 @@ def sampled_gaussian(sampling_rate: float) -> Family:
     return Family("mu", tradeoff, 100.0)
 
 
-def sampled_run(sampling_rate: float, steps: int, delta: float) -> Family:
-    """Return the trade-off functions of a whole run of sampled steps, by mu = 1/noise multiplier (Algorithm 4)."""
+def sampled_run(claim: Claim) -> Family:
+    """Return the trade-off functions of a whole run of sampled steps, by mu = 1/noise multiplier (Algorithm 4).
+
+    Up to twice the claimed mu: what refutes that has refuted the claim.
+    """
 
     def losses(mu: float) -> Counter[PrivacyLoss]:
-        return Counter({SubsampledGaussianLoss(1 / mu, sampling_rate): steps})
+        return Counter({SubsampledGaussianLoss(1 / mu, claim.sampling_rate): claim.steps})
 
-    return estimators.of_composition("mu", losses, delta, largest=1 / _LEAST_NOISE)
+    return estimators.of_composition("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
 
 
 def step_bound(inside: Floats, outside: Floats, method: Method, confidence: float, claim: Claim) -> LowerBound:
@@ -154,7 +159,9 @@ def run_epsilon(bound: LowerBound, claim: Claim) -> float:
     Katz's, which is at delta = 0, that is a comparison and no bound.
     """
     mu = bound.value if bound.parameter == "mu" else _mu_of(bound.value, claim.delta)
-    return composed_epsilon(1 / mu, claim.sampling_rate, claim.steps, claim.delta) if mu > 1e-3 else 0.0
+    if mu <= _LEAST_MU:
+        return 0.0
+    return composed_epsilon(1 / min(mu, _LARGEST_MU), claim.sampling_rate, claim.steps, claim.delta)
 
 
 def _mu_of(epsilon: float, delta: float) -> float:

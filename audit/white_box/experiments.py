@@ -1,24 +1,27 @@
-"""The experiments of Nasr et al. 2023 on data that is here: Table 1 and Section 6.3, in pieces that resume.
+"""The experiments of Nasr et al. 2023 on other data: Table 1 and Sections 6.3 and 6.4, in pieces that resume.
 
 Networks are fully connected, where the paper has convolutional ones for images: what is audited is the step, and its
 guarantee asks nothing of the network.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from accounting.conversions import gaussian_mu
 from audit.white_box.bounds import Claim, claim_of
-from audit.white_box.canaries import Canary, DiracCanary, quiet_coordinate
+from audit.white_box.canaries import Canary, DiracCanary, FixedCanary, blank, mislabelled, quiet_coordinate
 from audit.white_box.observations import Descent, Floats, Records, observe_steps
 from audit.white_box.printed import FAULT_EPSILON
+from audit.white_box.runs import score_run
 from audit.white_box.steps import AuditedStep, Fault, faulty, sound
 from training.data import benchmarks, retail
+from training.data.digits import load_digits
 from training.data.labelled import LabelledSet
+from training.extras import extra
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
 from training.reproduction.seeded import derived_seed
@@ -26,11 +29,15 @@ from training.reproduction.store import ResultStore
 
 Progress = Callable[[str, float], None]
 
-CANARY_LENGTH = 100.0
+CANARY_LENGTH = 1000.0
 """Of the gradient canary, in clipping norms."""
 
+CanaryKind = Literal["dirac", "crafted", "blank", "mislabelled"]
+CANARIES: tuple[CanaryKind, ...] = get_args(CanaryKind)
+
 _PROBE = 200
-_TEST = 2000
+_MOST_TEST = 2000
+_DARKEST_DIGIT = 16
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,11 @@ class Setting:
     runs: int = 5
     learning_rate: float = 0.5
     delta: float = 1e-5
+    canary: CanaryKind = "dirac"
 
 
 SETTINGS: dict[str, Setting] = {
+    "digits": Setting("digits", (32,), records=1000, sampling_rate=0.05, steps=400),
     "retail-100": Setting("retail-100", (128,), learning_rate=2.0),
     "mnist": Setting("mnist", (64,)),
     "cifar-10": Setting("cifar-10", (32,), runs=3),
@@ -76,28 +85,68 @@ class Measured:
     accuracy: float
 
 
-def read(name: str, directory: Path) -> LabelledSet:
-    """Read a data set by name. Raises ValueError for an unknown one and DataError for its files."""
+@dataclass(frozen=True, eq=False)
+class MeasuredRuns:
+    """Scores of whole runs, (with the canary, without it), of who sees every step and of who sees the model."""
+
+    claim: Claim
+    every_step: tuple[Floats, Floats]
+    final_model: tuple[Floats, Floats]
+
+
+def read(name: str, directory: Path | None) -> LabelledSet:
+    """Read a data set by name; scikit-learn's digits need no directory.
+
+    Raises ValueError for an unknown one, or where no directory is named, and DataError for its files.
+    """
+    if name == "digits":
+        digits = load_digits()
+        X = np.concatenate([digits.train.X, digits.held_out_rows]) / _DARKEST_DIGIT
+        y = np.concatenate([digits.train.y, digits.held_out_labels])
+        return LabelledSet("digits", X.astype(np.float32), y, 10, "scikit-learn's digits")
+    if directory is None:
+        raise ValueError("name the directory of the data set's files with --data-dir or DPSERVE_DATA_DIR")
     return retail.read(directory) if name == "retail-100" else benchmarks.read(name, directory)
 
 
 def prepare(setting: Setting, data: LabelledSet, seed: int) -> Material:
     """Return the records of a setting, drawn by `seed`. Raises ValueError where there are too few."""
-    needed = setting.records + _PROBE + _TEST
-    if needed > len(data.y):
-        raise ValueError(f"{data.name} has {len(data.y)} records, and {needed} are needed")
-    order = np.random.default_rng(seed).permutation(len(data.y))[:needed]
+    left = len(data.y) - setting.records - _PROBE
+    if left < 1:
+        raise ValueError(f"{data.name} has {len(data.y)} records, and more than {setting.records + _PROBE} are needed")
+    order = np.random.default_rng(seed).permutation(len(data.y))
+    order = order[: setting.records + _PROBE + min(left, _MOST_TEST)]
     parts = np.split(order, [setting.records, setting.records + _PROBE])
     training, probe, test = (Records(data.X[rows].astype(np.float64), data.y[rows]) for rows in parts)
     network = Network((data.X.shape[1], *setting.hidden, data.classes))
     return Material(training, probe, test, network, data.source)
 
 
-def dirac(material: Material, seed: int) -> DiracCanary:
-    """Return the gradient canary, where the probe's gradients are least."""
+def canary_of(kind: CanaryKind, material: Material, seed: int) -> Canary:
+    """Return the canary: a gradient where the probe's are least, or a record.
+
+    crafted: from the probe, anew at every step. mislabelled: one of the probe. blank: of the probe's rarest label.
+    Raises ValueError for another kind, and MissingExtra for a crafted one without torch.
+    """
     network, probe = material.network, material.probe
-    coordinate = quiet_coordinate(network, network.initial(seed), probe.inputs, probe.labels)
-    return DiracCanary(network.size, coordinate, CANARY_LENGTH)
+    if kind == "dirac":
+        coordinate = quiet_coordinate(network, network.initial(seed), probe.inputs, probe.labels)
+        return DiracCanary(network.size, coordinate, CANARY_LENGTH)
+    if kind == "crafted":
+        with extra("torch", "crafting canaries"):
+            from audit.white_box.crafting import CraftedCanary
+        return CraftedCanary(network, probe.inputs, probe.labels)
+    return record_canary(kind, material, seed)
+
+
+def record_canary(kind: CanaryKind, material: Material, seed: int) -> FixedCanary:
+    """Return the blank or the mislabelled canary. Raises ValueError for another kind."""
+    probe, classes = material.probe, material.network.widths[-1]
+    if kind == "blank":
+        return blank(material.network.widths[0], int(np.bincount(probe.labels, minlength=classes).argmin()))
+    if kind == "mislabelled":
+        return mislabelled(probe.inputs, probe.labels, classes, seed)
+    raise ValueError(f"the canaries are {', '.join(CANARIES)}, not {kind!r}")
 
 
 def measure(
@@ -150,6 +199,37 @@ def noise_ratio_of(true_epsilon: float, delta: float) -> float:
     return gaussian_mu(FAULT_EPSILON, delta) / gaussian_mu(true_epsilon, delta)
 
 
+def measure_runs(
+    setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
+) -> MeasuredRuns:
+    """Score `runs` whole runs without the canary, a record, and as many with it (Algorithm 1)."""
+    claim = claim_of(epsilon, setting.sampling_rate, setting.steps, setting.delta)
+    release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
+    canary = record_canary(setting.canary, material, seed)
+    found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    for number in range(2 * setting.runs):
+        member, run = bool(number % 2), number // 2
+        purpose = ("whole runs", f"epsilon {epsilon:g}", "with" if member else "without")
+
+        def compute(member: bool = member, run: int = run, purpose: Sequence[str] = purpose) -> dict[str, Any]:
+            run_seed = derived_seed(seed, *purpose, f"run {run}")
+            descent = Descent(setting.steps, setting.learning_rate, run_seed)
+            audited = sound(material.network, release, run_seed)
+            return asdict(score_run(audited, material.records, descent, canary, member=member))
+
+        found[member].append(store.result(_piece(setting, purpose, seed, run), compute))
+        progress("whole runs", (number + 1) / (2 * setting.runs))
+
+    def column(member: bool, key: str) -> Floats:
+        return np.array([one[key] for one in found[member]])
+
+    return MeasuredRuns(
+        claim,
+        (column(True, "every_step"), column(False, "every_step")),
+        (column(True, "final_model"), column(False, "final_model")),
+    )
+
+
 def _measure(
     setting: Setting,
     claim: Claim,
@@ -160,7 +240,7 @@ def _measure(
     seed: int,
     progress: Progress,
 ) -> Measured:
-    canary = dirac(material, seed)
+    canary = canary_of(setting.canary, material, seed)
     pieces = []
     for run in range(setting.runs):
         run_seed = derived_seed(seed, *purpose, f"run {run}")
@@ -205,6 +285,7 @@ def _piece(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dic
         "steps": setting.steps,
         "learning_rate": setting.learning_rate,
         "delta": setting.delta,
+        **({} if setting.canary == "dirac" else {"canary": setting.canary}),
         "purpose": list(purpose),
         "seed": seed,
         "run": run,

@@ -57,7 +57,7 @@ def run_bound(
     advance, as 0 for log-likelihood ratios, a share of the scores chooses one and is left out. Raises ValueError where
     the composition cannot be had numerically.
     """
-    family = sampled_run(claim.sampling_rate, claim.steps, claim.delta)
+    family = sampled_run(claim)
     bound = estimators.tradeoff(inside, outside, confidence, family, threshold=threshold)
     if bound.value <= 1e-3:
         return bound, 0.0

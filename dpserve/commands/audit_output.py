@@ -31,3 +31,13 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda more: bar.advance(task, more)
+
+
+@contextmanager
+def shares(what: str) -> Iterator[Callable[[str, float], None]]:
+    """Show on stderr, if it is a terminal, what is done now and which share of all; gives a function to say both."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda now, share: bar.update(task, description=f"{what}: {now}", completed=share)

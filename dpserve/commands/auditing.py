@@ -186,3 +186,134 @@ def sensitivity(
     from dpserve.commands.audit_sensitivity import audit_sensitivity
 
     show(audit_sensitivity(model, lam, neighbours, seed), as_json=as_json, html=html, png=None)
+
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
+]
+ExperimentSeed = Annotated[int, typer.Option("--seed", min=0, help="Everything follows from it.")]
+
+
+@app.command("training")
+def training(
+    dataset: Annotated[str, typer.Option("--dataset", help="digits, retail-100, mnist or cifar-10.")] = "digits",
+    data_dir: DataDir = None,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="What a run claims at delta = 1e-5.")] = 8.0,
+    table: Annotated[bool, typer.Option("--table", help="At epsilon 1, 4, 8 and 16, beside Nasr et al. 2023.")] = False,
+    fault: Annotated[
+        str | None,
+        typer.Option(
+            "--fault",
+            help="Plant one and claim epsilon 1.27 a step: clip-after-averaging, noise-from-100-seeds, "
+            "noise-too-small, or none for a sound step with that claim.",
+        ),
+    ] = None,
+    noise_ratio: Annotated[float, typer.Option("--noise-ratio", help="Of noise too small, to the claimed one.")] = 0.6,
+    canary: Annotated[str, typer.Option("--canary", help="dirac, crafted, blank or mislabelled.")] = "dirac",
+    whole_runs: Annotated[
+        int | None,
+        typer.Option(
+            "--whole-runs",
+            min=10,
+            help="Train so often with the canary and as often without it, and audit whole runs; it must be a record.",
+        ),
+    ] = None,
+    runs: Annotated[int | None, typer.Option("--runs", min=1, help="Runs whose steps are observed.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=10, help="Of a run.")] = None,
+    confidence: Confidence = 0.95,
+    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
+    seed: ExperimentSeed = 0,
+    resume: Resume = None,
+    as_json: Json = False,
+    html: Html = None,
+    png: Png = None,
+) -> None:
+    """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
+    from dpserve.commands.audit_output import show
+    from dpserve.commands.audit_training import audit_training
+
+    report = audit_training(
+        dataset,
+        data_dir=data_dir,
+        epsilon=epsilon,
+        table=table,
+        fault=fault,
+        noise_ratio=noise_ratio,
+        canary=canary,
+        whole_runs=whole_runs,
+        runs=runs,
+        steps=steps,
+        confidence=confidence,
+        conviction_confidence=conviction_confidence,
+        seed=seed,
+        resume=resume,
+    )
+    show(report, as_json=as_json, html=html, png=png)
+
+
+@app.command("adversary")
+def adversary(
+    dataset: Annotated[str, typer.Option("--dataset", help="digits, adult, mnist or retail-100.")] = "digits",
+    data_dir: DataDir = None,
+    games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
+    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
+    seed: ExperimentSeed = 0,
+    resume: Resume = None,
+    as_json: Json = False,
+    html: Html = None,
+    png: Png = None,
+) -> None:
+    """Let who knows all records but one follow a training run, beside Table 2 of Bernau et al. 2021."""
+    from dpserve.commands.audit_output import show
+    from dpserve.commands.audit_training import audit_adversary
+
+    report = audit_adversary(
+        dataset,
+        data_dir=data_dir,
+        games=games,
+        conviction_confidence=conviction_confidence,
+        seed=seed,
+        resume=resume,
+    )
+    show(report, as_json=as_json, html=html, png=png)
+
+
+@app.command("region")
+def region(
+    name: Annotated[str, typer.Argument(help="A mechanism, or dp-sgd.")],
+    classes: Annotated[int, typer.Option("--classes", help="Of a mechanism.")] = 10,
+    noise_multiplier: Annotated[
+        list[float] | None, typer.Option("--noise-multiplier", help="One, or several by naming it again.")
+    ] = None,
+    releases: Annotated[int, typer.Option("--releases", min=1, help="Of a mechanism, judged together.")] = 1,
+    trials: Annotated[int, typer.Option("--trials", min=10, help="Of a mechanism, in each world.")] = 10_000,
+    delta: Annotated[float, typer.Option("--delta", help="Where a mechanism's epsilon is stated.")] = 1e-5,
+    dataset: Annotated[str, typer.Option("--dataset", help="Of dp-sgd: digits or retail-100.")] = "digits",
+    data_dir: DataDir = None,
+    confidence: Confidence = 0.95,
+    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
+    seed: ExperimentSeed = 0,
+    resume: Resume = None,
+    as_json: Json = False,
+    html: Html = None,
+    png: Png = None,
+) -> None:
+    """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
+    from dpserve.commands.audit_output import show
+    from dpserve.commands.audit_region import audit_region
+
+    report = audit_region(
+        name,
+        classes=classes,
+        noise_multipliers=noise_multiplier,
+        releases=releases,
+        trials=trials,
+        delta=delta,
+        dataset=dataset,
+        data_dir=data_dir,
+        confidence=confidence,
+        conviction_confidence=conviction_confidence,
+        seed=seed,
+        resume=resume,
+    )
+    show(report, as_json=as_json, html=html, png=png)

@@ -54,7 +54,7 @@ def test_the_sampled_family_is_attained_by_thresholds_and_bounds_what_the_compos
 
 
 def test_a_whole_run_is_told_apart_less_the_less_mu_is():
-    family = sampled_run(0.1, 20, 1e-5)
+    family = sampled_run(Claim(0.8, 0.1, 20, 1e-5))
     low, high = (family.tradeoff(mu, LEVELS) for mu in (0.5, 1.0))
     assert np.all(high <= low + 1e-9)
     assert np.all(low <= 1 - LEVELS)

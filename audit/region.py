@@ -1,0 +1,204 @@
+"""The region of privacy (Erlingsson, Mironov, Raghunathan and Song 2019, Section 5.3): between attack and proof.
+
+For one mechanism at many noise multipliers: the best lower bound of epsilon from attacks, and the best upper bound from
+analyses of what was released. What the mechanism really tells lies between; a lower bound above an upper one convicts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import conversions, identifiability
+from accounting.analyses import side_by_side
+from accounting.losses import Cost, GaussianLoss
+from audit import estimators
+from audit.distinguishing.claims import Claim, claim_of
+from audit.distinguishing.mechanism import contradicts, observe
+from audit.distinguishing.worlds import worst_case
+from audit.estimators.many_thresholds import FEWEST_SCORES
+from audit.reports import Picture, Report, Table, number, picture
+from mechanisms.mechanism import Mechanism, priced
+from mechanisms.randomness import Randomness
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+Scores = tuple[Floats, Floats]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is known at one noise multiplier. lower, upper: epsilons at delta, by the name of attack or analysis.
+
+    notes: further figures by name, as an accuracy. convicted: whether a claim was refuted with the confidence asked
+    for; lower bounds shown have less.
+    """
+
+    noise_multiplier: float
+    lower: Mapping[str, float]
+    upper: Mapping[str, float]
+    notes: Mapping[str, float]
+    convicted: bool
+
+    @property
+    def best_lower(self) -> float:
+        """The largest lower bound."""
+        return max(self.lower.values())
+
+    @property
+    def best_upper(self) -> float:
+        """The least upper bound."""
+        return min(self.upper.values())
+
+
+def mechanism_at(name: str, classes: int, noise_multiplier: float) -> Mechanism:
+    """Return the mechanism that costs rho = 1/(2 noise_multiplier^2) a row, as Gaussian noise of that multiplier does.
+
+    Raises ValueError for a name or a multiplier that there is not.
+    """
+    rho = Fraction(1) / (2 * Fraction(noise_multiplier) ** 2)
+    return priced(name, f"rho:{float(rho):.15g}", classes)
+
+
+def observe_releases(mechanism: Mechanism, classes: int, releases: int, trials: int, randomness: Randomness) -> Scores:
+    """Return the log-likelihood ratios (trials,) of so many releases together, with the record in and out.
+
+    The sum over releases is what the adversary of `audit.adversary` comes to hold as log-odds, from even ones.
+    """
+    scores = observe(mechanism, worst_case(mechanism, classes), trials * releases, randomness)
+    inside, outside = (found.reshape(trials, releases).sum(axis=1) for found in scores)
+    return inside, outside
+
+
+def point_of(
+    mechanism: Mechanism,
+    noise_multiplier: float,
+    releases: int,
+    scores: Scores,
+    *,
+    delta: float,
+    confidence: float,
+    conviction_confidence: float,
+) -> Point:
+    """Return what scores of `releases` releases together say beside every analysis of them."""
+    claim = claim_of(together(mechanism.cost, releases), delta)
+    upper = {one.name: one.epsilon for one in side_by_side({mechanism.cost: releases}, delta).analyses}
+    lower = {
+        "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, confidence, delta=delta).value,
+        **through_the_family(claim, scores, confidence),
+        "membership advantage": epsilon_of_best_advantage(scores, confidence, delta),
+    }
+    beliefs = np.concatenate([scores[0], -scores[1]])
+    return Point(
+        noise_multiplier,
+        lower,
+        {name: epsilon for name, epsilon in upper.items() if epsilon is not None},
+        {
+            "advantage": float(np.mean(scores[0] > 0) - np.mean(scores[1] > 0)),
+            "mean belief in the truth": float(np.mean(1 / (1 + np.exp(-np.clip(beliefs, -700, 700))))),
+        },
+        contradicts(claim, *scores, conviction_confidence),
+    )
+
+
+def together(cost: Cost, releases: int) -> Cost:
+    """Return the cost of so many releases of `cost`: one Gaussian loss, rounded up, where all are Gaussian."""
+    if releases == 1:
+        return cost
+    if cost.is_gaussian and all(isinstance(loss, GaussianLoss) for loss in cost.losses):
+        return Cost((GaussianLoss(conversions.mu_of_rho(float(cost.rho * releases))),))
+    return Cost(cost.losses * releases)
+
+
+def through_the_family(claim: Claim, scores: Scores, confidence: float) -> dict[str, float]:
+    """Return bounds through the claim's trade-off function, where its parameter has an epsilon at delta.
+
+    Scores are log-likelihood ratios, so the threshold 0 is stated ahead of them.
+    """
+    if claim.family is estimators.GAUSSIAN and claim.delta > 0:
+        found = {"mu-GDP, Clopper-Pearson": estimators.gdp(*scores, confidence, threshold=0.0).epsilon(claim.delta)}
+        if min(map(len, scores)) >= FEWEST_SCORES:
+            design = estimators.Design.of_log_ratios(claim.parameter)
+            closest = estimators.gdp_of_many_thresholds(*scores, confidence, design=design)
+            found["mu-GDP, many thresholds"] = closest.epsilon(claim.delta)
+        return found
+    if claim.delta == 0 and claim.family.parameter == "epsilon":
+        bound = estimators.tradeoff(*scores, confidence, claim.family)
+        return {"the claim's trade-off function, Clopper-Pearson": bound.value}
+    return {}
+
+
+def epsilon_of_best_advantage(scores: Scores, confidence: float, delta: float) -> float:
+    """Return the epsilon that the best TPR - FPR implies (Erlingsson et al. 2019, Proposition 3), at `confidence`.
+
+    The best threshold of log-likelihood ratios is 0; the advantage is what Clopper and Pearson's limits leave of it.
+    """
+    false_positives, false_negatives = estimators.errors_at(*scores, 0.0).upper_limits(confidence)
+    return identifiability.epsilon_of_attack(max(0.0, 1 - false_positives - false_negatives), delta)
+
+
+def report(title: str, points: Sequence[Point], delta: float, setting: Mapping[str, Any], *notes: str) -> Report:
+    """Return the region as a report: Table 2's layout and Figure 2. Raises ValueError for no points."""
+    if not points:
+        raise ValueError("a region needs at least one noise multiplier")
+    convicted = [point.noise_multiplier for point in points if point.convicted]
+    gap = max(point.best_lower / point.best_upper for point in points if point.best_upper > 0)
+    verdict = (
+        f"Convicted at noise multiplier {', '.join(f'{one:g}' for one in convicted)}."
+        if convicted
+        else f"Not refuted: the best lower bound reaches {gap:.0%} of the best upper bound at most."
+    )
+    return Report(
+        title=title,
+        verdict=verdict,
+        convicted=bool(convicted),
+        content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
+        tables=tuple(_tables(points, delta)),
+        pictures=(_region(points, delta),),
+        notes=(*notes, "What is really told lies between the best lower and the best upper bound."),
+    )
+
+
+def _tables(points: Sequence[Point], delta: float) -> Sequence[Table]:
+    def table(title: str, of: Callable[[Point], Mapping[str, float]]) -> Table:
+        names = tuple(dict.fromkeys(name for point in points for name in of(point)))
+        rows = tuple(
+            (f"{point.noise_multiplier:g}", *(number(of(point).get(name)) for name in names)) for point in points
+        )
+        return Table(title, ("noise multiplier", *names), rows)
+
+    found = [
+        table(f"Lower bounds of epsilon at delta = {delta:g}", lambda point: point.lower),
+        table(f"Upper bounds of epsilon at delta = {delta:g}", lambda point: point.upper),
+    ]
+    if any(point.notes for point in points):
+        found.append(table("Besides", lambda point: point.notes))
+    return found
+
+
+def _region(points: Sequence[Point], delta: float) -> Picture:
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_subplot()
+        ordered = sorted(points, key=lambda point: point.noise_multiplier)
+        noise = [point.noise_multiplier for point in ordered]
+        floor = 1e-3
+        lower = np.array([max(point.best_lower, floor) for point in ordered])
+        upper = np.array([max(point.best_upper, floor) for point in ordered])
+        for name in dict.fromkeys(name for point in ordered for name in point.upper):
+            axes.plot(noise, [point.upper.get(name, np.nan) for point in ordered], "--", alpha=0.6, label=name)
+        axes.plot(noise, upper, "o-", color="black", label="best upper bound")
+        axes.plot(noise, lower, "s-", color="tab:red", label="best lower bound")
+        axes.fill_between(noise, lower, upper, alpha=0.2, color="grey")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("noise multiplier")
+        axes.set_ylabel(f"epsilon at delta = {delta:g}")
+        axes.legend(fontsize="small")
+
+    caption = f"The region of privacy. A lower bound of nothing is drawn at {1e-3:g}."
+    return picture("Region of privacy", caption, draw, inches=(6.4, 4.4))

@@ -1,0 +1,296 @@
+"""White-box audits of training as reports: bounds beside the claim, and beside what Nasr et al. 2023 print."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit import estimators
+from audit.estimators import LowerBound, epsilon_of_mu
+from audit.estimators.many_thresholds import FEWEST_SCORES
+from audit.reports import Picture, Report, Table, number, picture
+from audit.white_box.bounds import METHODS, Claim, many_thresholds_bound, run_epsilon, step_bound
+from audit.white_box.experiments import Measured, MeasuredRuns
+from audit.white_box.printed import COLUMNS, TABLE_1
+from audit.white_box.repetition import repetition_bound
+from audit.white_box.runs import run_bound
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+CLOSEST = "f-DP (many thresholds)"
+CHOSEN = "f-DP (CP), chosen threshold"
+REPEATED = "f-DP (CP) of repeated noise"
+CONVICTING = ("f-DP (CP)", CHOSEN, REPEATED)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's bound: of a step, as an epsilon at delta, and of the run that such steps make."""
+
+    method: str
+    bound: LowerBound
+    step_epsilon: float
+    run_epsilon: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an audit of steps found. rows: with `confidence`; sure_mu: a bound of mu with `conviction_confidence`."""
+
+    claim: Claim
+    observations: int
+    accuracy: float
+    confidence: float
+    conviction_confidence: float
+    rows: tuple[Row, ...]
+    sure_mu: float
+
+    @property
+    def convicted(self) -> bool:
+        """Whether a step tells more than is claimed."""
+        return self.sure_mu > 1 / self.claim.noise_multiplier
+
+    def __getitem__(self, method: str) -> Row:
+        """Return the row of a method. Raises KeyError where there were too few observations for it."""
+        for row in self.rows:
+            if row.method == method:
+                return row
+        raise KeyError(method)
+
+
+def judge(measured: Measured, confidence: float, conviction_confidence: float) -> Finding:
+    """Return every method's bounds, and whether the claim of the step is refuted.
+
+    Three exact bounds of mu can convict, each allowed a third of 1 - conviction_confidence: of the projection on the
+    canary at the threshold that suits the claim; at one chosen on a share of the observations, for a step that is
+    nothing like its claim; and `repetition_bound`. A step that holds its claim is convicted with at most that
+    probability: the observations of a sound step are independent, N(0, s^2) and N(1, s^2) exactly but for rounding,
+    where the auditor takes the other records' part away.
+    """
+    claim, inside, outside = measured.claim, measured.with_canary, measured.without
+    each = 1 - (1 - conviction_confidence) / len(CONVICTING)
+    bounds: dict[str, LowerBound] = {}
+    if min(len(inside), len(outside)) >= FEWEST_SCORES:
+        bounds[CLOSEST] = many_thresholds_bound(inside, outside, confidence, claim)
+    bounds |= {method: step_bound(inside, outside, method, confidence, claim) for method in METHODS}
+    bounds[CHOSEN] = estimators.gdp(inside, outside, confidence)
+    bounds[REPEATED] = repetition_bound(inside, outside, confidence)
+    sure_mu = max(
+        step_bound(inside, outside, "f-DP (CP)", each, claim).value,
+        estimators.gdp(inside, outside, each).value,
+        repetition_bound(inside, outside, each).value,
+    )
+    return Finding(
+        claim=claim,
+        observations=len(inside),
+        accuracy=measured.accuracy,
+        confidence=confidence,
+        conviction_confidence=conviction_confidence,
+        rows=tuple(
+            Row(method, bound, bound.epsilon(claim.delta), run_epsilon(bound, claim))
+            for method, bound in bounds.items()
+        ),
+        sure_mu=sure_mu,
+    )
+
+
+def report(finding: Finding, measured: Measured, title: str, setting: Mapping[str, Any], *notes: str) -> Report:
+    """Return the report of one implementation."""
+    claim = finding.claim
+    if finding.convicted:
+        epsilon, confidence = epsilon_of_mu(finding.sure_mu, claim.delta), finding.conviction_confidence
+    else:
+        epsilon, confidence = finding["f-DP (CP)"].step_epsilon, finding.confidence
+    shown = (
+        f"a step's epsilon >= {number(epsilon)} at delta = {claim.delta:g} with {confidence:.10g} confidence, "
+        f"and {number(claim.step_epsilon)} is claimed"
+    )
+    return Report(
+        title=title,
+        verdict=f"Convicted: {shown}." if finding.convicted else f"Not refuted: {shown}.",
+        convicted=finding.convicted,
+        content={"setting": dict(setting), **_content(finding)},
+        tables=(_table(finding),),
+        pictures=(_histograms(measured),),
+        notes=(*notes, *_NOTES),
+    )
+
+
+def table_1(findings: Mapping[int, Finding], column: str, setting: Mapping[str, Any], *notes: str) -> Report:
+    """Return Table 1's layout: what was found on one data set at each epsilon, beside all columns printed."""
+    convicted = [epsilon for epsilon, finding in findings.items() if finding.convicted]
+    reached = [
+        epsilon
+        for epsilon, finding in findings.items()
+        if finding["f-DP (CP)"].run_epsilon >= max(TABLE_1["f-DP (CP)"][epsilon])
+    ]
+    rows = tuple(
+        (method, f"{epsilon:g}", number(finding[method].run_epsilon), *_printed(method, epsilon))
+        for method in _shown(findings)
+        for epsilon, finding in findings.items()
+    )
+    said = f"f-DP (CP) reaches every printed column at epsilon {', '.join(map(str, reached)) or 'none'}"
+    verdict = f"Convicted at epsilon {', '.join(map(str, convicted))}." if convicted else f"Not refuted; {said}."
+    return Report(
+        title=f"Lower bounds of a training run's epsilon on {column}, beside Table 1 of Nasr et al. 2023",
+        verdict=verdict,
+        convicted=bool(convicted),
+        content={
+            "setting": dict(setting),
+            "epsilons": {str(epsilon): _content(finding) for epsilon, finding in findings.items()},
+        },
+        tables=(
+            Table("Lower bound of epsilon", ("method", "claimed", f"here: {column}", *COLUMNS), rows),
+            Table(
+                "The runs here",
+                ("claimed", "noise multiplier", "observations", "accuracy"),
+                tuple(
+                    (
+                        f"{epsilon:g}",
+                        number(one.claim.noise_multiplier),
+                        str(one.observations),
+                        f"{one.accuracy:.1%}",
+                    )
+                    for epsilon, one in findings.items()
+                ),
+            ),
+        ),
+        pictures=(_curve(findings, column),),
+        notes=(*notes, *_NOTES),
+    )
+
+
+def runs_report(
+    measured: MeasuredRuns, confidence: float, conviction_confidence: float, title: str, setting: Mapping[str, Any]
+) -> Report:
+    """Return the report of whole runs: by who sees every step, and by who sees only the model."""
+    claim = measured.claim
+    found = {
+        "sees every step": run_bound(*measured.every_step, claim, confidence, threshold=0.0),
+        "sees the final model": run_bound(*measured.final_model, claim, confidence),
+    }
+    bound, _ = run_bound(*measured.every_step, claim, conviction_confidence, threshold=0.0)
+    convicted = bound.value > 1 / claim.noise_multiplier
+    best = max(epsilon for _, epsilon in found.values())
+    shown = f"epsilon >= {number(best)} at delta = {claim.delta:g} with {confidence:.4g} confidence"
+    return Report(
+        title=title,
+        verdict=f"{'Convicted' if convicted else 'Not refuted'}: {shown}, and {number(claim.epsilon)} is claimed.",
+        convicted=convicted,
+        content={
+            "setting": dict(setting),
+            "claim": {**asdict(claim), "epsilon": claim.epsilon},
+            "bounds": {who: {"bound": bound, "epsilon": epsilon} for who, (bound, epsilon) in found.items()},
+        },
+        tables=(
+            Table(
+                "Lower bounds of the run's epsilon, f-DP (CP) through the composed run",
+                ("observer", "runs, each way", "epsilon"),
+                tuple(
+                    (who, str(len(scores[0])), number(epsilon))
+                    for (who, (_, epsilon)), scores in zip(
+                        found.items(), (measured.every_step, measured.final_model), strict=True
+                    )
+                ),
+            ),
+        ),
+        notes=("Each run is one observation; the observer of the final model sees no step.",),
+    )
+
+
+_NOTES = (
+    "A run's epsilon is what as many sampled steps tell that have the noise which a step's bound leaves possible.",
+    "f-DP (ZB) and (eps, delta)-DP (ZB) are Bayesian credible bounds; eps-DP (Katz) is at delta = 0 and asymptotic.",
+)
+
+
+def _content(finding: Finding) -> dict[str, Any]:
+    return {
+        "claim": {
+            **asdict(finding.claim),
+            "epsilon": finding.claim.epsilon,
+            "step_epsilon": finding.claim.step_epsilon,
+        },
+        "observations": finding.observations,
+        "accuracy": finding.accuracy,
+        "confidence": finding.confidence,
+        "conviction_confidence": finding.conviction_confidence,
+        "convicted": finding.convicted,
+        "bounds": {
+            row.method: {
+                row.bound.parameter: row.bound.value,
+                "guarantee": row.bound.guarantee,
+                "step_epsilon": row.step_epsilon,
+                "run_epsilon": row.run_epsilon,
+            }
+            for row in finding.rows
+        },
+    }
+
+
+def _table(finding: Finding) -> Table:
+    rows = tuple(
+        (row.method, number(row.step_epsilon), number(row.run_epsilon), row.bound.guarantee) for row in finding.rows
+    )
+    claim = finding.claim
+    claimed = ("claimed", number(claim.step_epsilon), number(claim.epsilon), "")
+    note = (
+        f"{finding.observations} observations each way; noise multiplier {number(claim.noise_multiplier)}, sampling "
+        f"rate {number(claim.sampling_rate)}, {claim.steps} steps; mean accuracy {finding.accuracy:.1%}"
+    )
+    columns = ("method", "a step's epsilon", "a run's epsilon", "guarantee")
+    return Table(f"Lower bounds at delta = {claim.delta:g}", columns, (*rows, claimed), note)
+
+
+def _shown(findings: Mapping[int, Finding]) -> Sequence[str]:
+    """Return the methods that there is a bound of at every epsilon, the closest first."""
+    everywhere = [{row.method for row in finding.rows} for finding in findings.values()]
+    return [method for method in (CLOSEST, *METHODS) if all(method in methods for methods in everywhere)]
+
+
+def _printed(method: str, epsilon: int) -> tuple[str, ...]:
+    table: Mapping[str, Mapping[int, Sequence[float]]] = {str(name): row for name, row in TABLE_1.items()}
+    if method not in table or epsilon not in table[method]:
+        return ("-",) * len(COLUMNS)
+    return tuple(f"{value:g}" for value in table[method][epsilon])
+
+
+def _histograms(measured: Measured) -> Picture:
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_subplot()
+        edges = np.histogram_bin_edges(np.concatenate([measured.without, measured.with_canary]), bins=60)
+        axes.hist(measured.without, edges.tolist(), alpha=0.6, label="without the canary")
+        axes.hist(measured.with_canary, edges.tolist(), alpha=0.6, label="with the canary")
+        axes.set_xlabel("observation, in clipping norms")
+        axes.set_ylabel("steps")
+        axes.legend()
+
+    return picture("Observations", "What one step shows, with the canary and without it.", draw, inches=(6.4, 4.0))
+
+
+def _curve(findings: Mapping[int, Finding], column: str) -> Picture:
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_subplot()
+        epsilons = sorted(findings)
+        for method in _shown(findings):
+            axes.plot(epsilons, [findings[one][method].run_epsilon for one in epsilons], "o-", label=f"here: {method}")
+        printed = [one for one in epsilons if one in TABLE_1["f-DP (CP)"]]
+        for index, name in enumerate(COLUMNS):
+            axes.plot(
+                printed,
+                [TABLE_1["f-DP (CP)"][one][index] for one in printed],
+                "x",
+                color="black",
+                label="printed: f-DP (CP)" if index == 0 else f"_{name}",
+            )
+        axes.plot(epsilons, epsilons, ":", color="grey", label="claimed")
+        axes.set_xlabel("claimed epsilon")
+        axes.set_ylabel("lower bound of epsilon")
+        axes.legend(fontsize="small")
+
+    return picture("Lower bounds", f"What is found on {column} of what is claimed.", draw, inches=(6.4, 4.4))

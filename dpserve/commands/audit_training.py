@@ -1,0 +1,135 @@
+"""What `dpserve audit training` and `dpserve audit adversary` do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from audit.adversary import experiments as adversary
+from audit.adversary import presentation as of_adversary
+from audit.reports import Report
+from audit.white_box import experiments, presentation
+from audit.white_box.experiments import Material, Setting
+from audit.white_box.printed import EPSILONS, FAULT_EPSILON
+from audit.white_box.steps import FAULTS, Fault
+from dpserve.commands.audit_output import shares
+from training.reproduction.store import ResultStore
+
+
+def audit_training(
+    dataset: str,
+    *,
+    data_dir: Path | None,
+    epsilon: float,
+    table: bool,
+    fault: str | None,
+    noise_ratio: float,
+    canary: str,
+    whole_runs: int | None,
+    runs: int | None,
+    steps: int | None,
+    confidence: float,
+    conviction_confidence: float,
+    seed: int,
+    resume: Path | None,
+) -> Report:
+    """Return the report. Raises ValueError for nonsense, and DataError for missing files."""
+    if dataset not in experiments.SETTINGS:
+        raise ValueError(f"training is audited on {', '.join(experiments.SETTINGS)}, not on {dataset!r}")
+    if canary not in experiments.CANARIES:
+        raise ValueError(f"the canaries are {', '.join(experiments.CANARIES)}, not {canary!r}")
+    setting = replace(experiments.scaled(experiments.SETTINGS[dataset], runs=runs, steps=steps), canary=canary)
+    material = experiments.prepare(setting, experiments.read(dataset, data_dir), seed)
+    sure = (confidence, conviction_confidence)
+    with stored(resume) as store:
+        if fault is not None:
+            return _of_fault(setting, fault, noise_ratio, material, store, seed, sure)
+        if table:
+            return _table(setting, material, store, seed, sure)
+        if whole_runs is not None:
+            return _whole_runs(replace(setting, runs=whole_runs), epsilon, material, store, seed, sure)
+        with shares(f"training on {dataset}") as progress:
+            measured = experiments.measure(setting, epsilon, material, store, seed, progress)
+    finding = presentation.judge(measured, *sure)
+    title = f"White-box audit of DP-SGD on {dataset}, with a {canary} canary"
+    return presentation.report(finding, measured, title, _setting(setting, seed, epsilon=epsilon), material.source)
+
+
+def _of_fault(
+    setting: Setting,
+    fault: str,
+    noise_ratio: float,
+    material: Material,
+    store: ResultStore,
+    seed: int,
+    sure: tuple[float, float],
+) -> Report:
+    planted = _fault(fault)
+    with shares(f"training on {setting.dataset}") as progress:
+        measured = experiments.measure_fault(setting, planted, noise_ratio, material, store, seed, progress)
+    finding = presentation.judge(measured, *sure)
+    said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
+    title = f"White-box audit of DP-SGD on {setting.dataset} with {said}, which claims {FAULT_EPSILON:g} a step"
+    chosen = _setting(setting, seed, fault=fault, noise_ratio=noise_ratio)
+    return presentation.report(finding, measured, title, chosen, material.source)
+
+
+def _fault(name: str) -> Fault | None:
+    if name == "none":
+        return None
+    for fault in FAULTS:
+        if fault == name:
+            return fault
+    raise ValueError(f"the planted faults are {', '.join(FAULTS)}, or none, not {name!r}")
+
+
+def _table(setting: Setting, material: Material, store: ResultStore, seed: int, sure: tuple[float, float]) -> Report:
+    findings = {}
+    for epsilon in EPSILONS:
+        with shares(f"training on {setting.dataset} at epsilon {epsilon}") as progress:
+            measured = experiments.measure(setting, epsilon, material, store, seed, progress)
+        findings[epsilon] = presentation.judge(measured, *sure)
+    return presentation.table_1(findings, setting.dataset, _setting(setting, seed), material.source)
+
+
+def _whole_runs(
+    setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, sure: tuple[float, float]
+) -> Report:
+    with shares(f"training on {setting.dataset}") as progress:
+        measured = experiments.measure_runs(setting, epsilon, material, store, seed, progress)
+    title = f"Audit of whole runs of DP-SGD on {setting.dataset}, with a {setting.canary} record"
+    return presentation.runs_report(measured, *sure, title, _setting(setting, seed, epsilon=epsilon))
+
+
+def audit_adversary(
+    dataset: str,
+    *,
+    data_dir: Path | None,
+    games: int,
+    conviction_confidence: float,
+    seed: int,
+    resume: Path | None,
+) -> Report:
+    """Return the report of the games. Raises ValueError for nonsense, and DataError for missing files."""
+    if dataset not in adversary.SETTINGS:
+        raise ValueError(f"there are games on {', '.join(adversary.SETTINGS)}, not on {dataset!r}")
+    setting = adversary.SETTINGS[dataset]
+    data = adversary.read(dataset, data_dir)
+    found = {}
+    with stored(resume) as store:
+        for kind in adversary.KINDS:
+            with shares(" ".join(kind)) as progress:
+                found[kind] = adversary.run(setting, kind, data, games, store, seed, progress)
+    return of_adversary.report(setting, found, data.source, conviction_confidence)
+
+
+@contextmanager
+def stored(resume: Path | None) -> Iterator[ResultStore]:
+    """Give the store of finished pieces: in `resume`, or in a folder that goes afterwards."""
+    with TemporaryDirectory() if resume is None else nullcontext(str(resume)) as folder:
+        yield ResultStore(Path(folder))
+
+
+def _setting(setting: Setting, seed: int, **more: object) -> dict[str, object]:
+    return {**asdict(setting), "seed": seed, **more}

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from audit import region, reports
+from audit.region import Point
+from audit.region_of_training import PRINTED, Printed, attack_rates, losses
+from training.releases.dpsgd.network import Network
+from training.reproduction.seeded import SeededRandomness
+
+
+def test_a_multiplier_is_a_price_whatever_the_mechanism():
+    for name in ("gaussian", "laplace", "label", "selected-neuron"):
+        assert float(region.mechanism_at(name, 3, 4.0).cost.rho) == pytest.approx(1 / 32, rel=0.01)
+
+
+def test_releases_together_cost_what_they_cost_one_by_one():
+    gaussian, laplace = Cost((GaussianLoss(0.25),)), Cost((LaplaceLoss(0.25),))
+    assert region.together(gaussian, 16).losses == (GaussianLoss(region.together(gaussian, 16).losses[0].mu),)
+    assert region.together(gaussian, 16).losses[0].mu == pytest.approx(1.0)
+    assert region.together(laplace, 3).losses == laplace.losses * 3
+    assert region.together(laplace, 1) == laplace
+
+
+@pytest.mark.parametrize(("name", "releases"), [("gaussian", 4), ("laplace", 2)])
+def test_bounds_from_below_lie_below_those_from_above(name, releases):
+    """At a confidence of 1 - 1e-7 for each of three bounds: wrong once in three million."""
+    mechanism = region.mechanism_at(name, 3, 1.0)
+    scores = region.observe_releases(mechanism, 3, releases, 1000, SeededRandomness(1, (name,)))
+    point = region.point_of(
+        mechanism, 1.0, releases, scores, delta=1e-5, confidence=1 - 1e-7, conviction_confidence=1 - 1e-9
+    )
+    assert 0 < point.best_lower < point.best_upper
+    assert not point.convicted
+    assert point.upper["basic"] > point.upper["exact"]
+
+
+def test_a_claim_that_is_too_low_is_convicted():
+    """Four times the loss that is claimed: the worst-case answers of noise multiplier 1 scored as if it were 4."""
+    loud = region.mechanism_at("gaussian", 3, 1.0)
+    scores = region.observe_releases(loud, 3, 1, 4000, SeededRandomness(2, ("loud",)))
+    claimed = region.mechanism_at("gaussian", 3, 4.0)
+    point = region.point_of(claimed, 4.0, 1, scores, delta=1e-5, confidence=0.95, conviction_confidence=1 - 1e-9)
+    assert point.convicted
+    assert point.best_lower > point.best_upper
+
+
+def test_the_report_shows_the_region():
+    points = [
+        Point(1.0, {"attack": 0.5}, {"rdp": 2.0, "exact": 1.5}, {"accuracy": 0.9}, False),
+        Point(4.0, {"attack": 0.0}, {"rdp": 0.4}, {}, False),
+    ]
+    shown = region.report("A region", points, 1e-5, {"seed": 0})
+    assert shown.verdict == "Not refuted: the best lower bound reaches 33% of the best upper bound at most."
+    assert shown.tables[1].rows[1] == ("4", "0.4", "-")
+    assert shown.pictures[0].png.startswith(b"\x89PNG")
+    convicted = region.report("A region", [Point(2.0, {"a": 3.0}, {"b": 1.0}, {}, True)], 1e-5, {})
+    assert convicted.exit_status == reports.CONVICTED
+    with pytest.raises(ValueError, match="at least one"):
+        region.report("A region", [], 1e-5, {})
+
+
+def test_yeom_s_attack_on_losses():
+    members, others = np.arange(0, 1, 0.01), np.arange(0.5, 1.5, 0.01)
+    caught, advantage = attack_rates(members, others)
+    assert caught == pytest.approx(0.55, abs=0.011)
+    assert advantage == pytest.approx(0.5, abs=0.011)
+    assert attack_rates(others, others)[1] == 0
+
+
+def test_losses_are_cross_entropies():
+    network = Network((2, 3))
+    inputs, labels = np.array([[0.2, 0.4], [1.0, 0.0]]), np.array([2, 0])
+    assert np.allclose(losses(network, np.zeros(network.size), inputs, labels), np.log(3))
+
+
+def test_the_printed_table_is_the_paper_s():
+    assert PRINTED[6.99] == Printed(0.14, 0.056, 0.006, 1.0, 12.3, 125.0)

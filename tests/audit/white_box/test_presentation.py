@@ -1,0 +1,62 @@
+"""Findings and their reports, from exact quantiles of what a step shows: no luck in any of them."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from audit import reports
+from audit.white_box.bounds import METHODS, Claim
+from audit.white_box.experiments import Measured, MeasuredRuns
+from audit.white_box.presentation import CLOSEST, judge, report, runs_report, table_1
+
+CLAIM = Claim(0.8, 0.05, 30, 1e-5)
+
+
+def measured(noise, count=2000):
+    mixed = (np.random.default_rng(seed).permutation(count) for seed in (0, 1))
+    outside, inside = (scipy.stats.norm.ppf((np.arange(count) + 0.5) / count)[order] * noise for order in mixed)
+    return Measured(CLAIM, outside, inside + 1, 0.5)
+
+
+def test_what_holds_its_claim_is_acquitted_and_what_does_not_is_convicted():
+    sound, broken = (judge(measured(noise), 0.95, 1 - 1e-9) for noise in (0.8, 0.4))
+    assert (sound.convicted, broken.convicted) == (False, True)
+    assert sound["f-DP (CP)"].step_epsilon < CLAIM.step_epsilon < broken["f-DP (CP)"].step_epsilon
+    assert sound[CLOSEST].step_epsilon < CLAIM.step_epsilon
+    shown = report(broken, measured(0.4), "A step", {"seed": 1})
+    assert shown.exit_status == reports.CONVICTED
+    assert shown.verdict.startswith("Convicted")
+    assert report(sound, measured(0.8), "A step", {}).exit_status == reports.ACQUITTED
+
+
+def test_few_observations_have_no_bound_of_many_thresholds():
+    few = judge(measured(0.8, 100), 0.95, 1 - 1e-9)
+    assert {row.method for row in few.rows}.issuperset(METHODS)
+    with pytest.raises(KeyError):
+        few[CLOSEST]
+
+
+def test_the_table_stands_beside_the_printed_one():
+    finding = judge(measured(0.8), 0.95, 1 - 1e-9)
+    shown = table_1({4: finding}, "digits", {"seed": 0}, "a note")
+    row = next(row for row in shown.tables[0].rows if row[0] == "f-DP (CP)")
+    assert row[1] == "4"
+    assert row[3:] == ("3.4", "3.34", "3.54", "3.14")
+    content = json.loads(reports.as_json(shown))
+    assert content["epsilons"]["4"]["bounds"]["f-DP (CP)"]["guarantee"] == "exact"
+    assert shown.pictures[0].png.startswith(b"\x89PNG")
+
+
+def test_whole_runs_are_reported_by_who_saw_them():
+    """Scores of the run's own law at q = 1: its log-likelihood ratio is normal with variance T/s^2."""
+    claim = Claim(2.0, 1.0, 4, 1e-5)
+    quantiles = scipy.stats.norm.ppf((np.arange(1000) + 0.5) / 1000)
+    told = (quantiles + 0.5, quantiles - 0.5)
+    nothing = (quantiles, quantiles)
+    shown = runs_report(MeasuredRuns(claim, told, nothing), 0.95, 1 - 1e-9, "Runs", {})
+    every, final = (float(row[2]) for row in shown.tables[0].rows)
+    assert 0.5 * claim.epsilon < every < claim.epsilon
+    assert final == 0
+    assert not shown.convicted

@@ -1,0 +1,98 @@
+"""`dpserve audit training`, `adversary` and `region`, small enough to be quick, as a user runs them."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from audit.reports import ACQUITTED, CONVICTED
+from dpserve.cli import app
+
+
+def audit(*arguments):
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    return tmp_path_factory.mktemp("pieces")
+
+
+def test_a_planted_fault_is_convicted_and_a_sound_step_is_not(pieces, tmp_path):
+    """Clipping after averaging moves the sum by more than 40 where the noise is 3: all 60 steps tell."""
+    small = ("training", "--steps", 60, "--runs", 1, "--resume", pieces, "--json")
+    broken = audit(*small, "--fault", "clip-after-averaging", "--html", tmp_path / "page.html")
+    assert broken.exit_code == CONVICTED
+    found = json.loads(broken.stdout)
+    assert found["convicted"]
+    assert found["bounds"]["f-DP (CP)"]["step_epsilon"] > 1.27 == pytest.approx(found["claim"]["step_epsilon"])
+    assert "<img" in (tmp_path / "page.html").read_text()
+    sound = audit(*small, "--fault", "none")
+    assert sound.exit_code == ACQUITTED
+    kept = {path.name: path.stat().st_mtime_ns for path in pieces.iterdir()}
+    assert audit(*small, "--fault", "none").stdout == sound.stdout
+    assert {path.name: path.stat().st_mtime_ns for path in pieces.iterdir()} == kept
+
+
+def test_a_record_as_canary_and_its_bounds_in_words():
+    shown = audit("training", "--steps", 30, "--runs", 1, "--canary", "mislabelled", "--epsilon", 8)
+    assert shown.exit_code == ACQUITTED
+    assert "Not refuted" in shown.stdout
+
+
+def test_whole_runs_need_a_record():
+    found = audit("training", "--whole-runs", 40, "--steps", 10, "--canary", "blank", "--json")
+    assert found.exit_code == ACQUITTED
+    assert set(json.loads(found.stdout)["bounds"]) == {"sees every step", "sees the final model"}
+    with pytest.raises(ValueError, match="the canaries are"):
+        audit("training", "--whole-runs", 10, "--steps", 10)
+
+
+def test_games_on_digits(tmp_path):
+    found = audit("adversary", "--games", 10, "--json", "--png", tmp_path / "beliefs.png")
+    assert found.exit_code == ACQUITTED
+    content = json.loads(found.stdout)
+    assert content["games"]["local unbounded"]["games"] == 10
+    assert content["games"]["global unbounded"]["epsilon_of_sensitivity"] <= 2.2 * (1 + 1e-9)
+    assert (tmp_path / "beliefs.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_region_of_a_mechanism():
+    found = audit(
+        "region",
+        "gaussian",
+        "--classes",
+        3,
+        "--noise-multiplier",
+        1,
+        "--noise-multiplier",
+        4,
+        "--trials",
+        600,
+        "--json",
+    )
+    assert found.exit_code == ACQUITTED
+    points = json.loads(found.stdout)["points"]
+    assert [point["noise_multiplier"] for point in points] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("training", "--dataset", "nowhere"), "training is audited on"),
+        (("training", "--canary", "yellow"), "the canaries are"),
+        (("training", "--fault", "none at all"), "the planted faults are"),
+        (("adversary", "--dataset", "nowhere"), "there are games on"),
+        (("region", "nothing"), "there is a region of"),
+        (("region", "dp-sgd", "--dataset", "nowhere"), "a region of training on"),
+    ],
+)
+def test_nonsense_is_refused(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        audit(*arguments)
+
+
+def test_data_that_is_elsewhere_is_asked_for(monkeypatch):
+    monkeypatch.delenv("DPSERVE_DATA_DIR", raising=False)
+    with pytest.raises(ValueError, match="--data-dir"):
+        audit("training", "--dataset", "mnist")
