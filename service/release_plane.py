@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
+from pydantic import BaseModel, ConfigDict
+
 from accounting.explanation import AccountExplanation
 from accounting.ledger import HoldRequest, Idempotency, Ledger
 from accounting.losses import Cost
@@ -23,6 +25,24 @@ from training.releases.certificate import ReleaseCertificate, Tier
 from training.releases.model import ReleasedModel, TieredModel
 
 Report = TypeVar("Report", bound=AccountReport)
+
+
+class TierForClient(BaseModel):
+    """One tier, as a client has it or could have it now."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    held: bool
+    cost_rho: float
+    """What moving to it would cost now: the difference to what is held."""
+    admitted: bool
+
+
+class HolderExplanation(AccountExplanation):
+    """An account, its explanation, and the tiers of the model that the service has."""
+
+    tiers: tuple[TierForClient, ...]
 
 
 class ReleasePlane(Plane):
@@ -78,25 +98,23 @@ class ReleasePlane(Plane):
         report, answered = await asyncio.gather(super().budget(client), self._answers(client))
         return _without_limit(report, answered=answered)
 
-    async def explained_budget(self, client: str) -> AccountExplanation:
+    async def explained_budget(self, client: str) -> "HolderExplanation":
         """Return the client's account and its explanation. Answers from what it holds are without limit."""
-        report, answered = await asyncio.gather(super().explained_budget(client), self._answers(client))
-        return _without_limit(report, answered=answered)
-
-    async def tiers_for(self, client: str) -> list[dict[str, object]]:
-        """Return for each tier what moving to it would cost the client now, and whether it is held or admitted."""
-        quotes = await asyncio.gather(
-            *(self._ledger.quote_hold(self._request(client, tier.name, None)) for tier in self._tiers)
+        explained, quotes = await asyncio.gather(
+            super().explained_budget(client),
+            asyncio.gather(*(self._ledger.quote_hold(self._request(client, each.name, None)) for each in self._tiers)),
         )
-        return [
-            {
-                "name": tier.name,
-                "held": all(quote.held),
-                "cost_rho": to_rho(quote.total),
-                "admitted": quote.refusal is None,
-            }
+        tiers = tuple(
+            TierForClient(
+                name=tier.name,
+                held=all(quote.held),
+                cost_rho=to_rho(quote.total),
+                admitted=quote.refusal is None,
+            )
             for tier, quote in zip(self._tiers, quotes, strict=True)
-        ]
+        )
+        limited = _without_limit(explained, answered=tiers[0].admitted)
+        return HolderExplanation(**dict(limited), tiers=tiers)
 
     async def hold_for_owner(self) -> int:
         """Charge the lineage for a model of one tier, once; return what was charged now, in picorho.

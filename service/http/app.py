@@ -46,6 +46,7 @@ from service.http.ledger_routes import (
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.schemas import PredictRequest, PredictResponse, ProblemOut, ReceiptOut
 from service.plane import Plane, Prediction
+from service.release_plane import HolderExplanation
 
 _LONGEST_IDEMPOTENCY_KEY = 255
 _IDEMPOTENCY_KEY = re.compile(rf"[!-~]{{1,{_LONGEST_IDEMPOTENCY_KEY}}}")
@@ -142,7 +143,7 @@ def _add_prediction_routes(app: FastAPI, data_plane: Plane, ledger: Ledger, larg
     add_receipt_route(app, data_plane, ledger)
 
     @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
-    async def budget(request: Request) -> AccountExplanation:
+    async def budget(request: Request) -> HolderExplanation | AccountExplanation:
         client = await authenticated_client(request, ledger, data_plane.lineage)
         return await data_plane.explained_budget(client)
 

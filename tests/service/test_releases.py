@@ -106,6 +106,12 @@ def test_a_client_moves_to_a_finer_tier_for_the_difference(service, tiered):
     assert answers[1]["predictions"] == answers[2]["predictions"]
 
     bob.post("/predict", json={"instances": [ROW], "tier": "middle"})
+    middle = picorho_of(tiered.certificate, "middle")
+    assert bob.get("/budget").json()["tiers"] == [
+        {"name": "coarse", "held": True, "cost_rho": 0, "admitted": True},
+        {"name": "middle", "held": True, "cost_rho": 0, "admitted": True},
+        {"name": "fine", "held": False, "cost_rho": to_rho(fine - middle), "admitted": True},
+    ]
     assert lineage_spent(service) == fine
     assert service.call(verify(service.ledger, service.data_plane.lineage)).findings == ()
     receipts = ann.get("/budget/receipts").json()["receipts"]

@@ -1,7 +1,10 @@
 """Releases that are paid for once: a client pays the difference, the lineage the finest, both or neither."""
 
 import asyncio
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +20,13 @@ from accounting.ledger import (
     BudgetExhausted,
     ClientRevoked,
     CoinsNotProvidedFor,
+    EmbeddedStore,
     HoldRequest,
     Idempotency,
     IdempotencyConflict,
     Ledger,
     LedgerRefusal,
+    LedgerUnavailable,
     MechanismNotAccepted,
     UnknownClient,
     UnknownLineage,
@@ -309,6 +314,32 @@ async def test_two_processes_at_once_charge_each_step_once(embedded_url: str, li
         assert await spent(ledger, lineage) == expected
         assert len(await ledger.receipts(lineage)) == 4 * len(STEPS)
         assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_hold_whose_store_dies_on_the_way_is_charged_once(tmp_path: Path) -> None:
+    """Each client asks, at once with the others, until the server dies, and again until it hears of its holding."""
+    names = [f"client{number}" for number in range(6)]
+    with EmbeddedStore(tmp_path) as store:
+        async with await Ledger.connect(store.url) as ledger:
+            await open_accounts(ledger, "lineage", WHOLE, **dict.fromkeys(names, WHOLE))
+            with redis.Redis.from_url(store.url, protocol=2) as client:
+                process = client.info()["process_id"]
+
+            async def move(position: int) -> None:
+                with contextlib.suppress(LedgerUnavailable):
+                    for level in (1, 2, 3):
+                        await ledger.hold(holding("lineage", names[position], level, key="k" * level, body="b"))
+                        if position == 3:
+                            os.kill(process, signal.SIGKILL)
+
+            await asyncio.gather(*map(move, range(len(names))))
+    with EmbeddedStore(tmp_path) as store:
+        async with await Ledger.connect(store.url) as ledger:
+            for name in names:
+                for level in (3, 3, 1):
+                    await ledger.hold(holding("lineage", name, level, key="k" * level, body="b"))
+            assert await spent(ledger, "lineage") == dict.fromkeys(["", *names], sum(PRICES))
+            assert (await verify(ledger, "lineage")).findings == ()
 
 
 # Tampering, export, recovery
