@@ -1,13 +1,17 @@
 """Charges per second, and what a charge adds to a request, against what the store itself can do on this machine.
 
 Figures are medians of rounds in which the contenders take turns, so that a busy moment hits all of them. The store is
-the embedded one, on the folder's file system, with `appendfsync always`: every figure includes the disk.
+the embedded one, on the folder's file system (`--folder`), with `appendfsync always`: every figure includes the disk.
 
 - charges: 32 requests of one row at a time through one `Ledger`, against `redis-benchmark` calling the same function
-  from 32 connections without pipelining (if there is one: `--redis-benchmark PATH`);
+  from 32 connections without pipelining (if there is one: `--redis-benchmark PATH`). It cannot foresee a hash,
+  so the store computes SHA-256 for it in Lua; `blind` is a `Ledger` that does not foresee either, and so asks for the
+  same work: one new row a charge, the same keys, no service's journal, the hash left to the store;
 - rows: requests of ten rows, 32 at a time;
-- latency: one charge at a time, against one `INCR` at a time on a bare connection of the same library;
-- growth: the seconds of a charge in a lineage with few receipts against one with many.
+- latency: one charge at a time, against one `INCR` at a time on a bare connection of the same library, with the
+  processor time of the client and (where /proc tells it) of the store beside it, which other work on the machine and a
+  slow disk hardly touch;
+- growth: a charge in a lineage with a thousand receipts against one with many.
 
 Run: python benchmarks/ledger.py [--rounds 5] [--receipts 1000000] [--redis-benchmark PATH]
 """
@@ -30,10 +34,14 @@ from redis.asyncio import Redis
 from accounting.budgets import Budget
 from accounting.ledger import ChargeRequest, EmbeddedStore, Ledger, key_digest
 from accounting.ledger.store import our_library
-from accounting.ledger.wire import charge_call
+from accounting.ledger.wire import Head, charge_call
 from accounting.losses import Cost, GaussianLoss
 
 CONCURRENCY = 32
+FORESEEING = "charges/s, 32 requests of 1 row"
+BLIND = "charges/s, 32 requests of 1 row, blind"
+THEIRS = "charges/s, redis-benchmark, 32 connections"
+CHARGE, INCR = "us for a lone charge", "us for a lone INCR"
 COST = Cost((GaussianLoss(1e-4),))
 
 _rows = itertools.count()
@@ -46,34 +54,74 @@ def main() -> None:
     parser.add_argument("--charges", type=int, default=3000, help="charges of one round")
     parser.add_argument("--receipts", type=int, default=1_000_000)
     parser.add_argument("--redis-benchmark", default=shutil.which("redis-benchmark"))
+    parser.add_argument("--folder", type=Path, help="where the store's files go [default: the temporary folder]")
+    parser.add_argument("--only", choices=("rates", "growth"), help="measure nothing else")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder) / "ledger") as store:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder, EmbeddedStore(Path(folder) / "ledger") as store:
         asyncio.run(_measure(store.url, options))
 
 
 async def _measure(url: str, options: argparse.Namespace) -> None:
     async with await Ledger.connect(url) as ledger:
-        await _open(ledger, "benchmark")
-        figures: dict[str, list[float]] = {}
-        for _ in range(options.rounds):
-            _add(figures, "charges/s, 32 requests of 1 row", await _throughput(ledger, options.charges, 1))
-            if options.redis_benchmark:
-                rate = await asyncio.to_thread(_redis_benchmark, url, options.redis_benchmark, options.charges)
-                _add(figures, "charges/s, redis-benchmark, 32 connections", rate)
-            _add(figures, "charged rows/s, 32 requests of 10 rows", await _throughput(ledger, options.charges, 10))
-            _add(figures, "us for a lone charge", await _latency(ledger, "benchmark", 500))
-            _add(figures, "us for a lone INCR", await _bare_latency(url, 500))
-        medians = {what: statistics.median(values) for what, values in figures.items()}
-        for what, value in medians.items():
-            print(f"{what:<52} {value:12,.0f}   {min(figures[what]):,.0f} to {max(figures[what]):,.0f}")
-        ours, theirs = (
-            medians["charges/s, 32 requests of 1 row"],
-            medians.get("charges/s, redis-benchmark, 32 connections"),
-        )
-        if theirs:
-            print(f"{'charges: of redis-benchmark':<52} {ours / theirs:12.2f}")
-        print(f"{'latency: times INCR':<52} {medians['us for a lone charge'] / medians['us for a lone INCR']:12.2f}")
-        await _growth(ledger, url, options)
+        if options.only != "growth":
+            await _open(ledger, "benchmark")
+            await _rates(ledger, url, options)
+        if options.only != "rates":
+            await _growth(ledger, url, options)
+
+
+async def _rates(ledger: Ledger, url: str, options: argparse.Namespace) -> None:
+    figures: dict[str, list[float]] = {}
+    for _ in range(options.rounds):
+        _add(figures, FORESEEING, await _throughput(ledger, options.charges, 1))
+        if options.redis_benchmark:
+            rate = await asyncio.to_thread(_redis_benchmark, url, options.redis_benchmark, options.charges)
+            _add(figures, THEIRS, rate)
+        async with await Ledger.connect(url) as blind:
+            blind._heads = _Forgetful()
+            _add(figures, BLIND, await _throughput(blind, options.charges, 1))
+        _add(figures, "charged rows/s, 32 requests of 10 rows", await _throughput(ledger, options.charges, 10))
+        await _latencies(ledger, url, figures, 500)
+    medians = {what: statistics.median(values) for what, values in figures.items()}
+    for what, value in medians.items():
+        print(f"{what:<52} {value:12,.0f}   {min(figures[what]):,.0f} to {max(figures[what]):,.0f}")
+    ratios = {
+        "charges: of redis-benchmark, the same work": (BLIND, THEIRS),
+        "charges: of redis-benchmark, hashes foreseen": (FORESEEING, THEIRS),
+        "a lone charge: times INCR": (CHARGE, INCR),
+        "processor time of client and store: times INCR": (f"{CHARGE}, processors", f"{INCR}, processors"),
+    }
+    for what, (ours, other) in ratios.items():
+        if other in figures:
+            each = [one / another for one, another in zip(figures[ours], figures[other], strict=True)]
+            print(f"{what:<52} {statistics.median(each):12.2f}   {min(each):.2f} to {max(each):.2f}")
+
+
+class _Forgetful(dict[str, Head]):
+    """Remembers no end of a chain, so that nothing is foreseen from it."""
+
+    def __setitem__(self, lineage: str, head: Head) -> None:
+        """Forget it."""
+
+
+async def _latencies(ledger: Ledger, url: str, figures: dict[str, list[float]], calls: int) -> None:
+    """Time charges and INCRs one after the other, and add up the processor time that either takes."""
+    async with Redis.from_url(url, single_connection_client=True, protocol=2) as client:
+        server = (await client.info("server"))["process_id"]
+        for what, one in (
+            (CHARGE, lambda: _latency(ledger, "benchmark", calls)),
+            (INCR, lambda: _bare_latency(client, calls)),
+        ):
+            own, store = time.process_time(), _processor_seconds(server)
+            _add(figures, what, await one())
+            own, store = time.process_time() - own, _processor_seconds(server) - store
+            _add(figures, f"{what}, processors", 1e6 * (own + store) / calls)
+
+
+def _processor_seconds(process: int) -> float:
+    """Return the seconds that a process has run for, on Linux; 0 elsewhere."""
+    ran = [path.read_text().split()[0] for path in Path(f"/proc/{process}/task").glob("*/schedstat")]
+    return sum(map(int, ran)) / 1e9
 
 
 def _add(figures: dict[str, list[float]], what: str, value: float) -> None:
@@ -125,23 +173,22 @@ async def _latency(ledger: Ledger, lineage: str, charges: int) -> float:
     return 1e6 * statistics.median(seconds)
 
 
-async def _bare_latency(url: str, calls: int) -> float:
-    client = Redis.from_url(url, single_connection_client=True, protocol=2)
+async def _bare_latency(client: Redis, calls: int) -> float:
     seconds = []
     for _ in range(calls):
         start = time.perf_counter()
         await client.incr("benchmark")
         seconds.append(time.perf_counter() - start)
-    await client.aclose()
     return 1e6 * statistics.median(seconds)
 
 
 def _redis_benchmark(url: str, binary: str, charges: int) -> float:
     """Return calls a second of the function with one new row each; the row's id has a random number in it."""
     keys, arguments = charge_call([_asking("benchmark", 1)], remembered_rows=10**6, head=None)
-    words = ["FCALL", "dpserve_charge", str(len(keys)), *keys, str(our_library().version), "nonce678", "", "0"]
+    library = our_library()
+    words = ["FCALL", f"{library.name}_charge", str(len(keys)), *keys, str(library.version), "nonce678", "", "0"]
     words += [argument.hex() if isinstance(argument, bytes) else str(argument) for argument in arguments]
-    words[-3:] = ["row:" + "x" * 16 + "__rand_int__", "t" * 32, ""]  # 12 digits make it a row id of 32 bytes
+    words[-4:] = ["row:" + "x" * 16 + "__rand_int__", "t" * 32, "", "0"]  # 12 digits make it a row id of 32 bytes
     socket = url.removeprefix("unix://").partition("?")[0]
     command = [binary, "-s", socket, "-c", str(CONCURRENCY), "-n", str(charges), "-r", str(10**11), "--csv", *words]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=True)
@@ -153,13 +200,21 @@ async def _growth(ledger: Ledger, url: str, options: argparse.Namespace) -> None
     for lineage, receipts in (("few", 1000), ("many", options.receipts)):
         await _open(ledger, lineage)
         _fill(url, lineage, receipts)
+    with redis.Redis.from_url(url, protocol=2) as client:
+        server = client.info("server")["process_id"]
     times: dict[str, list[float]] = {}
     for _ in range(options.rounds):
         for lineage in ("few", "many"):
+            ran = _processor_seconds(server)
             _add(times, lineage, await _latency(ledger, lineage, 500))
-    few, many = (statistics.median(times[lineage]) for lineage in ("few", "many"))
-    print(f"{f'us for a charge after {1000:,} and {options.receipts:,} receipts':<52} {few:8.0f} {many:8.0f}")
-    print(f"{'growth':<52} {many / few:12.2f}")
+            _add(times, f"{lineage}, store's processor", 1e6 * (_processor_seconds(server) - ran) / 500)
+    for what in ("", ", store's processor"):
+        few, many = times[f"few{what}"], times[f"many{what}"]
+        growth = statistics.median(after / before for after, before in zip(many, few, strict=True) if before)
+        print(
+            f"us for a charge{what} after 1,000 and {options.receipts:,} receipts: {statistics.median(few):.0f} and "
+            f"{statistics.median(many):.0f}; median ratio {growth:.2f}"
+        )
 
 
 def _fill(url: str, lineage: str, receipts: int) -> None:
@@ -170,16 +225,22 @@ def _fill(url: str, lineage: str, receipts: int) -> None:
             requests = [_asking(lineage, 1) for _ in range(min(500, receipts - start))]
             keys, arguments = charge_call(requests, remembered_rows=10**7, head=_head(client, lineage))
             client.execute_command(
-                "FCALL", "dpserve_charge", len(keys), *keys, our_library().version, "nonce678", "", 0, *arguments
+                "FCALL",
+                f"{our_library().name}_charge",
+                len(keys),
+                *keys,
+                our_library().version,
+                "nonce678",
+                "",
+                0,
+                *arguments,
             )
             if start % 100_000 == 0 and start:
                 print(f"  {start:,} receipts", file=sys.stderr)
         client.config_set("appendfsync", "always")
 
 
-def _head(client: "redis.Redis[bytes]", lineage: str):
-    from accounting.ledger.wire import Head
-
+def _head(client: "redis.Redis[bytes]", lineage: str) -> Head:
     number, known = client.hmget(f"dpserve:{{{lineage}}}:account", "seq", "head")
     return Head(int(number or 0), known or bytes(32))
 

@@ -179,7 +179,7 @@ local function write_step(lineage, client, charged, step)
   check_step(lineage, step)
   if client then
     check_step(client, step)
-    check_listed(client, state.seq)
+    check_index(client)
   end
   local appended = redis.pcall('XADD', lineage.receipts, id,
     'lineage', charged.lineage, 'client', client and client.name or '', 'model', charged.model,

@@ -77,7 +77,6 @@ OF_BOTH: dict[str, Damage] = {
 OF_ANN: dict[str, Damage] = {
     "tally": lambda store, keys: _wrong_type(keys.client("ann").tally)(store),
     "receipts": lambda store, keys: _wrong_type(keys.client("ann").receipts)(store),
-    "receipts ahead of the count": lambda store, keys: store.xadd(keys.client("ann").receipts, {"a": "b"}, id="999-0"),
     "idempotency keys": lambda store, keys: _wrong_type(keys.client("ann").requests)(store),
     "old idempotency keys": lambda store, keys: _wrong_type(keys.client("ann").old_requests)(store),
     "an idempotency key": lambda store, keys: _with(
@@ -142,6 +141,19 @@ async def test_a_damaged_key_of_a_client_fails_its_requests_alone(
     account = await books.lineage(lineage)
     assert (account.releases, account.newest_receipt) == (4, 4)
     assert (await books.client(lineage, "bob")).releases == 3
+
+
+async def test_a_clients_index_that_takes_no_entry_leaves_the_charge_whole(
+    books: Ledger, store: "redis.Redis[bytes]"
+) -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    store.xadd(LineageKeys(lineage).client("ann").receipts, {"a": "b"}, id="999-0")
+    assert isinstance((await books.charge_batch([asking(lineage, "ann", "1")]))[0], Charge)
+    account = await books.lineage(lineage)
+    assert (account.releases, account.newest_receipt, (await books.client(lineage, "ann")).releases) == (3, 3, 2)
+    (finding,) = (await verify(books, lineage)).findings
+    assert "has an entry 999, which nothing accounts for" in finding
 
 
 async def test_an_unreadable_row_fails_its_request_alone(books: Ledger, store: "redis.Redis[bytes]") -> None:
