@@ -108,11 +108,6 @@ local function rotate_key(keys, args)
   return {'rotated'}
 end
 
--- KEYS  services; the lineage's keys.  ARGV  key digest.  Replies the client's name, or nothing.
-local function find_client(keys, args)
-  return {redis.call('HGET', keys[2], args[5])}
-end
-
 -- KEYS  services; the lineage's clients
 local function list_clients(keys)
   return redis.call('SMEMBERS', keys[2])
@@ -141,6 +136,14 @@ local function read(keys)
     local found = redis.pcall('HGETALL', keys[position])
     replies[#replies + 1] = found.err and keys[position] .. ' is no hash' or found
   end
+  return replies
+end
+
+-- KEYS  services; the lineage's keys; then those of the client whom the caller expects.  ARGV  key digest
+-- Replies the client's name, or nothing; then what `read` replies of the other keys.
+local function find_client(keys, args)
+  local replies = read(rest(keys, 2))
+  table.insert(replies, 1, redis.call('HGET', keys[2], args[5]))
   return replies
 end
 

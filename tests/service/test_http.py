@@ -211,6 +211,8 @@ def test_an_idempotency_key_names_one_body(service):
     first = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
     again = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
     assert again["predictions"] == first["predictions"]
+    assert again["receipt"]["id"] == first["receipt"]["id"] == 1
+    assert again["receipt"]["charged_rows"] == 0
     other = http.post("/predict", json={"instances": [[0.5] * 4]}, headers=headers)
     problem(other, 422, "idempotency-conflict")
     assert service.spent() == PRICE

@@ -378,8 +378,15 @@ async def test_an_api_key_finds_its_client_until_it_is_revoked(ledger: Ledger, l
     await open_accounts(ledger, lineage, releases(5), ann=releases(1), bob=releases(1))
     digest = key_digest(f"{lineage}/ann")
     assert await ledger.authenticate(lineage, digest) == await ledger.client(lineage, "ann")
+    assert await ledger.authenticate(lineage, digest) == await ledger.client(lineage, "ann")
+    await ledger.charge(asking(lineage, "ann", "1"))
+    assert (await ledger.authenticate(lineage, digest)).spent == PRICE
     with pytest.raises(UnknownKey):
         await ledger.authenticate(lineage, key_digest("some other"))
+    await ledger.rotate_key(lineage, "bob", key_digest("bob's next"))
+    with pytest.raises(UnknownKey):
+        await ledger.authenticate(lineage, key_digest(f"{lineage}/bob"))
+    assert (await ledger.authenticate(lineage, key_digest("bob's next"))).client == "bob"
     await ledger.revoke(lineage, "ann")
     with pytest.raises(ClientRevoked):
         await ledger.authenticate(lineage, digest)
