@@ -22,7 +22,7 @@ from accounting.attack_bounds import (
     reading_of_attack,
 )
 from accounting.budgets import Budget
-from accounting.compositions import Composition
+from accounting.compositions import Composition, composition_of, without_coins
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -177,12 +177,16 @@ def explain_account(
 ) -> AccountExplanation:
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
 
-    The analyses keep the same share of delta for the noise sampler as the account does. The same account gives
-    the same object, whatever order its releases come in.
+    The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
+    account gives the same object, whatever order its releases come in.
     """
     spent = dict(sorted(spent.items(), key=lambda entry: str(entry[0])))
     account = account_report(spent, budget, price=price, lineage_left=lineage_left)
-    explanation = _explain(spent, budget.delta, sampling_error.ideal_delta(budget.delta), account=account)
+    # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
+    coins = without_coins(composition_of(spent))[1]
+    ideal_delta = sampling_error.ideal_delta(budget.delta)
+    left = math.nextafter(ideal_delta + coins, 0.0) if coins else ideal_delta
+    explanation = _explain(spent, budget.delta, left, account=account)
     return AccountExplanation(**dict(account), explanation=explanation)
 
 
@@ -263,7 +267,9 @@ def _in_plain_words(
         nothing = "Nothing computed from the records has been released, and nothing can be inferred about any of them."
         return " ".join([nothing, *_of_the_account(account)])
     words = [
-        f"{side_by_side.releases:,} noisy results computed from the records have been released.",
+        f"{side_by_side.releases:,} noisy results computed from the records have been released."
+        if side_by_side.releases > 1
+        else "One noisy result computed from the records has been released.",
         "Imagine someone who knows every record but one, has seen all of them, and held it for even odds that the "
         f"last record is among them: but for a chance of {delta:.2g}, they cannot come to be more than "
         f"{_percent(meaning.posterior_belief_bound)} sure of it.",

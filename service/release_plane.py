@@ -83,6 +83,7 @@ class ReleasePlane(Plane):
             replayed=0,
             charged_rows=0,
             charged=holding.charged,
+            earlier=holding.earlier,
             tier=chosen,
         )
 

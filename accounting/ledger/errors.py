@@ -44,7 +44,10 @@ class MechanismNotAccepted(LedgerRefusal):
         """`cost` is the refused cost, as text."""
         self.scope = scope
         self.cost = cost
-        super().__init__(f"the {scope}'s account does not pay for {cost!r}: its owner said what it accepts")
+        why = "its owner said what it accepts"
+        if "approximate-" in cost:
+            why += ", and its delta must provide for releases that are Gaussian but for a coin"
+        super().__init__(f"the {scope}'s account does not pay for {cost!r}: {why}")
 
 
 class IdempotencyConflict(LedgerRefusal):

@@ -96,8 +96,8 @@ local function read_hold(keys, args)
   return hold
 end
 
--- What the idempotency key of a hold stands for: its body's digest, '0:', and model, mechanism and the last step's
--- cost, as a request for rows has it. A client that names no tier gets the finest that it holds, which may be
+-- What the idempotency key of a hold stands for: its body's digest, its receipt's number or 0, ':', and model,
+-- mechanism and the last step's cost, as a request for rows has it. A client that names no tier gets the finest that it holds, which may be
 -- another when it asks again: what was decided for the first request stands.
 local function hold_terms(asked)
   local charged = asked.charged
@@ -111,7 +111,12 @@ local function decided_before(asked)
   if not remembered or #remembered == 32 then
     return nil
   end
-  local terms = string.sub(remembered, string.find(remembered, ':', 33, true) + 1)
+  local colon = string.find(remembered, ':', 33, true)
+  asked.earlier = colon and string.sub(remembered, 33, colon - 1)
+  if not colon or not whole(asked.earlier) then
+    damaged('what an idempotency key of ' .. asked.name .. ' stands for')
+  end
+  local terms = string.sub(remembered, colon + 1)
   if string.sub(terms, 1, #hold_terms(asked)) == hold_terms(asked) then
     return nil
   end
@@ -201,8 +206,8 @@ local function write_step(lineage, client, charged, step)
   return text(number), previous, hash
 end
 
--- Replies {'held', a letter for each step, then number, hash before and hash of each receipt}; {'decided', mechanism}
--- for a request that came before and was decided for another mechanism; or a refusal.
+-- Replies {'held', a letter for each step, the number of the receipt that the same request got before or 0, then
+-- number, hash before and hash of each receipt}; {'decided', mechanism} for a request that came before and was decided for another mechanism; or a refusal.
 local function hold(keys, args)
   local asked, refused = read_hold(keys, args)
   if refused then
@@ -223,8 +228,9 @@ local function hold(keys, args)
       check_step(asked.client, step)
     end
   end
-  local reply = {'held', letters}
+  local reply, number = {'held', letters, asked.earlier or '0'}, '0'
   for _, step in ipairs(own) do
+    number = text(asked.lineage.state.seq + 1)
     for _, part in ipairs({write_step(asked.lineage, asked.client, asked.charged, step)}) do
       reply[#reply + 1] = part
     end
@@ -232,7 +238,7 @@ local function hold(keys, args)
   if asked.client and asked.key ~= '' and not asked.remembered then
     make_room(asked.requests, 1, asked.capacity)
     redis.call('HSET', asked.requests.young, asked.key,
-      asked.body_digest .. '0:' .. hold_terms(asked) .. asked.steps[#asked.steps].cost)
+      asked.body_digest .. number .. ':' .. hold_terms(asked) .. asked.steps[#asked.steps].cost)
   end
   -- That a step is held counts as a write of whoever answers on its strength: it must be durable before.
   return reply, true

@@ -96,11 +96,13 @@ class Holding:
     """What holding cost now: one receipt for each step that was charged, in order.
 
     `decided` is set where this is a request that came before, by its idempotency key, and was decided for another
-    mechanism, that is another tier, than it names now: it is the mechanism named then. Nothing was charged.
+    mechanism, that is another tier, than it names now: it is the mechanism named then. Nothing was charged. `earlier`
+    is the number of the receipt that the same request got when it came before, or None.
     """
 
     receipts: tuple[Receipt, ...]
     decided: str | None = None
+    earlier: int | None = None
 
     @property
     def receipt(self) -> Receipt | None:
@@ -148,7 +150,7 @@ def read_holding(request: HoldRequest, reply: Sequence[Any]) -> Holding | Ledger
         return Holding((), reply[1].decode())
     if reply[0] != b"held":
         return _refusal(request, reply)
-    letters, parts = reply[1].decode(), reply[2:]
+    letters, earlier, parts = reply[1].decode(), int(reply[2]), reply[3:]
     charged = [position for position, letter in enumerate(letters) if letter != "h"]
     if len(letters) != len(request.steps) or len(parts) != 3 * len(charged):
         raise LedgerUnavailable("the ledger's store gave a reply that cannot be read")
@@ -174,7 +176,7 @@ def read_holding(request: HoldRequest, reply: Sequence[Any]) -> Holding | Ledger
                 shared=letters[position] == "s",
             )
         )
-    return Holding(tuple(receipts))
+    return Holding(tuple(receipts), earlier=earlier or None)
 
 
 def read_hold_quote(request: HoldRequest, reply: Sequence[Any]) -> HoldQuote | LedgerRefusal:

@@ -6,7 +6,14 @@ import pytest
 from accounting import explanation, sampling_error
 from accounting.budgets import Budget
 from accounting.explanation import explain, explain_account, parse_release
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, SubsampledGaussianLoss
+from accounting.losses import (
+    ApproximateGaussianLoss,
+    BoundedRangeLoss,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    SubsampledGaussianLoss,
+)
 from accounting.report import account_report
 
 
@@ -150,3 +157,21 @@ def test_an_account_is_told_only_what_holds_for_prices_chosen_on_the_way():
     assert by_name[inner.tightest].holds_for_adaptive_prices
     assert min(analysis.epsilon for analysis in inner.analyses) < inner.epsilon
     assert inner.identifiability.membership_advantage_bound == explanation.membership_advantage_bound.now
+
+
+def test_an_accounts_coins_are_in_its_reserve_and_are_not_counted_twice():
+    cost = Cost((ApproximateGaussianLoss(0.2, 2.0**-40),))
+    budget = Budget.from_epsilon_delta(4.0, 1e-5, "gaussian")
+    found = explain_account({cost: 3}, budget, price=cost)
+    without = explain_account({Cost((GaussianLoss(0.2),)): 3}, budget, price=None)
+
+    assert found.spent == without.spent
+    assert found.explanation.epsilon == pytest.approx(without.explanation.epsilon, rel=1e-12)
+    assert found.explanation.epsilon >= without.explanation.epsilon
+    assert found.posterior_belief_bound == without.posterior_belief_bound
+    for power, other in zip(found.explanation.attack_power, without.explanation.attack_power, strict=True):
+        assert power.true_positive_rate_bound >= other.true_positive_rate_bound
+
+
+def test_one_result_is_one_result():
+    assert explain({Cost((GaussianLoss(0.2),)): 1}, 1e-5).in_plain_words.startswith("One noisy result computed")

@@ -153,6 +153,7 @@ def test_idempotency_keys_mean_what_they_mean_elsewhere(service):
 
     assert (again["predictions"], again["receipt"]["tier"]) == (first["predictions"], "coarse")
     assert service.spent() == spent
+    assert (again["receipt"]["id"], again["receipt"]["charged_rho"]) == (first["receipt"]["id"], 0)
     other = http.post("/predict", json={"instances": [ROW], "tier": "coarse"}, headers=headers)
     problem(other, 422, "idempotency-conflict")
     problem(http.post("/predict?tier=coarse", json={"instances": [ROW]}, headers=headers), 422, "idempotency-conflict")
