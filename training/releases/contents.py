@@ -34,24 +34,31 @@ def with_public_tensors(released: dict[str, Floats], public: dict[str, Floats]) 
     return {**released, **{_PREFIX + name: tensor for name, tensor in public.items()}}
 
 
+def public_tensors_of(tensors: Tensors, feature_map: FeatureMap) -> dict[str, Floats]:
+    """Return the feature map's public tensors, drawn again from their seed. Raises BundleError if a bundle's differ."""
+    public = feature_map.public_tensors()
+    if {name for name in tensors if name.startswith(_PREFIX)} != {_PREFIX + name for name in public}:
+        raise BundleError("the bundle has other tensors of the feature map than its seed draws")
+    for name, tensor in public.items():
+        if not np.array_equal(tensors[_PREFIX + name], tensor):
+            raise BundleError(f"the tensor {_PREFIX + name} is not the one that the public seed draws")
+    return public
+
+
 def checked_tensors(
     tensors: Tensors, shapes: dict[str, tuple[int, ...]], feature_map: FeatureMap
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Return what was released, by name, and the feature map's public tensors, drawn again from their seed.
+    """Return what was released, by name, and the feature map's public tensors.
 
     Raises BundleError unless the released tensors have these shapes and hold finite float64 numbers, and the public
     ones are the seed's.
     """
-    public = feature_map.public_tensors()
-    expected = shapes | {_PREFIX + name: tensor.shape for name, tensor in public.items()}
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if found != expected:
-        raise BundleError(f"the model's tensors are {found}, and the certificate describes {expected}")
-    checked = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-    for name, tensor in checked.items():
-        if tensors[name].dtype != np.float64 or not np.isfinite(tensor).all():
+    public = public_tensors_of(tensors, feature_map)
+    released = {name: tensor for name, tensor in tensors.items() if not name.startswith(_PREFIX)}
+    found = {name: tensor.shape for name, tensor in released.items()}
+    if found != shapes:
+        raise BundleError(f"the model's tensors are {found}, and the certificate describes {shapes}")
+    for name, tensor in released.items():
+        if tensor.dtype != np.float64 or not np.isfinite(tensor.astype(np.float64)).all():
             raise BundleError(f"the tensor {name} must hold finite float64 numbers")
-    for name, tensor in public.items():
-        if not np.array_equal(checked[_PREFIX + name], tensor):
-            raise BundleError(f"the tensor {_PREFIX + name} is not the one that the public seed draws")
-    return {name: checked[name] for name in shapes}, public
+    return {name: tensor.astype(np.float64) for name, tensor in released.items()}, public

@@ -1,0 +1,108 @@
+"""Teachers as a service sees them, with the methods of a certified head, and their bundle. Serving needs no PyTorch."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import BundleError
+from training.releases.contents import public_tensors_of, with_public_tensors
+from training.sealing import Tensors, load_sealed, save_sealed
+from training.teachers.certificate import Rule, TeachersCertificate
+from training.teachers.networks import Layers, probabilities
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+GRID = 2**30
+"""An answer is a vector of integers of sum at most GRID, which stands for 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Teachers:
+    """m networks and which of them have records. taught: (m,); tensors: the feature map's public ones."""
+
+    certificate: TeachersCertificate
+    layers: Layers
+    taught: NDArray[np.bool_]
+    tensors: dict[str, Floats]
+
+    def features(self, X: Floats) -> Floats:
+        """What the networks are given, (n, D)."""
+        return inputs_of(self.certificate, X, self.tensors)
+
+    def logits(self, phi: Floats) -> Floats:
+        """The mean of the teachers' answers times the temperature, (n, C): exact, so never shown."""
+        total: Integers = np.zeros((len(phi), len(self.certificate.classes)), dtype=np.int64)
+        for teacher in range(self.certificate.teachers):
+            total += self.answers(teacher, phi)
+        mean: Floats = total.astype(np.float64) * (self.certificate.temperature / (self.certificate.teachers * GRID))
+        return mean
+
+    def answers(self, teacher: int, phi: Floats) -> Integers:
+        """What one teacher says about each row, in units of 1 / GRID: (n, C). Private."""
+        classes = len(self.certificate.classes)
+        if not self.taught[teacher]:
+            return np.full((len(phi), classes), GRID // classes, dtype=np.int64)
+        said = probabilities(self.layers, teacher, phi.astype(np.float32), self.certificate.activation)
+        return grid_answers(said, self.certificate.rule)
+
+    def logit_sensitivity(self, phi: Floats) -> Floats:
+        """How far one record can move each row's logits in L2: (n,). The same for every row."""
+        return np.full(len(phi), self.certificate.logit_sensitivity)
+
+
+def grid_answers(said: Floats, rule: Rule) -> Integers:
+    """Return probabilities (n, C) as a teacher's answers: non-negative integers of sum at most GRID in every row.
+
+    Whatever is said: a row that is not finite, which a diverged network gives, answers like one without records, and
+    a sum that rounding took above GRID is nothing.
+    """
+    n, classes = said.shape
+    finite = np.isfinite(said).all(axis=1)
+    answers: Integers = np.full((n, classes), GRID // classes, dtype=np.int64)
+    if rule == "votes":
+        answers[finite] = 0
+        answers[finite, said[finite].argmax(axis=1)] = GRID
+        return answers
+    answers[finite] = np.trunc(np.clip(said[finite], 0, 1) * (GRID * (1 - 2.0**-30))).astype(np.int64)
+    answers[answers.sum(axis=1) > GRID] = 0
+    return answers
+
+
+def inputs_of(certificate: TeachersCertificate, X: Floats, tensors: dict[str, Floats]) -> Floats:
+    """Return the features of rows scaled by the square root of their number, so that a full row has unit variance."""
+    phi: Floats = certificate.feature_map(X, tensors) * math.sqrt(certificate.feature_map.dimension)
+    return phi
+
+
+def save_teachers(folder: Path, model: Teachers) -> TeachersCertificate:
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+    tensors: Tensors = {"taught": model.taught.astype(np.uint8)}
+    for index, (weights, biases) in enumerate(model.layers):
+        tensors |= {f"weights.{index}": weights, f"biases.{index}": biases}
+    return save_sealed(folder, tensors | with_public_tensors({}, model.tensors), model.certificate)
+
+
+def load_teachers(folder: Path) -> Teachers:
+    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
+    certificate, tensors = load_sealed(folder, TeachersCertificate)
+    public = public_tensors_of(tensors, certificate.feature_map)
+    m = certificate.teachers
+    shapes: dict[str, tuple[int, ...]] = {"taught": (m,)}
+    for index, (width, following) in enumerate(pairwise(certificate.widths)):
+        shapes |= {f"weights.{index}": (m, width, following), f"biases.{index}": (m, following)}
+    found = {name: tensor.shape for name, tensor in tensors.items() if name in shapes}
+    if found != shapes or len(tensors) != len(shapes) + len(public):
+        raise BundleError(f"the model's tensors are {found}, and the certificate describes {shapes}")
+    for name in shapes:
+        if tensors[name].dtype != (np.uint8 if name == "taught" else np.float32):
+            raise BundleError(f"the tensor {name} has the type {tensors[name].dtype}")
+    layers = tuple(
+        (tensors[f"weights.{index}"].astype(np.float32), tensors[f"biases.{index}"].astype(np.float32))
+        for index in range(len(certificate.widths) - 1)
+    )
+    return Teachers(certificate, layers, tensors["taught"].astype(np.bool_), public)

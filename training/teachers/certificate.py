@@ -1,0 +1,116 @@
+"""The certificate of teachers: how far one record can move the mean of what they say."""
+
+import math
+from typing import ClassVar, Literal, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from training.certificate import NAME
+from training.errors import BundleError
+from training.feature_maps import AnyFeatureMap
+from training.sealing import SealedCertificate
+
+Rule = Literal["votes", "probabilities"]
+
+TEMPERATURE = 8.0
+"""By what the mean is multiplied before it is made private. The most likely class does not depend on it."""
+
+MOST_TEACHERS = 10_000
+
+_ROUNDING = 2.0**-48
+_UP = 1 + 2.0**-40
+
+ASSUMPTIONS = (
+    "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
+    "protected for each of them, and for all together only by the composition of their number.",
+    "Bounds, classes, columns and their names and encodings, feature map, the number of teachers, their architecture "
+    "and their training were chosen without looking at the private records. Choosing any of them by results on the "
+    "private records is not covered.",
+    "What a teacher becomes and answers is a function of its own part and of public numbers: the same arithmetic on "
+    "the same numbers gives the same bits, whatever other teachers are computed beside it.",
+    "Training succeeded. That it does, rather than be refused for a bad value, can depend on one record, and is not "
+    "hidden from whoever sees that a model is served.",
+    "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
+    "The weights, this file's digest of them and the lineage key, which also says a record's part, stay with the "
+    "owner; only priced answers leave.",
+    "Accuracy, the number of records and any other figure computed from the private records are not covered if "
+    "they are published.",
+)
+
+
+class TeachersCertificate(SealedCertificate):
+    """m networks on disjoint parts of the records, answering by the mean of their votes or probabilities."""
+
+    NOT_PUBLIC: ClassVar[set[str]] = {"weights_sha256", "lineage", "created"}
+
+    format_version: Literal[1] = 1
+    status: Literal["proven"] = "proven"
+    release: Literal["teachers"] = "teachers"
+    """Its kind, by which bundles are loaded. Each answer is paid for: it is no release that is paid for once."""
+    name: str = Field(pattern=f"^{NAME.pattern}$")
+    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    created: AwareDatetime
+    neighbouring: Literal["add or remove one record"] = "add or remove one record"
+    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
+    feature_names: tuple[str, ...] = Field(min_length=1)
+    feature_map: AnyFeatureMap
+    teachers: int = Field(ge=2, le=MOST_TEACHERS)
+    """m."""
+    parts: Literal["by a keyed hash of the record"] = "by a keyed hash of the record"
+    hidden: tuple[int, ...]
+    """The widths of the hidden layers; none for linear teachers."""
+    activation: Literal["tanh", "relu"]
+    rule: Rule
+    """What a teacher says about a row: a vote for its most likely class, or its probabilities."""
+    temperature: float = TEMPERATURE
+    logit_sensitivity: float
+    """How far one record moves the mean, times the temperature, in L2."""
+    assumptions: tuple[str, ...] = ASSUMPTIONS
+    lineage: str = Field(pattern=f"^{NAME.pattern}$")
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        features = len(self.feature_names)
+        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
+            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("a class is named twice")
+        if not all(1 <= width <= 2**16 for width in self.hidden):
+            raise ValueError("every hidden layer has between 1 and 65536 neurons")
+        return self
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The width of every layer, the first and the last among them."""
+        return (self.feature_map.dimension, *self.hidden, len(self.classes))
+
+    def verify(self) -> None:
+        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
+        differs = []
+        if self.temperature != TEMPERATURE:
+            differs.append(f"temperature is {self.temperature!r} and should be {TEMPERATURE!r}")
+        derived = mean_sensitivity(self.teachers, len(self.classes))
+        if self.logit_sensitivity != derived:
+            differs.append(f"logit_sensitivity is {self.logit_sensitivity!r} and should be {derived!r}")
+        if self.assumptions != ASSUMPTIONS:
+            differs.append("the assumptions are not those that the proof makes")
+        if differs:
+            raise BundleError("the certificate does not hold: " + "; ".join(differs))
+
+    def public(self) -> dict[str, object]:
+        """Return what may be shown to clients, ready for JSON."""
+        return self.model_dump(mode="json", exclude=self.NOT_PUBLIC)
+
+
+def mean_sensitivity(teachers: int, classes: int) -> float:
+    """Return how far one record moves TEMPERATURE times the mean of m teachers' answers, in L2, as computed.
+
+    Proof. A record's part is a function of that record (`training.teachers.parts`), and each teacher of its own part,
+    so adding or removing a record changes one teacher. What a teacher says is a vector p of non-negative numbers of sum
+    at most 1, on an integer grid and whatever its weights are (`training.teachers.bundle`): a vote, probabilities, or
+    the public answer of a teacher without records. For two such vectors ||p - q||^2 = ||p||^2 + ||q||^2 - 2 <p, q> <=
+    1 + 1 - 0, since ||p||^2 <= (sum p)^2 <= 1 and <p, q> >= 0. The sum over the teachers is one of integers, exact,
+    and moves by at most sqrt(2) grid units; times TEMPERATURE / m, rounded twice, each of C numbers up to TEMPERATURE
+    is off by at most 2^-51 TEMPERATURE for either neighbour.
+    """
+    return (TEMPERATURE * math.sqrt(2) / teachers + _ROUNDING * TEMPERATURE * math.sqrt(classes)) * _UP

@@ -1,0 +1,71 @@
+"""From private records to certified teachers."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from training.certificate import now
+from training.data.records import Records
+from training.errors import TrainingError
+from training.feature_maps import FeatureMap
+from training.teachers.bundle import Teachers, inputs_of
+from training.teachers.certificate import Rule, TeachersCertificate, mean_sensitivity
+from training.teachers.networks import Schedule, train_stack
+from training.teachers.parts import check_disjoint, parts_of
+
+
+@dataclass(frozen=True)
+class TeachersRecipe:
+    """The public choices. hidden: the widths of hidden layers, none for linear teachers."""
+
+    name: str
+    feature_map: FeatureMap
+    teachers: int = 250
+    hidden: tuple[int, ...] = ()
+    rule: Rule = "votes"
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+def train_teachers(
+    records: Records,
+    recipe: TeachersRecipe,
+    lineage: str,
+    key: bytes,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Teachers:
+    """Train a teacher on each part of the records and certify their mean.
+
+    key: the owner's secret, which says a record's part. progress is told how many steps are done. Raises
+    TrainingError for choices that have no certificate.
+    """
+    tensors = recipe.feature_map.public_tensors()
+    classes = records.declaration.classes
+    try:
+        certificate = TeachersCertificate.model_validate(
+            {
+                "name": recipe.name,
+                "model_id": secrets.token_hex(16),
+                "created": now(),
+                "classes": classes,
+                "feature_names": records.declaration.feature_names,
+                "feature_map": recipe.feature_map.model_dump(),
+                "teachers": recipe.teachers,
+                "hidden": recipe.hidden,
+                "activation": recipe.schedule.activation,
+                "rule": recipe.rule,
+                "logit_sensitivity": mean_sensitivity(max(recipe.teachers, 1), len(classes)),
+                "lineage": lineage,
+            }
+        )
+    except ValueError as error:
+        raise TrainingError(f"these teachers cannot be: {error}") from error
+    parts = parts_of(records, key, recipe.teachers)
+    check_disjoint(parts)
+    inputs = np.empty((len(records), recipe.feature_map.dimension), dtype=np.float32)
+    for index in range(len(records)):
+        # One row at a time: a product of matrices may round a row's features by which rows are beside it.
+        inputs[index] = inputs_of(certificate, records.X[index : index + 1].copy(), tensors)[0]
+    layers = train_stack(inputs, records.y, parts, certificate.widths, recipe.schedule, progress)
+    return Teachers(certificate, layers, np.array([len(rows) > 0 for rows in parts]), tensors)
