@@ -18,8 +18,9 @@ from service.fault_points import pass_point
 from service.plane import Clock, Floats, Plane, Prediction
 from training.bundle import CertifiedHead
 from training.published.bundle import PublishedNetwork
+from training.teachers.bundle import Teachers
 
-ServedModel = CertifiedHead | PublishedNetwork
+ServedModel = CertifiedHead | PublishedNetwork | Teachers
 """What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
 
 

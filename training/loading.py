@@ -1,4 +1,4 @@
-"""Loading a bundle of any kind: certified heads, published networks, and releases that are paid for once."""
+"""Loading a bundle of any kind: certified heads, published networks, teachers, and what is paid for once."""
 
 import json
 from pathlib import Path
@@ -8,12 +8,13 @@ from training.published.bundle import PublishedNetwork, load_published
 from training.releases.loading import load_kind
 from training.releases.model import ReleasedModel
 from training.sealing import CERTIFICATE_FILE
+from training.teachers.bundle import Teachers, load_teachers
 
-AnyModel = CertifiedHead | PublishedNetwork | ReleasedModel
+AnyModel = CertifiedHead | PublishedNetwork | Teachers | ReleasedModel
 
 
 def kind_of(folder: Path) -> str:
-    """Return the kind of bundle in a folder, by its certificate: "head", "published" or the kind of release.
+    """Return the kind of bundle in a folder, by its certificate: "head", "published", or what its `release` says.
 
     "head" for anything unreadable, whose loading then says what is wrong.
     """
@@ -35,5 +36,7 @@ def load_model(folder: Path) -> AnyModel:
             return load_bundle(folder)
         case "published":
             return load_published(folder)
+        case "teachers":
+            return load_teachers(folder)
         case kind:
             return load_kind(kind, folder)

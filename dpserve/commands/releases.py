@@ -10,14 +10,17 @@ from rich.console import Console
 from rich.table import Table
 
 from accounting.picorho import to_rho
+from dpserve.commands.options import state_folder
 from dpserve.commands.training_progress import minimising, steps_with_progress, train_with_progress
 from mechanisms.gaussian_vector import mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
+from training.lineage import owner_key
 from training.recipe import DEFAULT_TOLERANCE, Recipe
 from training.releases.certificate import ReleaseCertificate
+from training.teachers.certificate import TeachersCertificate
 
 WITHOUT_RELEASE = ("lam", "tolerance")
 """The options below that also train a head whose answers are paid for one by one."""
@@ -45,11 +48,11 @@ class Training:
 class Release:
     """How a kind of release is trained and saved, and which options say how."""
 
-    train: Callable[[Training], ReleaseCertificate]
+    train: Callable[[Training], ReleaseCertificate | TeachersCertificate]
     options: tuple[str, ...]
 
 
-def train_release(kind: str, training: Training) -> ReleaseCertificate:
+def train_release(kind: str, training: Training) -> ReleaseCertificate | TeachersCertificate:
     """Train and save a release. Raises BadParameter for a kind that there is not, and for options it does not take."""
     if kind not in RELEASES:
         raise typer.BadParameter(f"must be one of {', '.join(RELEASES)}, not {kind!r}", param_hint="--release")
@@ -93,6 +96,25 @@ def print_release(console: Console, certificate: ReleaseCertificate) -> None:
         total += tier.cost.picorho
         prices.add_row(tier.name, f"{to_rho(total):.6g}", str(tier.cost))
     console.print(prices, highlight=False)
+    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
+
+
+def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
+    """Print the certificate of teachers for its owner."""
+    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
+    layers = " -> ".join(map(str, certificate.widths))
+    for what, value in (
+        ("status", certificate.status),
+        ("neighbouring data sets", certificate.neighbouring),
+        ("teachers", f"{certificate.teachers}, on disjoint parts {certificate.parts}"),
+        ("each of them", f"{layers}, {certificate.activation}"),
+        ("what each says", certificate.rule),
+        ("sensitivity of the mean, in L2", f"{certificate.logit_sensitivity:.6g}"),
+        ("lineage", certificate.lineage),
+        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
+    ):
+        table.add_row(what, value)
+    console.print(table, highlight=False)
     console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
 
 
@@ -194,6 +216,30 @@ def _train_objective(training: Training) -> ReleaseCertificate:
     return objective.save_perturbed(training.out, model)
 
 
+def _train_teachers(training: Training) -> TeachersCertificate:
+    from training.teachers.bundle import save_teachers
+    from training.teachers.networks import Schedule
+    from training.teachers.train import TeachersRecipe, train_teachers
+
+    given = training.options
+    try:
+        schedule = Schedule(**{name: given[name] for name in ("steps", "learning_rate", "activation") if name in given})
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    recipe = TeachersRecipe(
+        training.name,
+        training.feature_map,
+        teachers=given.get("teachers", 250),
+        hidden=tuple(width for width in given.get("hidden", ()) if width),
+        rule=given.get("rule", "votes"),
+        schedule=schedule,
+    )
+    key = owner_key(state_folder() / "lineage.key")
+    with steps_with_progress(schedule.steps) as progress:
+        model = train_teachers(training.records, recipe, training.lineage, key, progress)
+    return save_teachers(training.out, model)
+
+
 def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
     """Return the price of each tier, in picorho, by name and from the coarsest to the finest."""
     if ("price" in options) == ("tier" in options):
@@ -219,6 +265,7 @@ RELEASES: Mapping[str, Release] = {
     "class-sums": Release(_train_class_sums, ("price",)),
     "objective": Release(_train_objective, ("lam", "tolerance", "price")),
     "weights": Release(_train_weights, ("lam", "tolerance", "price", "tier")),
+    "teachers": Release(_train_teachers, ("teachers", "rule", "hidden", "activation", "steps", "learning_rate")),
     "dpsgd": Release(
         _train_dpsgd,
         (
