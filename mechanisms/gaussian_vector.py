@@ -62,8 +62,8 @@ class GaussianVector:
 
     @property
     def step(self) -> float:
-        """The grid step g."""
-        return math.nextafter(self.sensitivity * _calibration(self.mu, self.size)[1], math.inf)
+        """The grid step g: never so small that values up to 1024 would be clipped (`grid.SMALLEST_STEP`)."""
+        return max(math.nextafter(self.sensitivity * _calibration(self.mu, self.size)[1], math.inf), grid.SMALLEST_STEP)
 
     @property
     def standard_deviation(self) -> float:

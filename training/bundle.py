@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from training.certificate import Certificate
 from training.errors import BundleError
-from training.sealing import Tensors, load_sealed, save_sealed
+from training.sealing import Tensors, kind_of, load_sealed, save_sealed
 from training.sensitivity import LARGEST_WEIGHT_NORM, weight_norm
 
 Floats = NDArray[np.float64]
@@ -53,6 +53,10 @@ def save_bundle(folder: Path, head: CertifiedHead) -> Certificate:
 
 def load_bundle(folder: Path) -> CertifiedHead:
     """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
+    if (kind := kind_of(folder)) not in ("head", "published"):
+        raise BundleError(
+            f"{folder} holds a model of the kind {kind!r}, and this takes a head whose answers are paid for one by one"
+        )
     return _checked_head(*load_sealed(folder, Certificate))
 
 

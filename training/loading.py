@@ -1,32 +1,15 @@
 """Loading a bundle of any kind: certified heads, published networks, teachers, and what is paid for once."""
 
-import json
 from pathlib import Path
 
 from training.bundle import CertifiedHead, load_bundle
 from training.published.bundle import PublishedNetwork, load_published
 from training.releases.loading import load_kind
 from training.releases.model import ReleasedModel
-from training.sealing import CERTIFICATE_FILE
+from training.sealing import kind_of
 from training.teachers.bundle import Teachers, load_teachers
 
 AnyModel = CertifiedHead | PublishedNetwork | Teachers | ReleasedModel
-
-
-def kind_of(folder: Path) -> str:
-    """Return the kind of bundle in a folder, by its certificate: "head", "published", or what its `release` says.
-
-    "head" for anything unreadable, whose loading then says what is wrong.
-    """
-    try:
-        content = json.loads((folder / CERTIFICATE_FILE).read_text("utf-8"))
-    except (OSError, ValueError):
-        return "head"
-    if not isinstance(content, dict):
-        return "head"
-    if content.get("status") == "unproven":
-        return "published"
-    return str(content.get("release", "head"))
 
 
 def load_model(folder: Path) -> AnyModel:

@@ -5,6 +5,7 @@ write both can forge the folder whole: that is whoever runs the service. No pick
 """
 
 import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Self, TypeVar
@@ -97,3 +98,19 @@ def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificat
     if sealed != certificate.sealed():
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
     return certificate, tensors
+
+
+def kind_of(folder: Path) -> str:
+    """Return the kind of bundle in a folder, by its certificate: "head", "published", or what its `release` says.
+
+    "head" for anything unreadable, whose loading then says what is wrong.
+    """
+    try:
+        content = json.loads((folder / CERTIFICATE_FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return "head"
+    if not isinstance(content, dict):
+        return "head"
+    if content.get("status") == "unproven":
+        return "published"
+    return str(content.get("release", "head"))

@@ -65,6 +65,14 @@ def test_every_value_is_a_whole_number_of_steps_and_parts_are_drawn_in_order() -
     assert len(np.unique(released[:100])) > 90
 
 
+def test_however_small_the_sensitivity_no_ordinary_value_is_clipped() -> None:
+    values = np.array([1024.0, -1024.0])
+
+    released = GaussianVector(1.0, 2, 1e-30).release(values, Seeded(4))
+
+    np.testing.assert_allclose(released, values, atol=1e-3)
+
+
 def test_two_calls_never_share_noise() -> None:
     vector = GaussianVector(1.0, 50, 1.0)
     randomness = Seeded(5)

@@ -6,6 +6,7 @@ from typing import cast
 
 from training.errors import BundleError
 from training.releases.model import ReleasedModel
+from training.sealing import kind_of
 
 RELEASES = {
     "class-sums": "training.releases.class_sums:load_class_sums",
@@ -26,8 +27,6 @@ def load_kind(kind: str, folder: Path) -> ReleasedModel:
 
 def load_release(folder: Path) -> ReleasedModel:
     """Read and verify a release. Raises BundleError saying what is missing, damaged or different."""
-    from training.loading import kind_of
-
     kind = kind_of(folder)
     if kind in ("head", "published"):
         raise BundleError(f"{folder} holds no release that is paid for once")

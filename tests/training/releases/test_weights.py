@@ -16,7 +16,7 @@ from accounting.losses import Cost
 from audit.estimators.error_rates import gdp
 from mechanisms.gaussian_vector import GaussianVector
 from mechanisms.randomness import SystemRandomness
-from training.bundle import CertifiedHead, save_bundle
+from training.bundle import CertifiedHead, load_bundle, save_bundle
 from training.certificate import Certificate, derive, now
 from training.errors import BundleError, TrainingError
 from training.feature_maps import Identity
@@ -251,6 +251,13 @@ def test_a_head_that_is_paid_for_row_by_row_is_no_release(head: CertifiedHead, t
     assert isinstance(load_model(tmp_path / "head"), CertifiedHead)
     with pytest.raises(BundleError, match="no release that is paid for once"):
         load_release(tmp_path / "head")
+
+
+def test_a_release_is_no_head_and_the_refusal_says_so(model: ReleasedWeights, tmp_path: Path) -> None:
+    save_weights(tmp_path / "bundle", model)
+
+    with pytest.raises(BundleError, match="holds a model of the kind 'weights', and this takes a head"):
+        load_bundle(tmp_path / "bundle")
 
 
 def test_what_is_public_names_neither_lineage_nor_digest(model: ReleasedWeights, tmp_path: Path) -> None:
