@@ -39,7 +39,6 @@ class SelfAudit:
         """Find out first whether the mechanism can be audited this way."""
         delta = 0.0 if self.mechanism.cost.pure_epsilon < float("inf") else _DELTA
         self._audit = LiveAudit(auditable(self.mechanism), len(self.head.certificate.classes), delta)
-        self._thread: threading.Thread | None = None
 
     def published(self) -> dict[str, Any]:
         """Return what `GET /audit` returns."""
@@ -54,8 +53,7 @@ class SelfAudit:
 
     def start(self, address: str) -> None:
         """Begin, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, args=(address,), name="self-audit", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, args=(address,), name="self-audit", daemon=True).start()
 
     def stop(self) -> None:
         """End at the next opportunity; a request under way is not waited for."""
@@ -75,9 +73,13 @@ class SelfAudit:
         """Return whether to go on."""
         feature_map = self.head.certificate.feature_map
         lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
-        rows = nearby_rows((lower + upper)[None] / 2, self.rows, lower, upper, rng)
         try:
+            rows = nearby_rows((lower + upper)[None] / 2, self.rows, lower, upper, rng)
             answers = client.predict_proba(rows)
+        except ValueError as error:
+            self._state = "there are no rows to ask"
+            _log.warning("the service's own audit stops: %s", error)
+            return False
         except BudgetExhausted as refusal:
             self._state = f"the {refusal.scope}'s budget is spent"
             return False

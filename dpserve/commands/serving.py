@@ -187,9 +187,12 @@ def _head(head: ServedModel, mechanism: str, price: str, watch: _Watch | None, *
             announce(address)
             auditor.start(address)
 
-        await run_service(
-            head, chosen, ledger, listening, settings, on_ready=announce_and_watch, add_routes=auditor.add_route
-        )
+        try:
+            await run_service(
+                head, chosen, ledger, listening, settings, on_ready=announce_and_watch, add_routes=auditor.add_route
+            )
+        finally:
+            auditor.stop()
 
     return _Served(chosen.cost, run)
 
