@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import pytest
 
 DPSGD = ["train", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--bounds", "age=0:120"]
@@ -51,3 +52,24 @@ def test_what_is_needed_is_asked_for(own):
     assert "--price" in own(*DPSGD, "--records-declared", "200", status=2).stderr
     assert "counting them" in own(*DPSGD, "--price", "rho:0.1", status=2).stderr
     assert "goes with" in own(*DPSGD, "--price", "rho:0.1", "--records-declared", "9", "--lam", "1", status=2).stderr
+
+
+def test_it_is_served_and_asked_again_at_no_cost(own):
+    """A client pays for the model once, with its first answer; more answers are free and the same."""
+    own(*DPSGD, "--price", "epsilon:1@1e-5", "--records-declared", "200", "--steps", "5")
+    process, address = own.start("model", "--port", 0, "--epsilon", 1, "--delta", 1e-5)
+    try:
+        key = own("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-5).stdout.strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        charged, answers = [], []
+        for _ in range(2):
+            answer = httpx.post(f"{address}/predict", json={"instances": [[30, 5000], [70, 9000]]}, headers=headers)
+            assert answer.status_code == 200, answer.text
+            answers.append(answer.json()["predictions"])
+            charged.append(answer.json()["receipt"]["charged_rho"])
+        assert charged[0] > 0.035
+        assert charged[1] == 0
+        assert answers[0] == answers[1]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)

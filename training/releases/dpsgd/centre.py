@@ -14,8 +14,8 @@ _BLOCK = 2048
 
 def unit(phi: Floats) -> Floats:
     """Return rows (n, D) drawn to length 1; a row of zeros stays."""
-    norms = np.sqrt(np.einsum("ij,ij->i", phi, phi))
-    rows: Floats = phi * np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)[:, None]
+    rows = phi.copy()
+    _draw_to(rows, 1.0)
     return rows
 
 
@@ -47,4 +47,13 @@ def mean_of(noisy_sum: Floats, records_declared: int) -> Floats:
 
 def inputs_around(centre: Floats, phi: Floats, length: float) -> Floats:
     """Return what the first layer sees of mapped rows (n, D): around the centre (D,), of this length, (n, D)."""
-    return unit(unit(phi) - centre) * length
+    rows = unit(phi)
+    rows -= centre
+    _draw_to(rows, length)
+    return rows
+
+
+def _draw_to(rows: Floats, length: float) -> None:
+    """Give rows (n, D) this length, in their place; there may be as many as memory holds."""
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    rows *= np.divide(length, norms, out=np.zeros_like(norms), where=norms > 0)[:, None]

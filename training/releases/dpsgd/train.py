@@ -129,10 +129,10 @@ def train_dpsgd(
     declaration = records.declaration
     certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage)
     tensors = recipe.feature_map.public_tensors()
-    phi = recipe.feature_map(records.X, tensors)
+    phi = unit(recipe.feature_map(records.X, tensors))
     centre = np.zeros(phi.shape[1])
     if (release := certificate.centre_release) is not None:
-        noisy_sum = release.release(sum_of_rows(unit(phi)), randomness)
+        noisy_sum = release.release(sum_of_rows(phi), randomness)
         centre = mean_of(noisy_sum, certificate.records_declared)
     network = certificate.network
     parameters = descend(
