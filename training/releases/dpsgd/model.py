@@ -34,10 +34,14 @@ class DpSgdModel:
         """See `training.releases.model.ReleasedModel`."""
         return each_row_alone(self._answer, X)
 
-    def _answer(self, X: Floats) -> Floats:
+    def logits(self, X: Floats) -> Floats:
+        """Return the logits (n, C) of rows (n, d), all at once: a row's last bits may depend on the rows beside it."""
         certificate = self.certificate
         inputs = inputs_around(self.centre, certificate.feature_map(X, self.tensors), certificate.input_norm)
-        return softmax(certificate.network.logits(self.parameters, inputs))
+        return certificate.network.logits(self.parameters, inputs)
+
+    def _answer(self, X: Floats) -> Floats:
+        return softmax(self.logits(X))
 
 
 def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:
