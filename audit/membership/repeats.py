@@ -5,13 +5,14 @@ new row, and pays like one.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.endpoint import Endpoint
+from audit.endpoint import Endpoint, Exhausted
 
 Floats = NDArray[np.float64]
 
@@ -37,14 +38,20 @@ class Replays:
 
 
 def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TIMES) -> Replays:
-    """Ask about one row (d,), whose answer was `first` (C,), so many times more. Raises what the endpoint raises."""
+    """Ask about one row (d,), whose answer was `first` (C,), so many times more; fewer where the budget ends first.
+
+    Raises EndpointError.
+    """
     size = min(times, int(endpoint.model()["largest_batch"]))
     before = float(endpoint.budget()["spent"]["rho"])
     different = {first.tobytes()}
-    for start in range(0, times, size):
-        again = endpoint.answers(np.tile(row, (min(size, times - start), 1)))
-        different |= {answer.tobytes() for answer in again}
-    return Replays(times, len(different), float(endpoint.budget()["spent"]["rho"]) - before)
+    asked = 0
+    with suppress(Exhausted):
+        while asked < times:
+            again = endpoint.answers(np.tile(row, (min(size, times - asked), 1)))
+            different |= {answer.tobytes() for answer in again}
+            asked += len(again)
+    return Replays(asked, len(different), float(endpoint.budget()["spent"]["rho"]) - before)
 
 
 def near_copies(rows: Floats, copies: int, model: Mapping[str, Any], seed: int) -> Floats:

@@ -38,6 +38,27 @@ def test_a_thousand_repeats_of_one_row_gain_nothing(serve, bundle, candidates):
         assert endpoint.budget()["spent"]["rho"] == before
 
 
+def test_a_service_that_forgot_the_row_charges_again_until_the_budget_ends(bundle, candidates):
+    (endpoint,) = bundle(rho=0.0251)
+    first = endpoint.answers(candidates.members.X[:1])[0]
+
+    class Forgetful:
+        """Remembers no answer, and charges each time: dear, and no hole."""
+
+        def answers(self, rows):
+            endpoint.answered.clear()
+            return endpoint.answers(rows)
+
+        def __getattr__(self, name):
+            return getattr(endpoint, name)
+
+    found = ask_again(Forgetful(), candidates.members.X[0], first, times=1000)
+    assert found.times == 4 * 50
+    assert found.answers == 5
+    assert found.charged == pytest.approx(4 * 0.005)
+    assert not found.averaging_is_free
+
+
 def test_near_copies_are_new_rows_and_pay_like_them(bundle, candidates):
     (endpoint,) = bundle()
     rows = near_copies(candidates.members.X[:3], 4, endpoint.model(), seed=0)
