@@ -32,7 +32,7 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
-from training.releases.contents import checked_tensors, common_fields, with_public_tensors
+from training.releases.contents import checked_tensors, common_fields, one_line, with_public_tensors
 from training.releases.model import each_row_alone, softmax
 from training.releases.shrinkage import directions, unit_rows
 from training.sealing import load_sealed, save_sealed
@@ -151,7 +151,7 @@ def train_class_sums(
         )
         centre_release, sums_release = certificate.mechanisms()
     except ValueError as error:
-        raise TrainingError(str(error)) from error
+        raise TrainingError(f"these class sums cannot be: {one_line(error)}") from error
     rows = np.empty((len(records), feature_map.dimension))
     for index in range(len(records)):
         rows[index] = unit(feature_map(records.X[index : index + 1].copy(), tensors)[0])

@@ -4,6 +4,7 @@ import secrets
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from training.certificate import now
 from training.data.records import Declaration
@@ -14,6 +15,16 @@ from training.sealing import Tensors
 Floats = NDArray[np.float64]
 
 _PREFIX = "feature_map."
+
+
+def one_line(error: ValueError) -> str:
+    """Return what is wrong in one line, also if it is a certificate's validation that says so."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the certificate"
+    message = first["msg"]
+    return f"{where}: {message[:1].lower()}{message[1:]}, not {first['input']!r}"
 
 
 def common_fields(declaration: Declaration, name: str, feature_map: FeatureMap, lineage: str) -> dict[str, object]:

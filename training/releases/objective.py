@@ -26,7 +26,7 @@ from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
-from training.releases.contents import checked_tensors, common_fields, with_public_tensors
+from training.releases.contents import checked_tensors, common_fields, one_line, with_public_tensors
 from training.releases.model import each_row_alone, softmax
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import load_sealed, save_sealed
@@ -219,7 +219,7 @@ def train_perturbed(
         )
         output = certificate.output()
     except ValueError as error:
-        raise TrainingError(f"this objective cannot be perturbed: {error}") from error
+        raise TrainingError(f"this objective cannot be perturbed: {one_line(error)}") from error
     objective = PerturbedCrossEntropy(
         feature_map(records.X, tensors),
         records.y,

@@ -10,6 +10,7 @@ from training.certificate import now
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
+from training.releases.contents import one_line
 from training.teachers.bundle import Teachers, inputs_of
 from training.teachers.certificate import Rule, TeachersCertificate, mean_sensitivity
 from training.teachers.networks import Schedule, train_stack
@@ -60,7 +61,7 @@ def train_teachers(
             }
         )
     except ValueError as error:
-        raise TrainingError(f"these teachers cannot be: {error}") from error
+        raise TrainingError(f"these teachers cannot be: {one_line(error)}") from error
     parts = parts_of(records, key, recipe.teachers)
     check_disjoint(parts)
     inputs = np.empty((len(records), recipe.feature_map.dimension), dtype=np.float32)

@@ -1,0 +1,51 @@
+"""Class sums, perturbed objectives and teachers from the command line."""
+
+import pytest
+
+from training.loading import load_model
+from training.releases.class_sums import ClassSums
+from training.releases.objective import PerturbedHead
+from training.teachers.bundle import Teachers
+
+CSV = "age,income,ok\n" + "".join(
+    f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)
+)
+TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
+TRAIN += ("--bounds", "income=0:1e6")
+PRICE = ("--price", "epsilon:2@1e-5")
+
+
+@pytest.fixture
+def train(run):
+    (run.folder / "r.csv").write_text(CSV)
+    return lambda *arguments, **how: run(*TRAIN, *arguments, **how)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "shown"),
+    [
+        (("class-sums", *PRICE), ClassSums, "centre mu"),
+        (("objective", *PRICE), PerturbedHead, "output sensitivity"),
+        (("teachers", "--teachers", "8", "--steps", "20", "--hidden", "4"), Teachers, "8, on disjoint parts"),
+    ],
+)
+def test_each_kind_is_trained_and_inspected(train, run, arguments, kind, shown):
+    printed = train("--release", *arguments, "--out", "model").stdout
+    assert shown in printed
+    assert "Next: dpserve serve model --epsilon" in printed
+    assert isinstance(load_model(run.folder / "model"), kind)
+    assert "verified" in run("inspect", "model").stdout
+
+
+def test_what_cannot_be_is_refused_with_the_reason(train):
+    cheap = train("--release", "class-sums", "--price", "rho:0.0005", "--out", "m", status=1).stderr
+    assert "these class sums cannot be: class sums are two releases, and cost at least 0.0008 rho" in cheap
+    flat = train("--release", "objective", "--lam", "0.5", *PRICE, "--out", "m", status=1).stderr
+    assert "take no --lam" in flat
+    other = train("--release", "teachers", "--lam", "3", "--out", "m", status=2).stderr
+    assert "goes with --release" in other
+    rule = train("--release", "teachers", "--rule", "shouts", "--out", "m", status=1).stderr
+    assert (
+        rule.strip()
+        == "dpserve: these teachers cannot be: rule: input should be 'votes' or 'probabilities', not 'shouts'"
+    )
