@@ -1,8 +1,8 @@
 """How DP-SGD is run: public choices, and the rule that makes them from public numbers where the owner makes none.
 
 Nothing here looks at the records. The rule's few numbers were found once, on parts of the training records of public
-sets (MNIST with 2,000 to 50,000 images, Adult, Location and supermarket baskets) that were held back to look at; no test
-row was looked at, and every set gets the same rule.
+sets (MNIST with 2,000 to 50,000 images, Adult, Location and supermarket baskets) that were held back to look at. Every
+set gets the same rule.
 """
 
 import math
