@@ -95,7 +95,7 @@ async def test_the_embedded_store_is_killed_under_a_running_service(services: Se
         services.serving(*BUDGET) as (address, _),
     ):
         key = _client(services, "ann", 5)
-        for trial in range(trials(20, 2)):
+        for trial in range(trials(20, 1)):
             with redis.Redis(unix_socket_path=(folder / "socket").read_text(), protocol=2) as client:
                 os.kill(client.info()["process_id"], signal.SIGKILL)
             statuses = set()
