@@ -76,7 +76,7 @@ def network_for(name: str) -> Gradients:
     if name == "mnist":
         with extra("torch", "the convolutional network"):
             from audit.adversary.convolutional import ConvolutionalNetwork
-        return ConvolutionalNetwork(mnist.SIDE, mnist.CLASSES)
+        return ConvolutionalNetwork(mnist.SIDE, mnist.CLASSES, filters=(4, 8))
     widths = {"adult": (104, 6, 6, 2), "retail-100": (600, 128, 100), "digits": (64, 16, 10)}
     return Network(widths[name], "relu")
 
