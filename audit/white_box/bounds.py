@@ -144,6 +144,24 @@ def designed_threshold(method: Method, confidence: float, claim: Claim, count: i
     return max(map(float, 0.5 + claim.noise_multiplier * np.linspace(0, 5, 101)), key=expected)
 
 
+def sampled_step_bound(inside: Floats, outside: Floats, confidence: float, claim: Claim) -> LowerBound:
+    """Return the bound of mu from observations with a canary that joined at the claim's sampling rate, and without it.
+
+    f-DP (CP) through `sampled_gaussian`, at the threshold that is expected to say most under the claim. Sampling hides
+    the canary, so that many more observations are needed than for one that joins for certain.
+    """
+    family = sampled_gaussian(claim.sampling_rate)
+    count, noise, rate = len(inside), claim.noise_multiplier, claim.sampling_rate
+
+    def expected(threshold: float) -> float:
+        absent, present = scipy.special.ndtr(np.array([threshold, threshold - 1]) / noise)
+        errors = Errors(count * (1 - absent), count, count * ((1 - rate) * absent + rate * present), count)
+        return estimators.tradeoff_of_errors(errors, confidence, family)
+
+    threshold = max(map(float, 0.5 + noise * np.linspace(0, 5, 51)), key=expected)
+    return estimators.tradeoff(inside, outside, confidence, family, threshold=threshold)
+
+
 def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: Claim) -> LowerBound:
     """Return the bound of mu from many thresholds at once, designed for the claim: the closest here, asymptotic."""
     mu = 1 / claim.noise_multiplier

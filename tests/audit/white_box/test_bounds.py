@@ -16,6 +16,7 @@ from audit.white_box.bounds import (
     run_epsilon,
     sampled_gaussian,
     sampled_run,
+    sampled_step_bound,
     step_bound,
 )
 
@@ -84,6 +85,15 @@ def test_the_designed_threshold_is_in_the_middle_for_the_gaussian_family_and_far
     claim = Claim(1.0, 0.05, 40, 1e-5)
     assert abs(designed_threshold("f-DP (CP)", 0.95, claim, 10**6) - 0.5) < 0.2
     assert designed_threshold("(eps, delta)-DP (CP)", 0.95, claim, 10**6) > 2
+
+
+def test_a_sampled_canary_is_bounded_through_the_sampled_family():
+    """Exact quantiles of the mixture: mu of the step, from below, and nothing where the canary never joins."""
+    claim = Claim(0.5, 0.2, 40, 1e-5)
+    outside = scipy.stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000) * 0.5
+    inside = np.concatenate([outside[::5] + 1, *(outside[start::5] for start in range(1, 5))])
+    assert 1.6 < sampled_step_bound(inside, outside, 0.95, claim).value < 2
+    assert sampled_step_bound(outside, outside, 0.95, claim).value == 0
 
 
 def test_nothing_refuted_is_an_epsilon_of_nothing():
