@@ -17,7 +17,7 @@ from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.published import Published
 from training.comparison import rules
 from training.comparison.cases import Case, Floats
-from training.comparison.heads import Features, Heads, logits_move, weights_move
+from training.comparison.heads import TOLERANCE, Features, Heads, logits_move, weights_move
 from training.reproduction.seeded import SeededRandomness, derived_seed
 
 DELTA = 1e-5
@@ -98,19 +98,41 @@ def _released_weights(features: Features) -> Callable[[Asked], Accuracies]:
     return accuracies
 
 
-def _dp_sgd(features: Features, *hidden: int) -> Callable[[Asked], Accuracies]:
+def _class_sums(asked: Asked) -> Accuracies:
+    from training.releases.class_sums import train_class_sums
+
+    records = asked.case.records
+    feature_map = rules.identity(records.declaration)
+    model = train_class_sums(records, "compared", feature_map, asked.whole, "compared", asked.randomness("class-sums"))
+    return {UNLIMITED: asked.case.accuracy(model.probabilities(asked.case.asked))}
+
+
+def _perturbed_objective(features: Features) -> Callable[[Asked], Accuracies]:
+    def accuracies(asked: Asked) -> Accuracies:
+        from training.releases.objective import perturbation_for, train_perturbed
+
+        records = asked.case.records
+        chosen = rules.identity(records.declaration) if features == "identity" else rules.fourier(records.declaration)
+        choices = perturbation_for(asked.whole, asked.case.classes)
+        words = asked.randomness("objective", features)
+        model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
+        return {UNLIMITED: asked.case.accuracy(asked.heads.asked(features) @ model.weights.T)}
+
+    return accuracies
+
+
+def _dp_sgd(*hidden: int) -> Callable[[Asked], Accuracies]:
     def accuracies(asked: Asked) -> Accuracies:
         from training.releases.dpsgd.choices import by_rule
-        from training.releases.dpsgd.network import Network
+        from training.releases.dpsgd.model import network_inputs
         from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
 
-        case, declaration = asked.case, asked.case.records.declaration
-        chosen = rules.identity(declaration) if features == "identity" else rules.fourier_of_dpsgd(declaration)
-        size = Network((chosen.dimension, *hidden, case.classes)).size
-        choices = by_rule(len(case.y), mu_for(asked.whole), size, hidden=hidden)
-        recipe = DpSgdRecipe("compared", chosen, choices, asked.whole)
-        model = train_dpsgd(case.records, recipe, "compared", asked.randomness("dpsgd", features, *map(str, hidden)))
-        return {UNLIMITED: case.accuracy(model.logits(case.asked))}
+        case, mu = asked.case, mu_for(asked.whole)
+        choices = by_rule(len(case.y), mu, hidden=hidden)
+        recipe = DpSgdRecipe("compared", rules.identity(case.records.declaration), choices, mu)
+        model = train_dpsgd(case.records, recipe, "compared", asked.randomness("dpsgd", *map(str, hidden)))
+        inputs = network_inputs(model.certificate, case.asked, model.tensors)
+        return {UNLIMITED: case.accuracy(model.certificate.network.logits(model.parameters, inputs))}
 
     return accuracies
 
@@ -169,8 +191,12 @@ OPTIONS: dict[str, Option] = {
         "noise on each answer, Fourier features", "each answer", "proven", _noise_on_answers("fourier")
     ),
     "weights-fourier": Option("released weights, Fourier features", "once", "proven", _released_weights("fourier")),
-    "dpsgd": Option("DP-SGD, linear head", "once", "proven", _dp_sgd("identity")),
-    "dpsgd-fourier": Option("DP-SGD, linear head, Fourier features", "once", "proven", _dp_sgd("fourier")),
-    "dpsgd-128": Option("DP-SGD, 128 tanh units", "once", "proven", _dp_sgd("identity", 128)),
+    "class-sums": Option("class sums", "once", "proven", _class_sums),
+    "objective": Option("objective perturbation", "once", "proven", _perturbed_objective("identity")),
+    "objective-fourier": Option(
+        "objective perturbation, Fourier features", "once", "proven", _perturbed_objective("fourier")
+    ),
+    "dpsgd": Option("DP-SGD, linear head", "once", "proven", _dp_sgd()),
+    "dpsgd-128": Option("DP-SGD, 128 tanh units", "once", "proven", _dp_sgd(128)),
     "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
 }
