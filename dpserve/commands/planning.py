@@ -4,6 +4,7 @@ No private record is read: an accuracy comes from rows that the owner declares p
 margins that the owner gives, or, before training, from the largest margin that any head can have.
 """
 
+import json
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from accounting.planner import Plan, PublicSample
 from accounting.planner import plan as plan_budget
-from dpserve.commands import options
+from dpserve.commands import choosing, options
 from dpserve.commands.plotting import plot_accuracy
 from dpserve.commands.public_rows import read_public_rows
 from mechanisms.mechanism import priced
@@ -55,6 +56,21 @@ def plan(
     label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
     where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
+    class_names: Annotated[
+        str | None, typer.Option("--class-names", help="Before training, with rows: the classes, separated by commas.")
+    ] = None,
+    bounds: Annotated[
+        list[str] | None, typer.Option(help="Before training, with rows: LOW:HIGH or NAME=LOW:HIGH, as for train.")
+    ] = None,
+    outside: Annotated[
+        str | None,
+        typer.Option(
+            choosing.OUTSIDE,
+            metavar="FILE",
+            help="Simulate on private records, in place of --public: what it prints tells about them and is covered by "
+            "no guarantee and no budget.",
+        ),
+    ] = None,
     margins: Annotated[
         str | None,
         typer.Option(
@@ -72,14 +88,38 @@ def plan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Say what a budget buys: for each proven mechanism the noise, the price of a row, and the accuracy to expect.
+    """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
 
-    Works on a bundle, or before training from --lam, --classes and, for an upper end of the accuracy, --n.
+    Before training, --n and --classes, or --public rows, choose between noise on each answer and the models that are
+    paid for once. On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
     """
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
     budgets = words.budgets()
+    if bundle is None and lam is None and margins is None and accuracy is None:
+        if public is not None and outside is not None:
+            raise typer.BadParameter("takes the place of --public: give one of them", param_hint=choosing.OUTSIDE)
+        names = tuple(name.strip() for name in class_names.split(",")) if class_names else ()
+        file = None
+        if public is not None or outside is not None:
+            file = choosing.RowFile(
+                public or outside or "", label, names, tuple(bounds or ()), tuple(ignore or ()), where
+            )
+        chosen = choosing.choose(
+            None if as_json else Console(),
+            budgets["gaussian"],
+            n=n,
+            classes=classes,
+            queries=queries,
+            public=file if public is not None else None,
+            private=file if public is None else None,
+        )
+        if as_json:
+            typer.echo(json.dumps(chosen, indent=2))
+        return
+    if outside is not None or class_names is not None or bounds:
+        raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
     if bundle is not None:
         if n is not None or lam is not None or classes is not None:
             raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")

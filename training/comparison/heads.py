@@ -36,7 +36,7 @@ class Heads:
     def asked(self, features: Features) -> Floats:
         """phi of the rows asked: (m, D)."""
         if features not in self._asked:
-            chosen = self._map(features)
+            chosen = self.feature_map(features)
             self._asked[features] = chosen(self.case.asked, chosen.public_tensors())
         return self._asked[features]
 
@@ -44,7 +44,7 @@ class Heads:
         """The exact weights (C, D) at Lambda. Raises NotConverged."""
         key = (features, strong_convexity)
         if key not in self._weights:
-            chosen = self._map(features)
+            chosen = self.feature_map(features)
             tensors = chosen.public_tensors()
             if features not in self._records:
                 # Only one map's are kept: those of many records fill the memory.
@@ -56,7 +56,8 @@ class Heads:
             self._weights[key] = minimise(objective, TOLERANCE, chosen.evaluation_error(tensors))
         return self._weights[key]
 
-    def _map(self, features: Features) -> FeatureMap:
+    def feature_map(self, features: Features) -> FeatureMap:
+        """The map, by the public rules."""
         declaration = self.case.records.declaration
         return rules.identity(declaration) if features == "identity" else rules.fourier(declaration)
 

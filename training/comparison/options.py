@@ -112,7 +112,7 @@ def _perturbed_objective(features: Features) -> Callable[[Asked], Accuracies]:
         from training.releases.objective import perturbation_for, train_perturbed
 
         records = asked.case.records
-        chosen = rules.identity(records.declaration) if features == "identity" else rules.fourier(records.declaration)
+        chosen = asked.heads.feature_map(features)
         choices = perturbation_for(asked.whole, asked.case.classes)
         words = asked.randomness("objective", features)
         model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
@@ -121,18 +121,21 @@ def _perturbed_objective(features: Features) -> Callable[[Asked], Accuracies]:
     return accuracies
 
 
-def _dp_sgd(*hidden: int) -> Callable[[Asked], Accuracies]:
+def _dp_sgd(features: Features, *hidden: int) -> Callable[[Asked], Accuracies]:
     def accuracies(asked: Asked) -> Accuracies:
+        from training.releases.dpsgd.centre import inputs_around
         from training.releases.dpsgd.choices import by_rule
-        from training.releases.dpsgd.model import network_inputs
+        from training.releases.dpsgd.network import Network
         from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
 
-        case, mu = asked.case, mu_for(asked.whole)
-        choices = by_rule(len(case.y), mu, hidden=hidden)
-        recipe = DpSgdRecipe("compared", rules.identity(case.records.declaration), choices, mu)
-        model = train_dpsgd(case.records, recipe, "compared", asked.randomness("dpsgd", *map(str, hidden)))
-        inputs = network_inputs(model.certificate, case.asked, model.tensors)
-        return {UNLIMITED: case.accuracy(model.certificate.network.logits(model.parameters, inputs))}
+        case, whole = asked.case, asked.whole
+        chosen = asked.heads.feature_map(features)
+        network = Network((chosen.dimension, *hidden, case.classes))
+        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden)
+        words = asked.randomness("dpsgd", features, *map(str, hidden))
+        model = train_dpsgd(case.records, DpSgdRecipe("compared", chosen, choices, whole), "compared", words)
+        inputs = inputs_around(model.centre, asked.heads.asked(features), choices.input_norm)
+        return {UNLIMITED: case.accuracy(network.logits(model.parameters, inputs))}
 
     return accuracies
 
@@ -187,16 +190,19 @@ OPTIONS: dict[str, Option] = {
     "non-private": Option("no privacy (linear head)", "nothing", "not private", _without_privacy),
     "per-query": Option("noise on each answer", "each answer", "proven", _noise_on_answers("identity")),
     "weights": Option("released weights", "once", "proven", _released_weights("identity")),
-    "per-query-fourier": Option(
-        "noise on each answer, Fourier features", "each answer", "proven", _noise_on_answers("fourier")
-    ),
-    "weights-fourier": Option("released weights, Fourier features", "once", "proven", _released_weights("fourier")),
     "class-sums": Option("class sums", "once", "proven", _class_sums),
     "objective": Option("objective perturbation", "once", "proven", _perturbed_objective("identity")),
-    "objective-fourier": Option(
-        "objective perturbation, Fourier features", "once", "proven", _perturbed_objective("fourier")
+    "dpsgd": Option("DP-SGD, linear head", "once", "proven", _dp_sgd("identity"), version=2),
+    "dpsgd-128": Option("DP-SGD, 128 tanh units", "once", "proven", _dp_sgd("identity", 128), version=2),
+    "per-query-fourier": Option(
+        "noise on each answer, Fourier features", "each answer", "proven", _noise_on_answers("fourier"), version=2
     ),
-    "dpsgd": Option("DP-SGD, linear head", "once", "proven", _dp_sgd()),
-    "dpsgd-128": Option("DP-SGD, 128 tanh units", "once", "proven", _dp_sgd(128)),
+    "weights-fourier": Option(
+        "released weights, Fourier features", "once", "proven", _released_weights("fourier"), version=2
+    ),
+    "objective-fourier": Option(
+        "objective perturbation, Fourier features", "once", "proven", _perturbed_objective("fourier"), version=2
+    ),
+    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", "proven", _dp_sgd("fourier"), version=2),
     "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
 }

@@ -1,0 +1,157 @@
+"""Choosing a mechanism before training: for `dpserve plan` and `dpserve train --budget`."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from accounting.budgets import Budget
+from accounting.picorho import PICORHO_PER_RHO
+from dpserve.commands.options import state_folder
+from training.comparison.options import OPTIONS
+from training.comparison.recommendation import Recommendation, by_rule, by_simulation
+from training.data.csv_file import read_csv
+from training.data.digits import load_digits
+from training.data.npz_file import read_npz
+from training.data.records import Records
+from training.errors import TrainingError
+from training.lineage import lineage_of, owner_key
+from training.reproduction.progress import progress_bar
+
+OUTSIDE = "--simulate-outside-the-guarantee"
+"""The option that simulates on private records: its name says what comes of it."""
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """A file of labelled rows and how to read it, as `dpserve train` would."""
+
+    source: str
+    label: str
+    classes: tuple[str, ...]
+    bounds: tuple[str, ...]
+    ignore: tuple[str, ...] = ()
+    where: str | None = None
+
+    def read(self) -> Records:
+        """Read it. Raises TrainingError for rows that do not fit."""
+        if self.source == "digits":
+            return load_digits().train
+        if not self.classes:
+            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
+        path = Path(self.source)
+        match path.suffix.lower():
+            case ".csv":
+                return read_csv(path, label=self.label, classes=self.classes, bounds=self.bounds, ignore=self.ignore)
+            case ".npz":
+                return read_npz(path, classes=self.classes, bounds=self.bounds, where=self.where)
+        raise TrainingError(f"rows come from 'digits', a .csv or an .npz file, not {self.source!r}")
+
+
+def simulated(
+    records: Records, n: int | None, whole: int, queries: int | None, *, lineage: str | None = None
+) -> Recommendation:
+    """Simulate on rows, with a bar on the terminal. lineage: refuse rows that hold its private records."""
+    if lineage is not None and lineage_of(records, owner_key(state_folder() / "lineage.key")) == lineage:
+        raise TrainingError(
+            "these rows are the private records themselves: what a simulation on them tells is not covered by any "
+            "budget. Put rows that are public into a file of their own"
+        )
+    declaration = records.declaration
+    lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
+    X = (records.X - lower) / (upper - lower)
+    with progress_bar() as progress:
+        return by_simulation(
+            X, records.y, classes=len(declaration.classes), n=n, whole=whole, queries=queries, progress=progress
+        )
+
+
+def choose(
+    console: Console | None,
+    budget: Budget,
+    *,
+    n: int | None,
+    classes: int | None,
+    queries: int | None,
+    public: RowFile | None,
+    private: RowFile | None,
+) -> dict[str, object]:
+    """Recommend an option, print it unless `console` is None, and return what `dpserve plan --json` prints."""
+    file = public or private
+    whole = budget.picorho
+    if file is not None:
+        records = file.read()
+        classes = len(records.declaration.classes)
+        found = simulated(records, n, whole, queries)
+        n = n or len(records)
+        origin = f"{len(records)} rows of {file.source}, " + (
+            "declared public" if public else "private: these figures are outside the guarantee; do not publish them"
+        )
+    else:
+        if n is None or classes is None:
+            raise typer.BadParameter(
+                "name a bundle; or give --lam and --classes to plan the noise on its answers; or give --n, and "
+                "--classes, --public FILE or " + OUTSIDE + " FILE, to choose a mechanism"
+            )
+        found, origin = by_rule(n, classes, whole), None
+    command = _command(found, n, whole, queries)
+    if console is not None:
+        _print(console, budget, found, origin, command)
+    return {
+        "delta": budget.delta,
+        "rho": whole / PICORHO_PER_RHO,
+        "asked_queries": queries,
+        "accuracy_from": origin,
+        "recommended": found.option,
+        "reason": found.reason,
+        "command": command,
+        "estimates": [
+            {"option": each.option, "title": OPTIONS[each.option].title, "accuracy": each.mean, "spread": each.spread}
+            for each in found.estimates
+        ],
+    }
+
+
+def _command(found: Recommendation, n: int, whole: int, queries: int | None) -> str:
+    words = ["dpserve train --data FILE --out MODEL"]
+    if found.choice.release is not None:
+        words.append(f"--release {found.choice.release}")
+    for option, value in found.training_options(n, whole, queries).items():
+        for each in value if isinstance(value, list) else [value]:
+            words.append(f"--{option.replace('_', '-')} {each}")
+    words.append("--clip-norm 1e-6")
+    if found.choice.features == "fourier":
+        words.append("--features fourier --random-features 2000 --bandwidth 0.5")
+    return " ".join(words)
+
+
+def _print(console: Console, budget: Budget, found: Recommendation, origin: str | None, command: str) -> None:
+    epsilon = budget.epsilon_at(budget.picorho)
+    console.print(
+        f"The budget is mu = {math.sqrt(2 * budget.picorho / PICORHO_PER_RHO):.4g} for all answers together, epsilon = "
+        f"{epsilon:.4g} at delta = {budget.delta:g}.",
+        highlight=False,
+    )
+    if found.estimates:
+        table = Table("option", "the budget pays for", "accuracy", "spread")
+        for each in sorted(found.estimates, key=lambda each: -(each.mean or 0.0)):
+            table.add_row(
+                OPTIONS[each.option].title,
+                OPTIONS[each.option].pays,
+                "not to be had" if each.mean is None else f"{each.mean:.3f}",
+                "" if each.spread is None else f"{each.spread:.3f}",
+            )
+        console.print(table, highlight=False)
+    console.print(
+        f"Accuracy on {origin}."
+        if origin
+        else "No accuracy is given, as there are no rows: this is a rule from public numbers, and docs/mechanisms.md has "
+        "the tables that it comes from. --public FILE simulates on rows like yours.",
+        highlight=False,
+    )
+    console.print(f"Recommended: {found.reason}.", highlight=False)
+    console.print(f"Next: {command}", highlight=False, soft_wrap=True)

@@ -1,0 +1,213 @@
+"""Which option an owner should take: by the rule that the comparison's tables gave, or by a simulation on given rows.
+
+A simulation runs the options themselves. On rows that are public it costs nothing; on private records it tells about
+them, and no guarantee covers what it tells.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from accounting import picorho, sampling_error
+from accounting.picorho import PICORHO_PER_RHO
+from mechanisms.gaussian_vector import mu_for
+from training.comparison import rules
+from training.comparison.cases import MOST_ASKED, Case, Floats, Labels
+from training.comparison.heads import Features, Heads
+from training.comparison.options import OPTIONS, Asked
+from training.errors import TrainingError
+from training.reproduction.seeded import derived_seed
+
+MOST_ROWS = 20_000
+"""A simulation takes no more rows: the figures would change by less than their spread."""
+
+_LEAST_ROWS = 50
+_HELD_OUT = 5
+_CLOSE = 0.005
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How `dpserve train` makes an option. release: None for noise on each answer; options: by `train`'s names."""
+
+    release: str | None
+    features: Features
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+CANDIDATES: dict[str, Choice] = {
+    "class-sums": Choice("class-sums", "identity"),
+    "weights": Choice("weights", "identity"),
+    "weights-fourier": Choice("weights", "fourier"),
+    "objective": Choice("objective", "identity"),
+    "objective-fourier": Choice("objective", "fourier"),
+    "dpsgd": Choice("dpsgd", "identity"),
+    "dpsgd-fourier": Choice("dpsgd", "fourier"),
+    "dpsgd-128": Choice("dpsgd", "identity", MappingProxyType({"hidden": [128]})),
+    "per-query": Choice(None, "identity"),
+    "per-query-fourier": Choice(None, "fourier"),
+}
+"""The options that can be recommended, the simplest first: of equally good ones the first is taken."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The expected accuracy of an option: mean and standard deviation over seeds; None where it cannot be had."""
+
+    option: str
+    mean: float | None
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """An option, why in one sentence, and what every option was expected to reach."""
+
+    option: str
+    reason: str
+    estimates: tuple[Estimate, ...] = ()
+
+    @property
+    def choice(self) -> Choice:
+        """How it is made."""
+        return CANDIDATES[self.option]
+
+    def training_options(self, n: int, whole: int, queries: int | None) -> dict[str, Any]:
+        """Return `dpserve train`'s options for it. n: declared; whole: the budget in picorho; queries: None, no end.
+
+        Raises ValueError for noise on each answer without a number of queries.
+        """
+        made = dict(self.choice.options)
+        if self.choice.release is None:
+            if queries is None:
+                raise ValueError("no budget pays for answers without end one by one")
+            return made | {"lam": rules.strong_convexity(mu_for(whole // queries))}
+        made["price"] = f"rho:{whole / PICORHO_PER_RHO!r}"
+        if self.choice.release == "weights":
+            made["lam"] = rules.strong_convexity(mu_for(whole))
+        if self.choice.release == "dpsgd":
+            made["records_declared"] = n
+        return made
+
+
+def by_rule(n: int, classes: int, whole: int) -> Recommendation:
+    """Return what did best on the public sets of docs/mechanisms.md with about as many records of a class.
+
+    n, classes: declared, public numbers. whole: the budget in picorho. The number of queries plays no part: on every
+    set and at every budget the best release that is paid for once did better than noise on each of ten answers.
+
+    What decides is mu n / C: by how many standard deviations of the noise the records of a class stand out when they
+    agree. Where that is small, a direction for each class is all that can be learnt, and class sums learn it for the
+    least noise; where it is large, what tells the classes apart can be learnt, and DP-SGD does it best.
+    """
+    _check(n, classes)
+    signal = mu_for(whole) * n / classes
+    if classes > 2 and signal < SIGNAL_FOR_DESCENT:
+        return Recommendation(
+            "class-sums",
+            f"class sums: mu n / C is {signal:.3g} with {n:,} records in {classes} classes, and below "
+            f"{SIGNAL_FOR_DESCENT:g} nothing did better on the public sets, for any number of queries",
+        )
+    why = (
+        "there are two classes" if classes == 2 else f"mu n / C is {signal:.3g} with {n:,} records in {classes} classes"
+    )
+    return Recommendation(
+        "dpsgd-128",
+        f"DP-SGD: {why}, where it did best or nearly so on the public sets, for any number of queries",
+    )
+
+
+SIGNAL_FOR_DESCENT = 150.0
+"""mu n / C from which DP-SGD is recommended over class sums."""
+
+
+def by_simulation(
+    X: Floats,
+    y: Labels,
+    *,
+    classes: int,
+    n: int | None,
+    whole: int,
+    queries: int | None,
+    seeds: int = 3,
+    options: tuple[str, ...] = tuple(CANDIDATES),
+    progress: Callable[[str, float], None] = lambda _, __: None,
+) -> Recommendation:
+    """Train every option on four fifths of the rows, ask about the others, and return the one that did best.
+
+    X: (m, d) scaled into [0, 1] by declared bounds. n: how many records there will be, if not as many as rows: the
+    noise is then that of n records, as a budget of mu n / m on m gives it. That understates what more records teach.
+    queries: None for answers without end. Raises TrainingError for too few rows.
+    """
+    if len(y) < _LEAST_ROWS:
+        raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(y)}")
+    _check(len(y) if n is None else n, classes)
+    figures: dict[str, list[float]] = {name: [] for name in options}
+    for seed in range(seeds):
+        case = _case(X, y, classes, seed)
+        heads = Heads(case)
+        scaled = _scaled(whole, 1.0 if n is None else n / len(case.y))
+        for done, name in enumerate(options):
+            progress(f"simulating {OPTIONS[name].title}", (seed + done / len(options)) / seeds)
+            asked = Asked(heads, scaled, "simulation", () if queries is None else (queries,))
+            figure = _accuracy(name, asked)
+            if figure is not None:
+                figures[name].append(figure)
+    estimates = tuple(
+        Estimate(name, fmean(found), stdev(found) if len(found) > 1 else None)
+        if len(found) == seeds
+        else Estimate(name, None)
+        for name, found in figures.items()
+    )
+    return _best(estimates, queries)
+
+
+def _accuracy(name: str, asked: Asked) -> float | None:
+    if OPTIONS[name].pays == "each answer" and not asked.queries:
+        return None
+    try:
+        (found,) = OPTIONS[name].accuracies(asked).values()
+    except (ValueError, TrainingError):
+        # What this budget cannot buy on these rows: too little for a release, or no noise on the grid.
+        return None
+    return found
+
+
+def _best(estimates: tuple[Estimate, ...], queries: int | None) -> Recommendation:
+    known = [(estimate.option, estimate.mean) for estimate in estimates if estimate.mean is not None]
+    if not known:
+        raise TrainingError("none of the mechanisms can be had for this budget; raise it")
+    highest = max(mean for _, mean in known)
+    option, mean = next((name, mean) for name, mean in known if mean >= highest - _CLOSE)
+    asked = "answers without end" if queries is None else f"{queries:,} queries"
+    others = [(name, other) for name, other in known if CANDIDATES[name].release != CANDIDATES[option].release]
+    beside = ""
+    if others:
+        second, accuracy = max(others, key=lambda pair: pair[1])
+        beside = f", beside {accuracy:.3f} from {OPTIONS[second].title}"
+    once = "; it is paid for once, however many are asked" if OPTIONS[option].pays == "once" else ""
+    return Recommendation(
+        option, f"{OPTIONS[option].title}: {mean:.3f} is expected for {asked}{beside}{once}", estimates
+    )
+
+
+def _case(X: Floats, y: Labels, classes: int, seed: int) -> Case:
+    order = np.random.default_rng(derived_seed(seed, "simulation")).permutation(len(y))[:MOST_ROWS]
+    held_out = min(max(len(order) // _HELD_OUT, 1), MOST_ASKED)
+    asked, kept = order[:held_out], order[held_out:]
+    return Case("simulation", seed, X[kept], y[kept], X[asked], y[asked], classes, f"simulation-{seed}")
+
+
+def _scaled(whole: int, factor: float) -> int:
+    """The budget under which fewer records have the noise of more, as far as a release may cost so much."""
+    most = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
+    return min(int(whole * factor**2), most)
+
+
+def _check(n: int, classes: int) -> None:
+    if n < 1 or classes < 2:
+        raise ValueError(f"there must be at least 1 record and 2 classes, not {n} and {classes}")
