@@ -1,5 +1,6 @@
 """Choosing a mechanism before training: for `dpserve plan` and `dpserve train --budget`."""
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,41 +71,56 @@ def simulated(
         )
 
 
+@dataclass(frozen=True)
+class Question:
+    """What an owner says of the records, in public numbers. n, classes: how many; queries: None for no end."""
+
+    n: int | None
+    classes: int | None
+    queries: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse nonsense before anything is trained."""
+        if self.queries is not None and self.queries < 1:
+            raise ValueError(f"the number of queries must be at least 1, not {self.queries}")
+
+
 def choose(
-    console: Console | None,
-    budget: Budget,
-    *,
-    n: int | None,
-    classes: int | None,
-    queries: int | None,
-    public: RowFile | None,
-    private: RowFile | None,
-) -> dict[str, object]:
-    """Recommend an option, print it unless `console` is None, and return what `dpserve plan --json` prints."""
+    budget: Budget, question: Question, *, public: RowFile | None, private: RowFile | None, as_json: bool
+) -> None:
+    """Recommend an option and print why: by simulation where there are rows, and by rule otherwise."""
+    if public is not None and private is not None:
+        raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
+    n, whole, origin = question.n, budget.picorho, None
     file = public or private
-    whole = budget.picorho
     if file is not None:
         records = file.read()
-        classes = len(records.declaration.classes)
-        found = simulated(records, n, whole, queries)
+        found = simulated(records, n, whole, question.queries)
         n = n or len(records)
         origin = f"{len(records)} rows of {file.source}, " + (
-            "declared public" if public else "private: these figures are outside the guarantee; do not publish them"
+            "declared public" if public else "private: no guarantee covers these figures, so keep them to yourself"
         )
+    elif n is not None and question.classes is not None:
+        found = by_rule(n, question.classes, whole)
     else:
-        if n is None or classes is None:
-            raise typer.BadParameter(
-                "name a bundle; or give --lam and --classes to plan the noise on its answers; or give --n, and "
-                "--classes, --public FILE or " + OUTSIDE + " FILE, to choose a mechanism"
-            )
-        found, origin = by_rule(n, classes, whole), None
-    command = _command(found, n, whole, queries)
-    if console is not None:
-        _print(console, budget, found, origin, command)
+        raise typer.BadParameter(
+            "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
+            f"or --public FILE or {OUTSIDE} FILE, to choose a mechanism"
+        )
+    command = _command(found, n, whole, question.queries)
+    if as_json:
+        typer.echo(json.dumps(_as_dict(budget, question, found, origin, command), indent=2))
+    else:
+        _print(Console(), budget, found, origin, command)
+
+
+def _as_dict(
+    budget: Budget, question: Question, found: Recommendation, origin: str | None, command: str
+) -> dict[str, object]:
     return {
         "delta": budget.delta,
-        "rho": whole / PICORHO_PER_RHO,
-        "asked_queries": queries,
+        "rho": budget.picorho / PICORHO_PER_RHO,
+        "asked_queries": question.queries,
         "accuracy_from": origin,
         "recommended": found.option,
         "reason": found.reason,
@@ -149,8 +165,8 @@ def _print(console: Console, budget: Budget, found: Recommendation, origin: str 
     console.print(
         f"Accuracy on {origin}."
         if origin
-        else "No accuracy is given, as there are no rows: this is a rule from public numbers, and docs/mechanisms.md has "
-        "the tables that it comes from. --public FILE simulates on rows like yours.",
+        else "No accuracy is given, as there are no rows: this is a rule from public numbers, and docs/mechanisms.md "
+        "has the tables that it comes from. --public FILE simulates on rows like yours.",
         highlight=False,
     )
     console.print(f"Recommended: {found.reason}.", highlight=False)

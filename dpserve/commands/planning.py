@@ -4,7 +4,8 @@ No private record is read: an accuracy comes from rows that the owner declares p
 margins that the owner gives, or, before training, from the largest margin that any head can have.
 """
 
-import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated
@@ -14,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from accounting.budgets import Accepts, Budget
 from accounting.planner import Plan, PublicSample
 from accounting.planner import plan as plan_budget
 from dpserve.commands import choosing, options
@@ -98,53 +100,100 @@ def plan(
     )
     budgets = words.budgets()
     if bundle is None and lam is None and margins is None and accuracy is None:
-        if public is not None and outside is not None:
-            raise typer.BadParameter("takes the place of --public: give one of them", param_hint=choosing.OUTSIDE)
-        names = tuple(name.strip() for name in class_names.split(",")) if class_names else ()
-        file = None
-        if public is not None or outside is not None:
-            file = choosing.RowFile(
-                public or outside or "", label, names, tuple(bounds or ()), tuple(ignore or ()), where
-            )
-        chosen = choosing.choose(
-            None if as_json else Console(),
-            budgets["gaussian"],
-            n=n,
-            classes=classes,
-            queries=queries,
-            public=file if public is not None else None,
-            private=file if public is None else None,
+        rows = (
+            label,
+            tuple(class_names.split(",")) if class_names else (),
+            tuple(bounds or ()),
+            tuple(ignore or ()),
+            where,
         )
-        if as_json:
-            typer.echo(json.dumps(chosen, indent=2))
+        choosing.choose(
+            budgets["gaussian"],
+            choosing.Question(n, classes, queries),
+            public=choosing.RowFile(public, *rows) if public else None,
+            private=choosing.RowFile(outside, *rows) if outside else None,
+            as_json=as_json,
+        )
         return
-    if outside is not None or class_names is not None or bounds:
+    if outside or class_names or bounds:
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
+    before = _BeforeTraining(n, lam, norm, classes)
     if bundle is not None:
-        if n is not None or lam is not None or classes is not None:
-            raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
-        head = load_bundle(bundle)
-        count = len(head.certificate.classes)
-        sensitivity = head.certificate.weight_sensitivity * NORM_BOUND
-        sample = read_public_rows(head, public, label, ignore or [], where) if public else None
+        scored = _of_bundle(bundle, before, public, label, ignore or [], where)
     else:
-        if lam is None or classes is None:
-            raise typer.BadParameter("name a bundle, or give --lam and --classes to plan before training")
-        if public is not None:
-            raise typer.BadParameter("needs a bundle, whose answers it scores", param_hint="--public")
-        count, sensitivity = classes, weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
-        sample = _ceiling(n, lam, norm, classes, sensitivity) if n is not None and margins is None else None
+        scored = _of_numbers(before, public, margins)
     if margins is not None:
         if public is not None:
             raise typer.BadParameter("take the place of --public: give one of them", param_hint="--margins")
-        sample = _normal_margins(margins, count, sensitivity)
-    if plot is not None and sample is None:
+        scored = replace(scored, sample=_normal_margins(margins, scored.classes, scored.sensitivity))
+    _plan_answers(budgets, scored, queries, accuracy, plot, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class _BeforeTraining:
+    """What an owner says before there is a bundle: n, Lambda, R and C."""
+
+    n: int | None
+    lam: float | None
+    norm: float
+    classes: int | None
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A head as planning sees it. sensitivity: L2, of a typical row's logits; sample: what accuracy comes from."""
+
+    classes: int
+    sensitivity: float
+    sample: PublicSample | None
+
+
+def _of_bundle(
+    bundle: Path, before: _BeforeTraining, public: str | None, label: str, ignore: list[str], where: str | None
+) -> _Scored:
+    if before.n is not None or before.lam is not None or before.classes is not None:
+        raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
+    head = load_bundle(bundle)
+    return _Scored(
+        len(head.certificate.classes),
+        head.certificate.weight_sensitivity * NORM_BOUND,
+        read_public_rows(head, public, label, ignore, where) if public else None,
+    )
+
+
+def _of_numbers(before: _BeforeTraining, public: str | None, margins: str | None) -> _Scored:
+    n, lam, norm, classes = before.n, before.lam, before.norm, before.classes
+    if lam is None or classes is None:
+        raise typer.BadParameter("name a bundle, or give --lam and --classes to plan before training")
+    if public is not None:
+        raise typer.BadParameter("needs a bundle, whose answers it scores", param_hint="--public")
+    sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
+    # A number of records that means nothing is refused there.
+    sample = _ceiling(n, lam, norm, classes, sensitivity) if n is not None and margins is None else None
+    return _Scored(classes, sensitivity, sample)
+
+
+def _plan_answers(
+    budgets: Mapping[Accepts, Budget],
+    scored: _Scored,
+    queries: int | None,
+    accuracy: float | None,
+    plot: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    if plot is not None and scored.sample is None:
         raise typer.BadParameter("needs --public, --margins or --n to draw an accuracy from", param_hint="--plot")
     found = plan_budget(
-        budgets, classes=count, queries=queries, accuracy=accuracy, sensitivity=sensitivity, sample=sample
+        budgets,
+        classes=scored.classes,
+        queries=queries,
+        accuracy=accuracy,
+        sensitivity=scored.sensitivity,
+        sample=scored.sample,
     )
-    if plot is not None and sample is not None:
-        plot_accuracy(plot, budgets, sample, found)
+    if plot is not None and scored.sample is not None:
+        plot_accuracy(plot, budgets, scored.sample, found)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     else:
