@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,9 @@ from rich.table import Table
 from accounting.budgets import Budget
 from accounting.picorho import PICORHO_PER_RHO
 from dpserve.commands.options import state_folder
+from dpserve.commands.releases import Training
+from mechanisms.gaussian_vector import whole_picorho
+from training.comparison import rules
 from training.comparison.options import OPTIONS
 from training.comparison.recommendation import Recommendation, by_rule, by_simulation
 from training.data.csv_file import read_csv
@@ -53,15 +56,8 @@ class RowFile:
         raise TrainingError(f"rows come from 'digits', a .csv or an .npz file, not {self.source!r}")
 
 
-def simulated(
-    records: Records, n: int | None, whole: int, queries: int | None, *, lineage: str | None = None
-) -> Recommendation:
-    """Simulate on rows, with a bar on the terminal. lineage: refuse rows that hold its private records."""
-    if lineage is not None and lineage_of(records, owner_key(state_folder() / "lineage.key")) == lineage:
-        raise TrainingError(
-            "these rows are the private records themselves: what a simulation on them tells is not covered by any "
-            "budget. Put rows that are public into a file of their own"
-        )
+def simulated(records: Records, n: int | None, whole: int, queries: int | None) -> Recommendation:
+    """Simulate on rows, with a bar on the terminal. n, whole, queries: see `by_simulation`."""
     declaration = records.declaration
     lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
     X = (records.X - lower) / (upper - lower)
@@ -69,6 +65,50 @@ def simulated(
         return by_simulation(
             X, records.y, classes=len(declaration.classes), n=n, whole=whole, queries=queries, progress=progress
         )
+
+
+def like(records: Records, source: str, label: str, ignore: list[str], where: str | None) -> RowFile:
+    """Return a file of public rows, to be read by the declaration of the private ones."""
+    declaration = records.declaration
+    bounds = zip(declaration.feature_names, declaration.lower, declaration.upper, strict=True)
+    texts = tuple(f"{name}={low!r}:{high!r}" for name, low, high in bounds)
+    return RowFile(source, label, declaration.classes, texts, tuple(ignore), where)
+
+
+def followed(
+    training: Training, release: str | None, budget: str, queries: int | None, public: RowFile | None
+) -> tuple[str | None, Training]:
+    """Return the release and the training that the planner recommends for a budget, and print why.
+
+    budget: a price for all answers together. Raises BadParameter for options that choose a mechanism as well, and
+    TrainingError for public rows that are the private records themselves.
+    """
+    given = [name for name in training.options if name not in ("records_declared", "tolerance")]
+    if release is not None or given:
+        first = "release" if release is not None else given[0].replace("_", "-")
+        raise typer.BadParameter(
+            f"chooses the mechanism and its options: leave --{first} out",
+            param_hint="--budget",
+        )
+    n = training.needed("records_declared", "about how many records there are, as a number that may be public")
+    whole = whole_picorho(budget)
+    if public is not None:
+        rows, key = public.read(), owner_key(state_folder() / "lineage.key")
+        if lineage_of(rows, key) == lineage_of(training.records, key):
+            raise TrainingError(
+                f"{public.source} holds the private records themselves: what a simulation on them tells is not covered "
+                "by any budget. Put rows that are public into a file of their own"
+            )
+        found = simulated(rows, n, whole, queries)
+    else:
+        found = by_rule(n, len(training.records.declaration.classes), whole)
+    Console().print(f"Chosen: {found.reason}.", highlight=False)
+    options = found.training_options(n, whole, queries)
+    choice, declaration = found.choice, training.records.declaration
+    if choice.release in (None, "weights", "objective") and "tolerance" in training.options:
+        options["tolerance"] = training.options["tolerance"]
+    feature_map = rules.identity(declaration) if choice.features == "identity" else rules.fourier(declaration)
+    return choice.release, replace(training, feature_map=feature_map, options=options)
 
 
 @dataclass(frozen=True)
@@ -137,8 +177,7 @@ def _command(found: Recommendation, n: int, whole: int, queries: int | None) -> 
     if found.choice.release is not None:
         words.append(f"--release {found.choice.release}")
     for option, value in found.training_options(n, whole, queries).items():
-        for each in value if isinstance(value, list) else [value]:
-            words.append(f"--{option.replace('_', '-')} {each}")
+        words += [f"--{option.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
     words.append("--clip-norm 1e-6")
     if found.choice.features == "fourier":
         words.append("--features fourier --random-features 2000 --bandwidth 0.5")

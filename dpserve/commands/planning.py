@@ -18,7 +18,7 @@ from rich.table import Table
 from accounting.budgets import Accepts, Budget
 from accounting.planner import Plan, PublicSample
 from accounting.planner import plan as plan_budget
-from dpserve.commands import choosing, options
+from dpserve.commands import options
 from dpserve.commands.plotting import plot_accuracy
 from dpserve.commands.public_rows import read_public_rows
 from mechanisms.mechanism import priced
@@ -67,7 +67,7 @@ def plan(
     outside: Annotated[
         str | None,
         typer.Option(
-            choosing.OUTSIDE,
+            "--simulate-outside-the-guarantee",
             metavar="FILE",
             help="Simulate on private records, in place of --public: what it prints tells about them and is covered by "
             "no guarantee and no budget.",
@@ -100,6 +100,8 @@ def plan(
     )
     budgets = words.budgets()
     if bundle is None and lam is None and margins is None and accuracy is None:
+        from dpserve.commands import choosing
+
         rows = (
             label,
             tuple(class_names.split(",")) if class_names else (),

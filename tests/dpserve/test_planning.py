@@ -12,9 +12,15 @@ from accounting.planner import plan
 from dpserve.cli import app
 from dpserve.commands.plotting import plot_accuracy
 from mechanisms.mechanism import priced
+from training.comparison import recommendation
 
 BEFORE = ["plan", "--lam", 100, "--classes", 10]
 BUDGET = ["--epsilon", 3, "--delta", 1e-6]
+QUICK = {
+    **recommendation.by_simulation.__kwdefaults__,
+    "seeds": 2,
+    "options": ("class-sums", "weights", "per-query"),
+}
 PUBLIC = "age,income,id,ok\n" + "".join(
     f"{21 + index % 57},{1000 * (index % 57) + 3},{index},{'yes' if index % 57 > 28 else 'no'}\n" for index in range(57)
 )
@@ -162,3 +168,70 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
     budgets = {"gaussian": Budget.from_mu(1, 1e-6)}
     with pytest.raises(ValueError, match=r"pip install 'dpserve\[plots\]'"):
         plot_accuracy(tmp_path / "curve.png", budgets, None, plan(budgets, classes=2))
+
+
+def test_choosing_before_training_by_rule(run):
+    """Public numbers alone: no records, no accuracy, and a command that `train` takes."""
+    found = planned(run, "plan", "--n", 35_000, "--classes", 100, "--epsilon", 1, "--delta", 1e-5, "--queries", 1000)
+
+    assert found["recommended"] == "class-sums"
+    assert found["accuracy_from"] is None
+    assert found["estimates"] == []
+    assert "--release class-sums --price rho:0.0359" in found["command"]
+    said = run("plan", "--n", 35_000, "--classes", 100, "--epsilon", 1, "--delta", 1e-5).stdout
+    assert "Recommended: class sums: " in said
+    assert "No accuracy is given" in said
+
+
+def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
+    """A simulation says what its figures come from, and on private records that no guarantee covers them."""
+    monkeypatch.setattr(recommendation.by_simulation, "__kwdefaults__", QUICK)
+    (tmp_path / "public.csv").write_text(PUBLIC)
+    file = ["--label", "ok", "--ignore", "id", "--class-names", "no,yes", "--bounds", "0:60000"]
+    budget = ["--epsilon", 8, "--delta", 1e-5, "--queries", 10, "--json"]
+
+    public = json.loads(invoked(tmp_path, "--public", tmp_path / "public.csv", *file, *budget).stdout)
+    private = invoked(tmp_path, "--simulate-outside-the-guarantee", tmp_path / "public.csv", *file, *budget).stdout
+
+    assert "57 rows" in public["accuracy_from"]
+    assert "declared public" in public["accuracy_from"]
+    assert {each["option"] for each in public["estimates"]} == {"class-sums", "weights", "per-query"}
+    assert all(each["accuracy"] is not None for each in public["estimates"])
+    assert "no guarantee covers these figures" in json.loads(private)["accuracy_from"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--n", 100], "to choose a mechanism"),
+        (["--public", "digits", "--simulate-outside-the-guarantee", "digits"], "give one of them"),
+        (["--public", "rows.csv"], "--class-names"),
+        (["--public", "rows.txt", "--class-names", "a,b"], "a .csv or an .npz file"),
+        (["--n", 100, "--classes", 2, "--queries", 0], "at least 1"),
+        (["--lam", 1, "--classes", 2, "--class-names", "a,b"], "leave the bundle and --lam out"),
+    ],
+)
+def test_choosing_refuses_in_one_sentence(tmp_path, arguments, said):
+    done = invoked(tmp_path, "--epsilon", 1, "--delta", 1e-5, *arguments)
+    assert done.exit_code != 0
+    assert said in done.output + str(done.exception)
+
+
+def test_training_follows_the_planner(tmp_path):
+    """Without public rows the rule chooses; its options and nobody else's are used."""
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
+    train = ["train", "--data", "digits", "--out", str(tmp_path / "model"), "--budget", "epsilon:1@1e-5"]
+
+    def trained(*arguments):
+        return CliRunner().invoke(app, [*train, *map(str, arguments)], env=home)
+
+    assert "chooses the mechanism and its options: leave --lam out" in " ".join(trained("--lam", 1).output.split())
+    assert "--records-declared" in trained().output
+    done = trained("--records-declared", 1437, "--queries", 1000)
+    assert done.exit_code == 0, done.output
+    assert "Chosen: class sums: mu n / C is 38.5" in done.output
+    certificate = json.loads((tmp_path / "model" / "certificate.json").read_text())
+    assert certificate["release"] == "class-sums"
+    assert "--epsilon 1 --delta 1e-5" in done.output
+    refused = CliRunner().invoke(app, [*train[:3], "--out", str(tmp_path / "other"), "--queries", "5"], env=home)
+    assert "goes with --budget" in refused.output
