@@ -10,7 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from dpserve.commands.options import state_folder
-from dpserve.commands.releases import Training, budget_hint, check_options, print_release, train_release
+from dpserve.commands.releases import (
+    Training,
+    budget_hint,
+    check_options,
+    print_release,
+    print_teachers,
+    train_release,
+)
 from dpserve.commands.training_progress import train_with_progress
 from training.bundle import save_bundle
 from training.certificate import Certificate
@@ -24,10 +31,14 @@ from training.lineage import check_lineage_name, lineage_of, owner_key
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork, save_published
 from training.recipe import DEFAULT_TOLERANCE, Recipe
+from training.releases.certificate import ReleaseCertificate
 from training.releases.model import ReleasedModel
+from training.teachers.bundle import Teachers
 
 DPSGD = "--release dpsgd"
 CHOOSING = "--budget, in place of --release"
+TEACHERS = "--release teachers"
+_PER_ANSWER = "--epsilon 3 --delta 1e-6"
 
 
 def train(
@@ -40,7 +51,8 @@ def train(
         str | None,
         typer.Option(
             help="Make a model that is private itself and paid for once, whose every answer is then free: weights, "
-            "class-sums, objective or dpsgd. [default: none; each answer is paid for]",
+            "class-sums, objective or dpsgd; or teachers, whose answers are paid for like a head's. [default: none, a "
+            "head, each of whose answers is paid for]",
             show_default=False,
         ),
     ] = None,
@@ -134,6 +146,24 @@ def train(
     learning_rate: Annotated[
         float | None, typer.Option(help="[default: by rule from public numbers]", rich_help_panel=DPSGD)
     ] = None,
+    teachers: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="On how many disjoint parts of the records a teacher each is trained. They also take --hidden "
+            "(default: none), --activation, --steps (400) and --learning-rate (0.003). [default: 250]",
+            show_default=False,
+            rich_help_panel=TEACHERS,
+        ),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="What a teacher says of a row: votes or probabilities. [default: votes]",
+            show_default=False,
+            rich_help_panel=TEACHERS,
+        ),
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -199,6 +229,8 @@ def train(
         "step_noise": step_noise,
         "gradient_clip": gradient_clip,
         "learning_rate": learning_rate,
+        "teachers": teachers,
+        "rule": rule,
     }
     training = Training(
         records,
@@ -218,12 +250,16 @@ def train(
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
     if release is not None:
         released = train_release(release, training)
-        print_release(Console(), released)
-        words = budget_hint(released, (tier or [price or budget or ""])[-1])
+        if isinstance(released, ReleaseCertificate):
+            print_release(Console(), released)
+            words = budget_hint(released, (tier or [price or budget or ""])[-1])
+        else:
+            print_teachers(Console(), released)
+            words = _PER_ANSWER
     else:
         check_options(None, training.options)
         print_certificate(Console(), _train_head(training))
-        words = "--epsilon 3 --delta 1e-6"
+        words = _PER_ANSWER
     Console().print(f"Wrote the bundle {out}. Next: dpserve serve {out} {words}", highlight=False)
 
 
@@ -287,7 +323,9 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
         return
-    if isinstance(model, ReleasedModel):
+    if isinstance(model, Teachers):
+        print_teachers(Console(), model.certificate)
+    elif isinstance(model, ReleasedModel):
         print_release(Console(), model.certificate)
     else:
         print_certificate(Console(), model.certificate)

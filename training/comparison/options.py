@@ -140,6 +140,39 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Asked], Accuracies]:
     return accuracies
 
 
+def _teachers(asked: Asked) -> Accuracies:
+    """250 linear teachers' votes, with noise on each answer."""
+    logits, sensitivity = _said_by_teachers(asked.case)
+    found: Accuracies = {}
+    for count in asked.queries:
+        try:
+            mechanism = Gaussian(1 / mu_for(asked.whole // count) * (1 + 2.0**-50))
+            answers = mechanism.release(logits, sensitivity, asked.randomness("teachers", str(count)))
+        except ValueError:
+            found[str(count)] = None
+            continue
+        found[str(count)] = asked.case.accuracy(answers)
+    return found
+
+
+_TAUGHT: dict[tuple[str, int], tuple[Floats, Floats]] = {}
+
+
+def _said_by_teachers(case: Case) -> tuple[Floats, Floats]:
+    """The mean of the votes (m, C) and its sensitivity (m,). The last case is kept."""
+    key = (case.split, case.seed)
+    if key not in _TAUGHT:
+        from training.teachers.train import TeachersRecipe, train_teachers
+
+        recipe = TeachersRecipe("compared", rules.identity(case.records.declaration))
+        words = SeededRandomness(case.seed, (case.name, "teachers' parts")).words(4).tobytes()
+        model = train_teachers(case.records, recipe, "compared", words)
+        phi = model.features(case.asked)
+        _TAUGHT.clear()
+        _TAUGHT[key] = (model.logits(phi), model.logit_sensitivity(phi))
+    return _TAUGHT[key]
+
+
 def _without_privacy(asked: Asked) -> Accuracies:
     weights = asked.heads.weights("identity", 1.0)
     return {UNLIMITED: asked.case.accuracy(asked.heads.asked("identity") @ weights.T)}
@@ -204,5 +237,6 @@ OPTIONS: dict[str, Option] = {
         "objective perturbation, Fourier features", "once", "proven", _perturbed_objective("fourier"), version=2
     ),
     "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", "proven", _dp_sgd("fourier"), version=2),
+    "teachers": Option("250 teachers, noise on each answer", "each answer", "proven", _teachers),
     "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
 }

@@ -30,6 +30,10 @@ _HELD_OUT = 5
 _CLOSE = 0.005
 
 
+SIGNAL_FOR_DESCENT = 150.0
+"""mu n / C from which DP-SGD is recommended over class sums."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """How `dpserve train` makes an option. release: None for noise on each answer; options: by `train`'s names."""
@@ -48,6 +52,7 @@ CANDIDATES: dict[str, Choice] = {
     "dpsgd": Choice("dpsgd", "identity"),
     "dpsgd-fourier": Choice("dpsgd", "fourier"),
     "dpsgd-128": Choice("dpsgd", "identity", MappingProxyType({"hidden": [128]})),
+    "teachers": Choice("teachers", "identity"),
     "per-query": Choice(None, "identity"),
     "per-query-fourier": Choice(None, "fourier"),
 }
@@ -82,10 +87,12 @@ class Recommendation:
         Raises ValueError for noise on each answer without a number of queries.
         """
         made = dict(self.choice.options)
-        if self.choice.release is None:
+        if OPTIONS[self.option].pays == "each answer":
             if queries is None:
                 raise ValueError("no budget pays for answers without end one by one")
-            return made | {"lam": rules.strong_convexity(mu_for(whole // queries))}
+            if self.choice.release is None:
+                made["lam"] = rules.strong_convexity(mu_for(whole // queries))
+            return made
         made["price"] = f"rho:{whole / PICORHO_PER_RHO!r}"
         if self.choice.release == "weights":
             made["lam"] = rules.strong_convexity(mu_for(whole))
@@ -112,17 +119,17 @@ def by_rule(n: int, classes: int, whole: int) -> Recommendation:
             f"class sums: mu n / C is {signal:.3g} with {n:,} records in {classes} classes, and below "
             f"{SIGNAL_FOR_DESCENT:g} nothing did better on the public sets, for any number of queries",
         )
-    why = (
-        "there are two classes" if classes == 2 else f"mu n / C is {signal:.3g} with {n:,} records in {classes} classes"
-    )
+    if classes == 2:
+        return Recommendation(
+            "dpsgd",
+            "DP-SGD on a linear head: there are two classes, where it did best on the public set that has two, for any "
+            "number of queries",
+        )
     return Recommendation(
-        "dpsgd-128",
-        f"DP-SGD: {why}, where it did best or nearly so on the public sets, for any number of queries",
+        "dpsgd-fourier",
+        f"DP-SGD, Fourier features: mu n / C is {signal:.3g} with {n:,} records in {classes} classes, and from "
+        f"{SIGNAL_FOR_DESCENT:g} on it did best on the public sets, for any number of queries",
     )
-
-
-SIGNAL_FOR_DESCENT = 150.0
-"""mu n / C from which DP-SGD is recommended over class sums."""
 
 
 def by_simulation(

@@ -17,9 +17,6 @@ RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 """Noise on a logit does not grow with the number of features, so there may be many. Bandwidths of 0.5 and 0.7 did
 alike on the training part of MNIST."""
 
-DPSGD_BANDWIDTH = 0.7
-"""DP-SGD takes the features' mean away first, which a narrower kernel does by itself."""
-
 _LOGIT_NOISE = 0.25
 
 
@@ -50,8 +47,3 @@ def fourier(declaration: Declaration) -> Fourier:
         bandwidth=BANDWIDTH,
         seed=0,
     )
-
-
-def fourier_of_dpsgd(declaration: Declaration) -> Fourier:
-    """The same for DP-SGD, with a wider kernel."""
-    return fourier(declaration).model_copy(update={"bandwidth": DPSGD_BANDWIDTH})
