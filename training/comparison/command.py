@@ -14,7 +14,7 @@ from training.reproduction.store import ResultStore
 
 _EPSILONS = ",".join(f"{epsilon:g}" for epsilon in experiment.EPSILONS)
 _USUAL = tuple(name for name in BENCHMARKS if name != "digits")
-TABLES, CSV = "mechanisms-tables.md", "mechanisms.csv"
+TABLES, CSV, PAGE = "mechanisms-tables.md", "mechanisms.csv", "mechanisms.md"
 
 
 def mechanisms(
@@ -33,7 +33,9 @@ def mechanisms(
     stored: Annotated[
         bool, typer.Option("--stored", help="Measure nothing: show what the finished pieces hold.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Where tables, CSV and images/ go.")] = Path("reproduction"),
+    out: Annotated[
+        Path, typer.Option(help="Where tables, CSV and images/ go; a mechanisms.md there gets its summary anew.")
+    ] = Path("reproduction"),
 ) -> None:
     """Accuracy against number of queries for every mechanism, on public sets, by public rules: docs/mechanisms.md."""
     try:
@@ -51,6 +53,9 @@ def mechanisms(
     tables.write_csv(cells, out / CSV)
     cells = tables.read_csv(out / CSV)
     (out / TABLES).write_text(tables.page(cells), "utf-8")
+    described = out / PAGE
+    if described.exists():
+        described.write_text(tables.with_summary(described.read_text("utf-8"), cells), "utf-8")
     for name in comparison.datasets:
         figures.draw(cells, name, out / "images" / f"mechanisms-{name}.png")
     console = Console()

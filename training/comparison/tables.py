@@ -5,13 +5,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from training.comparison.cases import BENCHMARKS
-from training.comparison.experiment import EPSILONS, Cell, at
+from training.comparison.experiment import EPSILONS, SEEDS, Cell, at
 from training.comparison.options import DELTA, OPTIONS, QUERIES, UNLIMITED
 
 COLUMNS = (*map(str, QUERIES), UNLIMITED)
 _HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", "mean", "spread", "seeds", "figures")
 _REFUSED = "refused"
 NOT_MEASURED = "not measured"
+START, END = "<!-- summary -->", "<!-- end of the summary -->"
+"""Where a page takes the summary."""
 
 
 def write_csv(cells: Iterable[Cell], path: Path) -> None:
@@ -96,6 +98,33 @@ def table(cells: Sequence[Cell], dataset: str, epsilon: float) -> str:
     return "\n".join(lines)
 
 
+def summary(cells: Sequence[Cell]) -> str:
+    """Every set at (1, DELTA): a line for each option, at 10 and at 1,000 queries where each answer is paid for."""
+    datasets = [name for name in BENCHMARKS if any(cell.dataset == name for cell in cells)]
+    lines = ["| option | " + " | ".join(datasets) + " |", "|---" * (1 + len(datasets)) + "|"]
+    for name, option in OPTIONS.items():
+        counts = ("10", "1000") if option.pays == "each answer" else (UNLIMITED,)
+        words = [" / ".join(_mean(at(cells, dataset, name, 1.0, count)) for count in counts) for dataset in datasets]
+        title = option.title + (" (unproven)" if option.status == "unproven" else "")
+        lines.append(f"| {title} | " + " | ".join(words) + " |")
+    return "\n".join(lines)
+
+
+def with_summary(text: str, cells: Sequence[Cell]) -> str:
+    """Return a page of Markdown with the summary between its two marks. Raises ValueError where they are missing."""
+    before, mark, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not (mark and end):
+        raise ValueError(f"the page has no place for the summary, between {START} and {END}")
+    return f"{before}{START}\n{summary(cells)}\n{END}{after}"
+
+
+def _mean(cell: Cell | None) -> str:
+    if cell is None:
+        return NOT_MEASURED
+    return _REFUSED if cell.mean is None else f"{cell.mean:.3f}"
+
+
 def _cell(cell: Cell | None, ends: bool) -> str:
     if ends:
         return "-"
@@ -103,7 +132,8 @@ def _cell(cell: Cell | None, ends: bool) -> str:
         return NOT_MEASURED
     if cell.mean is None:
         return _REFUSED
-    return f"{cell.mean:.3f}" + ("" if cell.spread is None else f" ± {cell.spread:.3f}")
+    few = f" ({len(cell.figures)} of {SEEDS} seeds)" if len(cell.figures) < SEEDS else ""
+    return f"{cell.mean:.3f}" + ("" if cell.spread is None else f" ± {cell.spread:.3f}") + few
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,40 @@
+"""docs/mechanisms.md: its commands print what it says, and its figures are those that were measured."""
+
+import re
+from pathlib import Path
+
+from training.comparison import tables
+
+from .test_accounting_page import commands, matches, printed
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "mechanisms.md"
+
+
+def test_every_command_prints_what_the_page_says(tmp_path):
+    ran = [(command, expected, printed(command, tmp_path)) for command, expected in commands(PAGE.read_text())]
+    assert len(ran) == 2
+    for command, expected, found in ran:
+        assert matches(expected, found), command + "\n" + "\n".join(found)
+
+
+def test_the_figures_are_those_that_were_measured():
+    cells = tables.read_csv(DOCS / "mechanisms.csv")
+    assert tables.with_summary(PAGE.read_text(), cells) == PAGE.read_text()
+    assert (DOCS / "mechanisms-tables.md").read_text() == tables.page(cells)
+    for dataset, option, said in (
+        ("location", "class-sums", "Location 0.408"),
+        ("retail", "class-sums", "retail 0.892"),
+        ("mnist-60k", "dpsgd-fourier", "MNIST-60k 0.937"),
+        ("mnist-10k", "dpsgd-fourier", "MNIST-10k 0.894"),
+        ("adult", "dpsgd", "Adult 0.847"),
+    ):
+        cell = next(each for each in cells if (each.dataset, each.option, each.epsilon) == (dataset, option, 1.0))
+        assert said in PAGE.read_text()
+        assert said.endswith(f" {cell.mean:.3f}")
+
+
+def test_every_picture_is_there_and_modest():
+    images = re.findall(r"\(images/(.*?)\)", PAGE.read_text())
+    assert len(images) == 5
+    assert all((DOCS / "images" / image).stat().st_size < 100_000 for image in images)
