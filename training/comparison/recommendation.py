@@ -30,8 +30,8 @@ _HELD_OUT = 5
 _CLOSE = 0.005
 
 
-SIGNAL_FOR_DESCENT = 150.0
-"""mu n / C from which DP-SGD is recommended over class sums."""
+MANY_CLASSES, MOST_SIGNAL = 20, 600.0
+"""From so many classes on, class sums are recommended, up to this mu n / C: beyond it nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -102,33 +102,34 @@ class Recommendation:
 
 
 def by_rule(n: int, classes: int, whole: int) -> Recommendation:
-    """Return what did best on the public sets of docs/mechanisms.md with about as many records of a class.
+    """Return what did best on those public sets of docs/mechanisms.md that have about as many classes.
 
     n, classes: declared, public numbers. whole: the budget in picorho. The number of queries plays no part: on every
     set and at every budget the best release that is paid for once did better than noise on each of ten answers.
 
-    What decides is mu n / C: by how many standard deviations of the noise the records of a class stand out when they
-    agree. Where that is small, a direction for each class is all that can be learnt, and class sums learn it for the
-    least noise; where it is large, what tells the classes apart can be learnt, and DP-SGD does it best.
+    With many classes a direction for each is nearly all that can be learnt, and class sums learn it for the least
+    noise. With few, what tells the classes apart can be learnt, and DP-SGD does it best. mu n / C says by how many
+    standard deviations of the noise the records of a class stand out when they agree.
     """
     _check(n, classes)
     signal = mu_for(whole) * n / classes
-    if classes > 2 and signal < SIGNAL_FOR_DESCENT:
+    records = f"{n:,} records in {classes} classes (mu n / C = {signal:.3g})"
+    if classes >= MANY_CLASSES and signal <= MOST_SIGNAL:
         return Recommendation(
             "class-sums",
-            f"class sums: mu n / C is {signal:.3g} with {n:,} records in {classes} classes, and below "
-            f"{SIGNAL_FOR_DESCENT:g} nothing did better on the public sets, for any number of queries",
+            f"class sums: they did best on the public sets of {MANY_CLASSES} classes and more, and you have {records}; "
+            "paid for once, for any number of queries",
         )
     if classes == 2:
         return Recommendation(
             "dpsgd",
-            "DP-SGD on a linear head: there are two classes, where it did best on the public set that has two, for any "
-            "number of queries",
+            f"DP-SGD on a linear head: it did best on the public set of two classes, and you have {records}; paid for "
+            "once, for any number of queries",
         )
     return Recommendation(
         "dpsgd-fourier",
-        f"DP-SGD, Fourier features: mu n / C is {signal:.3g} with {n:,} records in {classes} classes, and from "
-        f"{SIGNAL_FOR_DESCENT:g} on it did best on the public sets, for any number of queries",
+        f"DP-SGD on Fourier features: it did best on the public sets of few classes, and you have {records}; paid for "
+        "once, for any number of queries",
     )
 
 

@@ -31,29 +31,31 @@ def blobs(n, classes, seed=0):
 def test_few_records_of_many_classes_get_class_sums_and_many_of_few_get_descent():
     assert by_rule(3500, 30, whole(1)).option == "class-sums"
     assert by_rule(35_000, 100, whole(1)).option == "class-sums"
-    assert CANDIDATES[by_rule(60_000, 10, whole(1)).option].release == "dpsgd"
+    assert by_rule(60_000, 10, whole(1)).option == "dpsgd-fourier"
+    assert by_rule(10_000_000, 30, whole(1)).option == "dpsgd-fourier"
     assert CANDIDATES[by_rule(30_000, 2, whole(0.5)).option].release == "dpsgd"
 
 
-def test_the_rule_takes_what_the_tables_found_best_or_nearly_so():
-    """At (1, 1e-5) within 0.03 of the best proven option that was measured, on every set and for every queries."""
+@pytest.mark.parametrize("epsilon", experiment.EPSILONS)
+def test_the_rule_takes_what_the_tables_found_best_or_nearly_so(epsilon):
+    """Within 0.03 of the best proven option measured, for every number of queries, wherever both were measured."""
     cells = tables.read_csv(CSV)
     checked = 0
     for dataset in ("location", "retail", "adult", "mnist-10k", "mnist-60k"):
-        benchmark = BENCHMARKS[dataset]
         classes = {"location": 30, "retail": 100, "adult": 2}.get(dataset, 10)
-        recommended = by_rule(benchmark.n, classes, whole(1)).option
+        recommended = by_rule(BENCHMARKS[dataset].n, classes, whole(epsilon)).option
         for queries in tables.COLUMNS:
             means = {
                 name: cell.mean
                 for name, option in OPTIONS.items()
                 if option.status == "proven"
-                and (cell := experiment.at(cells, dataset, name, 1.0, queries)) is not None
+                and (cell := experiment.at(cells, dataset, name, epsilon, queries)) is not None
                 and cell.mean is not None
             }
-            assert means[recommended] >= max(means.values()) - 0.03, (dataset, queries, recommended, means)
-            checked += 1
-    assert checked == 25
+            if recommended in means:
+                assert means[recommended] >= max(means.values()) - 0.03, (dataset, queries, recommended, means)
+                checked += 1
+    assert checked >= (25 if epsilon == 1 else 15)
 
 
 def test_a_release_beats_noise_on_each_of_many_answers_in_a_simulation():
