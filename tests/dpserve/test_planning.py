@@ -229,10 +229,10 @@ def test_training_follows_the_planner(tmp_path):
     assert "--records-declared" in trained().output
     done = trained("--records-declared", 1437, "--queries", 1000)
     assert done.exit_code == 0, done.output
-    assert "Chosen: DP-SGD on Fourier features: " in done.output
+    assert "Chosen: DP-SGD on a linear head: " in done.output
     certificate = json.loads((tmp_path / "model" / "certificate.json").read_text())
     assert certificate["release"] == "dpsgd"
-    assert certificate["feature_map"]["kind"] == "fourier"
+    assert certificate["feature_map"]["kind"] == "identity"
     assert "--epsilon 1 --delta 1e-5" in done.output
     refused = CliRunner().invoke(app, [*train[:3], "--out", str(tmp_path / "other"), "--queries", "5"], env=home)
     assert "goes with --budget" in refused.output
