@@ -1,0 +1,1 @@
+"""What private, charged, durable answers cost beside public ones: `make bench`."""
