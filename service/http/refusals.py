@@ -1,0 +1,79 @@
+"""What the service refuses, as problems: one table for every route."""
+
+import logging
+from http import HTTPStatus
+
+from accounting.ledger import (
+    BudgetExhausted,
+    ClientRevoked,
+    IdempotencyConflict,
+    LedgerBusy,
+    LedgerDamaged,
+    LedgerError,
+    LedgerUnavailable,
+    MechanismNotAccepted,
+    RowNotCharged,
+    UnknownClient,
+    UnknownLineage,
+)
+from accounting.picorho import to_rho
+from service.errors import InvalidRows, UnknownModel, UnknownTier
+from service.http.problems import Problem, ProblemType
+
+_log = logging.getLogger("dpserve")
+
+REFUSALS = (InvalidRows, UnknownModel, UnknownTier, LedgerError)
+"""What `as_problem` knows."""
+
+
+def as_problem(error: Exception) -> Problem:
+    """Return the problem that a refusal is answered with; what it says may be read by anyone."""
+    match error:
+        case InvalidRows():
+            return Problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                ProblemType.INVALID_ROWS,
+                str(error),
+                row=error.row,
+                column=error.column,
+            )
+        case UnknownModel():
+            return Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, str(error))
+        case UnknownTier():
+            return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.UNKNOWN_TIER, str(error))
+        case BudgetExhausted():
+            amounts = {name: to_rho(getattr(error, name)) for name in ("cost", "spent", "remaining", "limit")}
+            return Problem(
+                HTTPStatus.FORBIDDEN,
+                ProblemType.BUDGET_EXHAUSTED,
+                f"this request costs rho = {amounts['cost']:.6g}, and {amounts['remaining']:.6g} of "
+                f"{amounts['limit']:.6g} is left in the {error.scope}'s budget; nothing was charged",
+                scope=error.scope,
+                unit="rho",
+                **amounts,
+            )
+        case MechanismNotAccepted():
+            return Problem(HTTPStatus.FORBIDDEN, ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
+        case IdempotencyConflict():
+            return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT, str(error))
+        case ClientRevoked() | UnknownClient():
+            return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_REVOKED, "this API key was revoked")
+        case LedgerUnavailable() | UnknownLineage() | RowNotCharged():
+            return Problem(HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
+    _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
+    return Problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, "the service failed; the owner's log says where"
+    )
+
+
+def _why_unavailable(error: Exception) -> str:
+    match error:
+        case LedgerBusy():
+            return "more requests wait for the ledger than it takes; nothing was charged: ask again in a second"
+        case RowNotCharged():
+            return "a row was forgotten before it was answered, so nothing is answered; asking again charges it again"
+    # The store's own words may name hosts and paths: they are for the owner's log.
+    _log.error("ledger unavailable: %s", error)
+    if isinstance(error, LedgerDamaged):
+        return "the ledger is damaged and its owner must look (`dpserve ledger verify`); nothing was charged for this"
+    return "the ledger cannot be reached, so nothing is answered; asking again is safe and is charged once"
