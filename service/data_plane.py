@@ -6,11 +6,22 @@ cannot be another's; nothing but the mechanism's release ever leaves.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from accounting.ledger import Answered, Charge, ChargeRequest, Idempotency, Ledger, Quote
+from accounting.ledger import (
+    Answered,
+    Charge,
+    ChargeRequest,
+    Idempotency,
+    Ledger,
+    LedgerError,
+    MicroBatches,
+    Quote,
+    Unanswered,
+)
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from service.errors import UnknownTier
@@ -19,6 +30,9 @@ from service.plane import Clock, Floats, Plane, Prediction
 from training.bundle import CertifiedHead
 from training.published.bundle import PublishedNetwork
 from training.teachers.bundle import Teachers
+
+ROWS_IN_A_TICK = 1000
+"""How many rows of several requests are answered together: enough to share costs, not enough to keep others waiting."""
 
 ServedModel = CertifiedHead | PublishedNetwork | Teachers
 """What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
@@ -45,6 +59,7 @@ class DataPlane(Plane):
         self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
         self.cost = self.price_per_row = mechanism.cost
         self._randomness = randomness
+        self._ticks = MicroBatches(self._tick, weight=lambda asked: len(asked[1]), capacity=ROWS_IN_A_TICK)
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -56,26 +71,56 @@ class DataPlane(Plane):
     ) -> Prediction:
         """Answer rows that `check_rows` returned, charging the client and the lineage for those that are new.
 
-        Raises what `Ledger.charge` raises; then nothing was charged.
+        Requests that come while others are on their way go together in the next tick: one charge, one forward pass,
+        one draw, one settlement. Raises what `Ledger.charge` and `Ledger.settle` raise; a refusal charged nothing.
         """
         del tier
+        return await self._ticks.submit((self._request(client, X, idempotency), X))
+
+    async def _tick(self, asked: Sequence[tuple[ChargeRequest, Floats]]) -> list[Prediction | LedgerError]:
+        """Answer requests together: each gets its own rows' answers, found by row identity, or its own refusal."""
         # Features and sensitivities are public, and computed first: what they fail on is never charged.
-        phi = self.head.features(X)
+        phi = self.head.features(np.concatenate([X for _, X in asked]))
         sensitivity = self.head.logit_sensitivity(phi)
-        charge = await self._ledger.charge(self._request(client, X, idempotency))
+        charges = await self._ledger.charge_batch([request for request, _ in asked])
         pass_point("charged")
-        answers = await self._answers(charge, phi, sensitivity)
-        probabilities = np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows])
-        receipt = charge.receipt
-        rows = receipt.rows if receipt else 0
-        return Prediction(
-            probabilities,
-            receipt,
-            replayed=len(charge.rows) - rows,
-            charged_rows=rows,
-            charged=receipt.total if receipt else 0,
-            earlier=charge.earlier,
-        )
+        answers, unanswered = _known(charges, [len(X) for _, X in asked])
+        failed: dict[int, LedgerError] = {}
+        if unanswered:
+            rows = list(unanswered.values())
+            released = self.mechanism.release(self.head.logits(phi[rows]), sensitivity[rows], self._randomness)
+            drawn = {row_id: row.astype("<f8").tobytes() for row_id, row in zip(unanswered, released, strict=True)}
+            pass_point("released")
+            failed = await self._settle(charges, drawn, answers)
+            pass_point("settled")
+        return [
+            charge if isinstance(charge, LedgerError) else failed.get(place) or _prediction(charge, answers)
+            for place, charge in enumerate(charges)
+        ]
+
+    async def _settle(
+        self, charges: Sequence[Charge | LedgerError], drawn: dict[bytes, bytes], answers: dict[bytes, bytes]
+    ) -> dict[int, LedgerError]:
+        """Store what was drawn, request by request, and enter into `answers` what now stands.
+
+        Returns the requests whose rows could not be settled, by place.
+        """
+        places: list[int] = []
+        settlements: list[list[tuple[bytes, bytes]]] = []
+        for place, charge in enumerate(charges):
+            if isinstance(charge, Charge):
+                needed = dict.fromkeys(row.row_id for row in charge.rows if isinstance(row, Unanswered))
+                if needed:
+                    places.append(place)
+                    settlements.append([(row_id, drawn[row_id]) for row_id in needed])
+        failed: dict[int, LedgerError] = {}
+        settled = await self._ledger.settle_batch(self.lineage, settlements)
+        for place, settlement, stored in zip(places, settlements, settled, strict=True):
+            if isinstance(stored, LedgerError):
+                failed[place] = stored
+            else:
+                answers.update((row_id, answer) for (row_id, _), answer in zip(settlement, stored, strict=True))
+        return failed
 
     async def quote(
         self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
@@ -99,25 +144,6 @@ class DataPlane(Plane):
             idempotency=idempotency,
         )
 
-    async def _answers(self, charge: Charge, phi: Floats, sensitivity: Floats) -> dict[bytes, bytes]:
-        """Return every row's stored answer by the row's id, computing and storing those that have none."""
-        answers: dict[bytes, bytes] = {}
-        unanswered: dict[bytes, int] = {}
-        for position, row in enumerate(charge.rows):
-            if isinstance(row, Answered):
-                answers[row.row_id] = row.answer
-            else:
-                unanswered.setdefault(row.row_id, position)
-        if unanswered:
-            rows = list(unanswered.values())
-            released = self.mechanism.release(self.head.logits(phi[rows]), sensitivity[rows], self._randomness)
-            drawn = [(row_id, row.astype("<f8").tobytes()) for row_id, row in zip(unanswered, released, strict=True)]
-            pass_point("released")
-            stored = await self._ledger.settle(self.lineage, drawn)
-            pass_point("settled")
-            answers.update(zip(unanswered, stored, strict=True))
-        return answers
-
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
         return self.head.certificate.public() | {
@@ -126,3 +152,35 @@ class DataPlane(Plane):
             "price_per_row": {"rho": float(self.cost.rho), "losses": str(self.cost)},
             "largest_batch": self.largest_batch,
         }
+
+
+def _known(
+    charges: Sequence[Charge | LedgerError], lengths: Sequence[int]
+) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
+    """Return the stored answers by row id, and by row id the place in the tick of each row that has none."""
+    answers: dict[bytes, bytes] = {}
+    unanswered: dict[bytes, int] = {}
+    first = 0
+    for charge, length in zip(charges, lengths, strict=True):
+        if isinstance(charge, Charge):
+            for place, row in enumerate(charge.rows, first):
+                if isinstance(row, Answered):
+                    answers[row.row_id] = row.answer
+                else:
+                    unanswered.setdefault(row.row_id, place)
+        first += length
+    return answers, unanswered
+
+
+def _prediction(charge: Charge, answers: dict[bytes, bytes]) -> Prediction:
+    """Return one request's answers, each row's found by its id."""
+    receipt = charge.receipt
+    rows = receipt.rows if receipt else 0
+    return Prediction(
+        np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows]),
+        receipt,
+        replayed=len(charge.rows) - rows,
+        charged_rows=rows,
+        charged=receipt.total if receipt else 0,
+        earlier=charge.earlier,
+    )

@@ -270,12 +270,17 @@ class Ledger(Accounts):
         if batches is None:
 
             async def send(settlements: Sequence[Settlement]) -> list[list[bytes] | LedgerError]:
-                return await self._settle_lineage(lineage, settlements)
+                return await self.settle_batch(lineage, settlements)
 
             batches = self._settlements[lineage] = MicroBatches(send, weight=len, capacity=ROWS_IN_A_BATCH)
         return await batches.submit(answers)
 
-    async def _settle_lineage(self, lineage: str, settlements: Sequence[Settlement]) -> list[list[bytes] | LedgerError]:
+    async def settle_batch(self, lineage: str, settlements: Sequence[Settlement]) -> list[list[bytes] | LedgerError]:
+        """Settle each as `settle` does, whatever becomes of the others, in one call.
+
+        Returns for each, in order, every row's answer, or the error that `settle` would raise. Raises LedgerUnavailable
+        if it is not known what is stored.
+        """
         keys = LineageKeys(lineage)
         named = [keys.services, keys.account, keys.rows, keys.old_rows]
         arguments = wire.settle_call(settlements)

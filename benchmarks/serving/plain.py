@@ -4,7 +4,6 @@ Run: python -m benchmarks.serving.plain simple BUNDLE PORT
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import orjson
@@ -26,7 +25,7 @@ def simple() -> Starlette:
         answer = {"predictions": network(rows)}
         return Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 
-    async def livez(request: Request) -> Response:
+    async def livez(_: Request) -> Response:
         return Response(b"{}", media_type="application/json")
 
     return Starlette(routes=[Route("/predict", predict, methods=["POST"]), Route("/livez", livez)])

@@ -92,8 +92,6 @@ def _wait(process: subprocess.Popen[bytes], ready: str, log: Path) -> None:
 
 def _family(pid: int) -> list[int]:
     children = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in task.read_text().split()
+        int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
     ]
     return [pid, *(below for child in children for below in _family(child))]

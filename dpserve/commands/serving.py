@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
 from accounting.budgets import accepts_for
 from accounting.ledger import REMEMBERED_ROWS, Ledger, LineageAccount
@@ -132,7 +133,8 @@ def serve(
 
                 await served.run(opened, account, listening, settings, announce)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
 
 
 Run = Callable[[Ledger, LineageAccount, socket.socket, ServiceSettings, Callable[[str], None]], Awaitable[None]]

@@ -3,18 +3,23 @@
 import asyncio
 from typing import ClassVar
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 SECONDS_FOR_HEADERS = 15.0
 """How long a new connection may take until the header of its first request is complete."""
 
+LARGEST_HEADER = 64 * 1024
+"""Bytes of a request's header at most, to within what arrives at a time."""
 
-class ImpatientProtocol(H11Protocol):
-    """HTTP/1.1 with a limit on open connections and a deadline for a connection's first header."""
+
+class ImpatientProtocol(HttpToolsProtocol):
+    """HTTP/1.1 with a limit on open connections, a deadline for a connection's first header, and short headers."""
 
     most_connections: ClassVar[int] = 512
 
     _deadline: asyncio.TimerHandle | None = None
+    _header_bytes = 0
+    _in_header = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection, or close it at once if there are too many."""
@@ -25,9 +30,24 @@ class ImpatientProtocol(H11Protocol):
         self._deadline = self.loop.call_later(SECONDS_FOR_HEADERS, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Take the bytes in; a complete header lifts the deadline."""
+        """Take the bytes in; a header that grows without end closes the connection."""
+        unfinished = self._in_header
         super().data_received(data)
-        if self._deadline is not None and self.cycle is not None:
+        if unfinished and self._in_header:
+            self._header_bytes += len(data)
+            if self._header_bytes > LARGEST_HEADER:
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """Begin to count a header."""
+        super().on_message_begin()
+        self._in_header, self._header_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """Lift the deadline."""
+        super().on_headers_complete()
+        self._in_header = False
+        if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 

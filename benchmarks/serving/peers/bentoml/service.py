@@ -2,6 +2,7 @@
 
 import bentoml
 import numpy as np
+
 from benchmarks.serving.network import Network
 
 

@@ -4,11 +4,12 @@ import sys
 
 import litserve as ls
 import numpy as np
+
 from benchmarks.serving.network import Network
 
 
 class PublicNetwork(ls.LitAPI):
-    def setup(self, device):
+    def setup(self, device):  # noqa: ARG002
         self.network = Network()
 
     def decode_request(self, request):

@@ -1,9 +1,10 @@
 """The network behind MLServer."""
 
-from benchmarks.serving.network import Network
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceRequest, InferenceResponse
+
+from benchmarks.serving.network import Network
 
 
 class PublicNetwork(MLModel):
