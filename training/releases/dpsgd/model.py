@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from training.errors import BundleError
-from training.releases.dpsgd.centre import inputs_around
+from training.releases.dpsgd.centre import features_of, inputs_around
 from training.releases.dpsgd.certificate import DpSgdCertificate
 from training.releases.dpsgd.network import Floats
 from training.releases.model import each_row_alone, softmax
@@ -35,9 +35,10 @@ class DpSgdModel:
         return each_row_alone(self._answer, X)
 
     def logits(self, X: Floats) -> Floats:
-        """Return the logits (n, C) of rows (n, d), all at once: a row's last bits may depend on the rows beside it."""
+        """Return the logits (n, C) of rows (n, d). Their last bits may depend on the rows beside them."""
         certificate = self.certificate
-        inputs = inputs_around(self.centre, certificate.feature_map(X, self.tensors), certificate.input_norm)
+        phi = features_of(certificate.feature_map, X, self.tensors)
+        inputs = inputs_around(self.centre, phi, certificate.input_norm)
         return certificate.network.logits(self.parameters, inputs)
 
     def _answer(self, X: Floats) -> Floats:

@@ -16,7 +16,7 @@ from training.certificate import NAME, now
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
-from training.releases.dpsgd.centre import centre_release, inputs_around, mean_of, sum_of_rows, unit
+from training.releases.dpsgd.centre import centre_release, features_of, inputs_around, mean_of, sum_of_rows, unit
 from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
 from training.releases.dpsgd.choices import Choices
 from training.releases.dpsgd.descent import descend
@@ -129,7 +129,7 @@ def train_dpsgd(
     declaration = records.declaration
     certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage)
     tensors = recipe.feature_map.public_tensors()
-    phi = unit(recipe.feature_map(records.X, tensors))
+    phi = unit(features_of(recipe.feature_map, records.X, tensors))
     centre = np.zeros(phi.shape[1])
     if (release := certificate.centre_release) is not None:
         noisy_sum = release.release(sum_of_rows(phi), randomness)

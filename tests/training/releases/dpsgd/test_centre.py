@@ -1,0 +1,82 @@
+"""That a row's input is a function of the row alone, bit for bit, and that a record moves the centre's sum by 1."""
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.feature_maps import Identity, Relu
+from training.releases.dpsgd.centre import centre_release, features_of, inputs_around, sum_of_rows, unit
+
+
+def identity(features: int) -> Identity:
+    return Identity(lower=(0.0,) * features, upper=(1.0,) * features, clip_norm=math.sqrt(features) / 2, bias=0.0)
+
+
+def cancelling_rows(relu: Relu, count: int, seed: int):
+    """Rows whose only feature that is not clearly negative cancels to the last bit or so: (count, d)."""
+    omega, generator, rows = relu.public_tensors()["omega"], np.random.RandomState(seed), []
+    while len(rows) < count:
+        row = generator.rand(omega.shape[1]) * (omega.sum(axis=0) < 0.5)
+        feature = int(np.argmax(omega @ row))
+        at = int(np.argmax(np.abs(omega[feature])))
+        row[at] -= (omega[feature] @ row) / omega[feature, at]
+        others = np.delete(omega @ row, feature)
+        if 0 <= row[at] <= 1 and (others <= -1e-3).all():
+            rows.append(row)
+    return np.array(rows)
+
+
+def test_features_that_cancel_to_the_last_bit_do_not_depend_on_the_rows_beside_them():
+    """Mapped all at once, such rows' directions do depend on them: that is seen here, too."""
+    relu = Relu(lower=(0.0,) * 30, upper=(1.0,) * 30, clip_norm=math.sqrt(30) / 2, bias=0.0, random_features=4, seed=0)
+    tensors = relu.public_tensors()
+    rows = cancelling_rows(relu, 40, 3)
+    fillers = np.random.RandomState(4).rand(7, 30)
+    centre = np.array([0.3, -0.2, 0.1, 0.4, 0.0])
+    turned = 0.0
+    for row in rows:
+        alone = unit(features_of(relu, row[None], tensors))
+        around = inputs_around(centre, alone, 4.0)
+        for beside in range(1, 8):
+            X = np.vstack([fillers[:beside], row])
+            phi = features_of(relu, X, tensors)
+            assert np.array_equal(unit(phi)[-1:], alone)
+            assert np.array_equal(inputs_around(centre, unit(phi), 4.0)[-1:], around)
+            assert np.array_equal(sum_of_rows(unit(phi)) - sum_of_rows(unit(phi[:-1])), sum_of_rows(alone))
+            turned = max(turned, float(np.linalg.norm(unit(relu(X, tensors))[-1:] - alone)))
+    assert turned > 0.5
+
+
+def test_a_row_whose_squares_underflow_has_no_direction():
+    """Its length as computed is far too small: drawn to length 1 by that, it would be 16 long."""
+    feature_map = identity(600)
+    row = np.full(600, 1.5e-162 * feature_map.clip_norm)
+    row[0] = 2.0e-162 * feature_map.clip_norm
+    phi = features_of(feature_map, np.vstack([np.random.RandomState(0).rand(5, 600), row]), {})
+    assert phi[-1].any()
+    rows = unit(phi)
+    assert (np.linalg.norm(rows, axis=1) <= 1).all()
+    assert not rows[-1].any()
+    assert np.linalg.norm(sum_of_rows(rows) - sum_of_rows(rows[:5])) <= centre_release(0.1, 601).sensitivity == 1
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    dimension=st.integers(1, 50),
+    exponent=st.sampled_from([-1074, -540, -530, -300, -20, 0, 20, 500]),
+    spread=st.sampled_from([0, 3, 200]),
+)
+def test_a_record_moves_the_sum_by_one_term_no_longer_than_1(seed, dimension, exponent, spread):
+    """Also rows that were not drawn to length 1: what is longer counts as nothing."""
+    generator = np.random.default_rng(seed)
+    with np.errstate(all="ignore"):
+        rows = np.ldexp(
+            generator.normal(size=(4, dimension)), exponent + generator.integers(-spread, spread + 1, dimension)
+        )
+        for made in (rows, unit(rows)):
+            moved = sum_of_rows(made) - sum_of_rows(made[1:])
+            assert np.array_equal(moved, sum_of_rows(made[:1]))
+            assert sum(int(term * 2**30) ** 2 for term in moved) <= 2**60
+        assert (np.linalg.norm(inputs_around(np.full(dimension, 0.1), rows, 4.0), axis=1) <= 4).all()
