@@ -80,13 +80,19 @@ local function set_budget(keys, args)
 end
 
 -- KEYS  and a client's account.  ARGV  client
+-- The right is taken away first: damaged acts, or a damaged account of the lineage, must not keep it alive. Replies
+-- {'revoked'}, or {'revoked', what kept the act from being written}.
 local function revoke(keys, args)
   if redis.call('HLEN', keys[4]) == 0 then
     return {'unknown-client'}
   end
-  write_act(keys[2], keys[3], 'revoke', args[5], '')
+  local stated = redis.pcall('HGET', keys[2], 'format')
+  if type(stated) == 'string' then
+    check_format(stated)
+  end
   redis.call('HSET', keys[4], 'revoked', '1')
-  return {'revoked'}
+  local ok, _, line = attempt(write_act, keys[2], keys[3], 'revoke', args[5], '')
+  return {'revoked', not ok and line or nil}
 end
 
 -- KEYS  and keys; the client's account.  ARGV  client, new key digest

@@ -311,13 +311,19 @@ class Accounts:
         return await self.client(lineage, client)
 
     async def revoke(self, lineage: str, client: str) -> None:
-        """Refuse this client from now on, its replays included. Raises UnknownClient."""
+        """Refuse this client from now on, its replays included.
+
+        Raises UnknownClient; LedgerDamaged, having revoked the client, if the act cannot be written.
+        """
         keys = LineageKeys(lineage)
-        (status,) = await self.call(
+        status, *failure = await self.call(
             lineage, "revoke", [keys.account, keys.acts, keys.client(client).account], [client], durably=True
         )
         if status == b"unknown-client":
             raise UnknownClient(client)
+        if failure:
+            why = failure[0].decode(errors="replace")
+            raise LedgerDamaged(lineage, f"{client} is revoked now, and the act of it could not be written: {why}")
 
     async def rotate_key(self, lineage: str, client: str, digest: bytes) -> None:
         """Give a client another API key, of this digest; the former one is unknown from now on.

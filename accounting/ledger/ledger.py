@@ -12,11 +12,13 @@ compute, settle, send what settling returned. Promises:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
@@ -40,6 +42,9 @@ ROWS_IN_A_BATCH = 1000
 
 REMEMBERED_ROWS = 1_000_000
 """How many answered rows of a lineage are remembered at most, unless the owner says otherwise."""
+
+Asked = TypeVar("Asked")
+Got = TypeVar("Got")
 
 Settlement = Sequence[tuple[bytes, bytes]]
 """Row ids, each with the answer that was computed for it."""
@@ -178,8 +183,8 @@ class Ledger(Accounts):
     async def charge_batch(self, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerError]:
         """Decide on the requests one after the other, each whole or not at all, in one call per lineage.
 
-        Returns for each, in order, a charge, a refusal, or the LedgerDamaged that kept it from being decided. Raises
-        LedgerUnavailable if no decision is known.
+        Returns for each, in order, a charge, a refusal, or the LedgerUnavailable that kept it from being decided.
+        Raises LedgerUnavailable if no decision is known.
         """
         positions: dict[str, list[int]] = {}
         for position, request in enumerate(requests):
@@ -195,19 +200,25 @@ class Ledger(Accounts):
             requests, remembered_rows=self._remembered_rows, head=self._heads.get(lineage)
         )
         reply = await self._store.call(lineage, "charge", keys, arguments, asker=self._asker(lineage))
-        with reading(lineage):
-            read = [wire.read_decision(request, each) for request, each in zip(requests, reply.values, strict=True)]
+        read: list[Charge | DecidedBefore | LedgerError]
+        read = list(_read_each(lineage, wire.read_decision, requests, reply.values))
+        # Before anything else can fail: what was charged is written down, whatever becomes of the others.
         receipts = [charge.receipt for charge in read if isinstance(charge, Charge) and charge.receipt]
         if receipts:
             self._heads[lineage] = Head(receipts[-1].sequence, receipts[-1].hash)
         self._note(lineage, reply.writes, receipts)
-        decisions: list[Charge | LedgerError] = []
-        for decision in read:
-            if isinstance(decision, DecidedBefore):
-                decisions += await self._charge_lineage(lineage, [decision.request])
-            else:
-                decisions.append(decision)
-        return decisions
+        return [
+            await self._charge_as_before(decision) if isinstance(decision, DecidedBefore) else decision
+            for decision in read
+        ]
+
+    async def _charge_as_before(self, decided: DecidedBefore) -> Charge | LedgerError:
+        """Ask again at the terms of then; the others of the batch were decided, and are told so if this fails."""
+        try:
+            (decision,) = await self._charge_lineage(decided.request.lineage, [decided.request])
+        except LedgerError as error:
+            return error
+        return decision
 
     async def quote(self, request: ChargeRequest) -> Quote:
         """Return what charging the request would cost now and whether it would be admitted; spend nothing.
@@ -286,7 +297,16 @@ class Ledger(Accounts):
         arguments = wire.settle_call(settlements)
         reply = await self._store.call(lineage, "settle", named, arguments, asker=self._asker(lineage))
         self._note(lineage, reply.writes)
-        with reading(lineage):
-            return [
-                wire.read_standing(lineage, given, each) for given, each in zip(settlements, reply.values, strict=True)
-            ]
+        return list(_read_each(lineage, partial(wire.read_standing, lineage), settlements, reply.values))
+
+
+def _read_each(
+    lineage: str, read: Callable[[Asked, Any], Got | LedgerError], asked: Sequence[Asked], replies: Sequence[Any]
+) -> Iterator[Got | LedgerError]:
+    """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone."""
+    for one, reply in zip_longest(asked, replies[: len(asked)]):
+        try:
+            with reading(lineage):
+                yield read(one, reply)
+        except LedgerError as error:
+            yield error

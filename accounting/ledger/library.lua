@@ -1,4 +1,4 @@
-#!lua name=dpserve_6
+#!lua name=dpserve_8
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -23,7 +23,7 @@
 -- older service. What lies in the store has a number of its own, FORMAT: a lineage that a newer library wrote in
 -- another format is refused by an older one (see `read_account`).
 
-local VERSION = '6'
+local VERSION = '8'
 local FORMAT = 1
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

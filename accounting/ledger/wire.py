@@ -285,6 +285,8 @@ def _undecided(request: ChargeRequest, reply: list[Any]) -> DecidedBefore | Ledg
             return LedgerUnavailable(f"the ledger's store cannot read the request: {what.decode(errors='replace')}")
         case ["newer", what]:
             return WrongFunctionVersion(f"for format {FORMAT}", f"for format {what.decode(errors='replace')}")
+        case ["terms", *_] if request.answered_only:  # these are the very terms that the store told
+            return LedgerDamaged(request.lineage, f"what an idempotency key of {request.client} stands for")
         case ["terms", model, mechanism, cost]:
             return DecidedBefore(
                 replace(

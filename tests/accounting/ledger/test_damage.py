@@ -1,6 +1,7 @@
 """Damaged keys, lost accounts, malformed calls, a store without memory: refused, and nothing half done."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import redis
 from accounting.ledger import (
     BudgetExhausted,
     Charge,
+    ClientRevoked,
     Ledger,
     LedgerDamaged,
     LedgerUnavailable,
@@ -16,7 +18,8 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from accounting.ledger.store import our_library
+from accounting.ledger.journal import read_journals
+from accounting.ledger.store import Store, our_library
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys, charge_call
 from accounting.losses import Cost, GaussianLoss
@@ -304,3 +307,69 @@ async def test_a_retry_after_the_price_changed_is_a_replay(books: Ledger) -> Non
     anew = await books.charge(asking(lineage, "ann", "1", key="another", body="body", cost=dearer))
     assert anew.receipt is not None
     assert anew.receipt.price == dearer.picorho
+
+
+async def test_an_idempotency_key_that_reads_as_nothing_leaves_the_others_charged_and_journaled(
+    url: str, store: "redis.Redis[bytes]", tmp_path: Path
+) -> None:
+    """What an unreadable entry stands for is found out after others of the batch were charged."""
+    lineage = new_lineage()
+    async with Ledger.open(url, journals=tmp_path) as books:
+        await books.join(lineage)
+        await open_accounts(books, lineage, releases(99), ann=releases(50), bob=releases(49))
+        words = b"".join(len(word).to_bytes(4, "big") + word for word in (b"model", b"gaussian"))
+        # No cost at all, and one that is not written as the ledger writes it.
+        for cost in (b"what?", b" " + COST_TEXT.encode()):
+            entry = bytes(key_digest("body")) + b"1:" + words + cost
+            store.hset(LineageKeys(lineage).client("ann").requests, "key", entry)
+            ill = asking(lineage, "ann", "ill", key="key", body="body")
+            decisions = await books.charge_batch([asking(lineage, "bob", f"well {cost!r}"), ill])
+            assert [type(decision) for decision in decisions] == [Charge, LedgerDamaged]
+            with pytest.raises(LedgerDamaged):
+                await books.quote(ill)
+    (journal,) = read_journals(tmp_path)
+    assert [receipt.client for receipt in journal.receipts] == ["bob"] * 2
+
+
+async def test_a_second_call_that_fails_fails_its_request_alone(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A request that was decided at other terms is asked again at these; then the connection may be gone."""
+    lineage = new_lineage()
+    async with Ledger.open(url, journals=tmp_path) as books:
+        await books.join(lineage)
+        await open_accounts(books, lineage, releases(99), ann=releases(50), bob=releases(49))
+        await books.charge(asking(lineage, "ann", "1", key="key"))
+        real, calls = Store.call, 0
+
+        async def only_once(self: Store, *words: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                raise LedgerUnavailable("the connection is gone")
+            return await real(self, *words, **options)
+
+        monkeypatch.setattr(Store, "call", only_once)
+        dearer = Cost((GaussianLoss(0.75),))
+        decisions = await books.charge_batch(
+            [asking(lineage, "ann", "1", key="key", cost=dearer), asking(lineage, "bob", "1", "2")]
+        )
+        assert [type(decision) for decision in decisions] == [LedgerUnavailable, Charge]
+    (journal,) = read_journals(tmp_path)
+    assert [(receipt.client, receipt.rows) for receipt in journal.receipts] == [("ann", 1), ("bob", 2)]
+
+
+@pytest.mark.parametrize("damaged", ["acts", "account"])
+async def test_a_client_is_revoked_though_the_act_cannot_be_written(
+    books: Ledger, store: "redis.Redis[bytes]", damaged: str
+) -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    keys = LineageKeys(lineage)
+    _wrong_type(getattr(keys, damaged))(store)
+    with pytest.raises(LedgerDamaged, match="ann is revoked now, and the act of it could not be written"):
+        await books.revoke(lineage, "ann")
+    assert (await books.client(lineage, "ann")).revoked
+    if damaged == "acts":
+        with pytest.raises(ClientRevoked):
+            await books.charge(asking(lineage, "ann", "1"))
