@@ -5,7 +5,7 @@ Every act of the owner that changes what may be spent, or by whom, is written to
 
 import asyncio
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from accounting.ledger.errors import (
 from accounting.ledger.journal import Journal, JournalContents, journal_folder, read_journals
 from accounting.ledger.store import OWNER, Asker, Store
 from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
-from accounting.ledger.wire import LineageKeys
+from accounting.ledger.wire import ClientKeys, LineageKeys
+
+_INDEX_PAGE = 10_000
 
 _MOST_NAMED = 10_000
 """Of how many API keys it is remembered whose they were, so that one call is enough to look at both."""
@@ -195,13 +197,12 @@ class Accounts:
     async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount]]:
         """Return the accounts of a lineage and of all its clients, by name, as they were at one instant.
 
-        A client that is added during the call may be missing. Raises UnknownLineage.
+        Raises UnknownLineage.
         """
         keys = LineageKeys(lineage)
-        names = sorted(name.decode() for name in await self._client_names(lineage))
-        clients = [keys.client(name) for name in names]
-        named = [key for client in clients for key in (client.account, client.tally)]
-        replies = await self._read(lineage, keys.account, keys.tally, *named)
+        names, replies = await self._read_with_clients(
+            lineage, [keys.account, keys.tally], lambda own: [own.account, own.tally]
+        )
         with reading(lineage):
             account = wire.read_lineage(lineage, replies[:2])
             found = {
@@ -215,20 +216,55 @@ class Accounts:
                 raise LedgerDamaged(lineage, f"the account of {name} is lost")
         return account, [client for client in found.values() if client is not None]
 
+    async def _read_with_clients(
+        self, lineage: str, keys: Sequence[str], of_client: Callable[[ClientKeys], Sequence[str]]
+    ) -> tuple[list[str], list[Any]]:
+        """Return every client's name, and the fields of keys of the lineage and then of each client, at one instant."""
+        listed = set(await self._client_names(lineage))
+        while True:
+            names = sorted(name.decode() for name in listed)
+            own = [key for name in names for key in of_client(LineageKeys(lineage).client(name))]
+            replies = await self._read(lineage, *keys, *own)
+            before, listed = listed, set(await self._client_names(lineage))
+            if before == listed:  # or else one that was added meanwhile is named in receipts and not here
+                return names, replies
+
     async def applied(self, lineage: str) -> set[bytes]:
         """Return the hashes of the receipts that were put back under new numbers."""
         key = LineageKeys(lineage).applied
         return set(await self._store.command(key, "SMEMBERS", key))
 
     async def holdings(self, lineage: str) -> dict[str, dict[bytes, int]]:
-        """Return the steps held by each client, and under the empty name by the lineage, with the receipts' numbers."""
-        keys = LineageKeys(lineage)
-        names = sorted(name.decode() for name in await self._client_names(lineage))
-        replies = await self._read(lineage, keys.held, *(keys.client(name).held for name in names))
-        return {
-            name: {step: int(number) for step, number in zip(flat[::2], flat[1::2], strict=True)}
-            for name, flat in zip(["", *names], replies, strict=True)
-        }
+        """Return the steps held by each client, and under the empty name by the lineage, with the receipts' numbers.
+
+        Raises LedgerDamaged for what is no number.
+        """
+        names, replies = await self._read_with_clients(lineage, [LineageKeys(lineage).held], lambda own: [own.held])
+        with reading(lineage):
+            return {
+                name: {step: int(number) for step, number in zip(flat[::2], flat[1::2], strict=True)}
+                for name, flat in zip(["", *names], replies, strict=True)
+            }
+
+    async def api_keys(self, lineage: str) -> tuple[dict[bytes, str], dict[str, bytes]]:
+        """Return whose each API key is, by its digest, and the digest that each client's account states.
+
+        The latter is empty for a client that only its receipts brought back, and has no key.
+        """
+        names, replies = await self._read_with_clients(
+            lineage, [LineageKeys(lineage).api_keys], lambda own: [own.account]
+        )
+        with reading(lineage):
+            known, *accounts = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
+            owners = {digest: name.decode() for digest, name in known.items()}
+            return owners, {name: fields[b"digest"] for name, fields in zip(names, accounts, strict=True)}
+
+    async def indexed_receipts(self, lineage: str, client: str, upto: int) -> list[int]:
+        """Return the numbers up to `upto` of the receipts that the client is shown as its own."""
+        stream, numbers = LineageKeys(lineage).client(client).receipts, [0]
+        while entries := await self._page(lineage, stream, numbers[-1], _INDEX_PAGE):
+            numbers += [int(number.split(b"-")[0]) for number, _ in entries]
+        return [number for number in numbers[1:] if number <= upto]
 
     async def stored_fields(self, lineage: str) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
         """Return the fields of the lineage's account and of each client's, as they lie in the store, at one instant.

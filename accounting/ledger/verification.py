@@ -1,14 +1,16 @@
 """Whether a lineage's books are right: its chains walked, every balance computed again from the receipts.
 
 Promises: with no findings, the receipts and acts are those that were written (as far as SHA-256 and the newest
-hash can tell), every account has spent exactly what its receipts say, and every limit is the one last set. A
-service may go on charging meanwhile: the accounts are read first, at one instant, and the receipts up to there.
+hash can tell), every account has spent exactly what its receipts say, every budget is the one last set, and every
+client has its own API key and is shown its own receipts. A service may go on charging meanwhile: the accounts are
+read first, at one instant, and the receipts up to there.
 """
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from accounting.budgets import Budget
 from accounting.ledger import chain
 from accounting.ledger.accounts import Accounts
 from accounting.ledger.errors import LedgerDamaged
@@ -72,6 +74,10 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Iterable[JournalConte
     books.close(account, clients)
     books.check_holdings(await ledger.holdings(lineage))
     books.check_acts(account, clients, await all_acts(ledger, lineage, account.newest_act))
+    books.check_api_keys(*await ledger.api_keys(lineage))
+    for client in clients:
+        shown = await ledger.indexed_receipts(lineage, client.client, account.newest_receipt)
+        books.check_index(client.client, shown)
     applied = await ledger.applied(lineage)
     for journal in witnesses:
         books.check_witness(journal, applied)
@@ -103,6 +109,13 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
     return damage
 
 
+def _is_budget(budget: Budget, detail: str) -> bool:
+    """Tell whether an act's detail says this budget: its limit, what it accepts and, if it says so, its delta."""
+    limit, accepts, *delta = detail.split()
+    stated = [float(word) for word in delta]
+    return (budget.picorho, budget.accepts) == (int(limit), accepts) and stated in ([], [budget.delta])
+
+
 @dataclass
 class _Books:
     """The balances as the receipts have them."""
@@ -112,6 +125,7 @@ class _Books:
     hashes: list[bytes] = field(default_factory=lambda: [chain.GENESIS])
     tallies: dict[str, Counter[Cost]] = field(default_factory=dict)
     spent: Counter[str] = field(default_factory=Counter)
+    numbers: dict[str, list[int]] = field(default_factory=dict)
     whole: Counter[Cost] = field(default_factory=Counter)
     whole_spent: int = 0
     held: dict[str, dict[bytes, int]] = field(default_factory=lambda: {"": {}})
@@ -129,6 +143,7 @@ class _Books:
             self.findings.append(f"receipt {receipt.sequence} charges {receipt.total} picorho, which its cost does not")
         self.hashes.append(receipt.hash)
         self.spent[receipt.client] += receipt.total
+        self.numbers.setdefault(receipt.client, []).append(receipt.sequence)
         self.tallies.setdefault(receipt.client, Counter())[receipt.cost] += receipt.rows
         self.whole_spent += receipt.price * receipt.lineage_rows
         if receipt.lineage_rows:
@@ -173,24 +188,39 @@ class _Books:
             self.findings.append(f"the tally of {who} is not that of its receipts")
 
     def check_acts(self, account: LineageAccount, clients: Sequence[ClientAccount], acts: Sequence[Act]) -> None:
-        previous, budgets, revoked = chain.GENESIS, dict[str, str](), set[str]()
+        previous, last = chain.GENESIS, dict[tuple[str, str], str]()
         for number, act in enumerate(acts, 1):
             if act.sequence != number or act.previous != previous or act.hash != act.hash_from_contents():
                 self.findings.append(f"act {number} was altered or is missing")
             previous = act.hash
-            if act.kind in ("open", "add", "budget"):
-                budgets[act.subject] = act.detail
-            elif act.kind == "revoke":
-                revoked.add(act.subject)
+            kind = "budget" if act.kind in ("open", "add") else act.kind
+            last[kind, act.subject] = act.detail
         if len(acts) != account.newest_act or previous != account.acts_head:
             self.findings.append("the newest act is not the one that the account holds")
-        for name, one in {"": account, **{client.client: client for client in clients}}.items():
-            # A client that only its receipts brought back has no act, a limit of 0, and is revoked.
-            limit, accepts = budgets.get(name, "0 any").split()[:2]
-            if (one.budget.picorho, one.budget.accepts) != (int(limit), accepts):
+        if account.epoch != sum(act.kind == "reconcile" for act in acts):
+            self.findings.append(f"the epoch is {account.epoch}, which is not how often the lineage was reconciled")
+        for one in (account, *clients):
+            name = one.client if isinstance(one, ClientAccount) else ""
+            # A client that only its receipts brought back has no act, a limit of 0, and is revoked for ever.
+            if not _is_budget(one.budget, last.get(("budget", name), "0 any")):
                 self.findings.append(f"the budget of {name or 'the lineage'} is not the one that was last set")
-            if isinstance(one, ClientAccount) and one.revoked != (name in revoked or name not in budgets):
-                self.findings.append(f"client {name} is revoked without an act, or not revoked in spite of one")
+        added = {act.subject for act in acts if act.kind == "add"}
+        for client in clients:
+            if client.revoked != (("revoke", client.client) in last or client.client not in added):
+                self.findings.append(
+                    f"client {client.client} is revoked without an act, or not revoked in spite of one"
+                )
+
+    def check_api_keys(self, owners: Mapping[bytes, str], stated: Mapping[str, bytes]) -> None:
+        for name, digest in stated.items():
+            if digest and owners.get(digest) != name:
+                self.findings.append(f"the API key of client {name} is not known as this client's")
+        for name in sorted({name for digest, name in owners.items() if stated.get(name, b"?") not in (digest, b"")}):
+            self.findings.append(f"an API key is known as client {name}'s, and is not")
+
+    def check_index(self, client: str, shown: Sequence[int]) -> None:
+        if list(shown) != self.numbers.get(client, []):
+            self.findings.append(f"the receipts that client {client} is shown are not those that name this client")
 
     def check_witness(self, journal: JournalContents, applied: set[bytes]) -> None:
         for receipt in journal.receipts:
