@@ -162,6 +162,7 @@ def hold_request(
         lineage=certificate.lineage,
         client=client,
         model=certificate.model_id,
+        drawn=certificate.drawn,
         mechanism=f"{certificate.release}/{tier}",
         steps=tuple(each.cost for each in certificate.tiers[: names.index(tier) + 1]),
         time=now,

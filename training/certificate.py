@@ -23,6 +23,23 @@ from training.sensitivity import (
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What models and lineages are called."""
 
+UNIFORM_BITS = (
+    "Noise is drawn from the operating system's randomness, or from ChaCha20 keyed by it; the output of either is "
+    "taken for uniform bits."
+)
+"""What every draw rests on."""
+
+FLOATING_POINT = (
+    "Floating-point arithmetic follows IEEE 754, and what libraries compute with it (products of matrices, "
+    "exponentials, logarithms, cosines) is accurate to the few units in the last place that the proofs count."
+)
+"""What every bound on rounding rests on."""
+
+OTHER_ASSUMPTIONS = (
+    "the assumptions are not those that this version's proof makes: another version wrote the bundle, or it was altered"
+)
+"""What is wrong with a certificate whose assumptions differ."""
+
 ASSUMPTIONS = (
     "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
     "protected for each of them, and for all together only by the composition of their number.",
@@ -32,6 +49,8 @@ ASSUMPTIONS = (
     "one record, and is not hidden from whoever sees that a model is served.",
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
     "The weights, this file's digest of them and the lineage key stay with the owner; only priced answers leave.",
+    UNIFORM_BITS,
+    FLOATING_POINT,
     "Accuracy, the number of records and any other figure computed from the private records are not covered if "
     "they are published.",
 )
@@ -84,7 +103,7 @@ class Certificate(SealedCertificate):
             if getattr(self, name) != value
         ]
         if self.assumptions != ASSUMPTIONS:
-            differs.append("the assumptions are not those that the proof makes")
+            differs.append(OTHER_ASSUMPTIONS)
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
 

@@ -34,6 +34,28 @@ def step_hash(previous: bytes, terms: bytes, sequence: int, rows: int, step: byt
     return hashlib.sha256(previous + terms + numbers + step + bytes([shared])).digest()
 
 
+def step_id(after: bytes, model: str, cost: str) -> bytes:
+    """Return the id of a step of a release that is paid for once: 32 bytes, over what it comes after and what it costs.
+
+    `after`: the id of the step before it, or the release's (`release_id`) for the first. No other cost has the id of a
+    step, unless SHA-256 has a second preimage, so that whoever reads a receipt can tell whether it paid for its step.
+    """
+    digest = hashlib.sha256(b"dpserve step" + after)
+    for part in (model, cost):
+        encoded = part.encode()
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return digest.digest()
+
+
+def release_id(model: str, drawn: bytes) -> bytes:
+    """Return what the first step of a release comes after: 32 bytes, over the model's id and what was drawn.
+
+    `drawn`: 32 bytes that are a release's alone and say nothing about it (`HoldRequest`).
+    """
+    encoded = model.encode()
+    return hashlib.sha256(b"dpserve release" + len(encoded).to_bytes(8, "big") + encoded + drawn).digest()
+
+
 def act_hash(previous: bytes, sequence: int, kind: str, subject: str, detail: str, time: str) -> bytes:
     """Return an act's hash: 32 bytes, over the hash before it, its number and its words, each behind its length."""
     digest = hashlib.sha256(previous + sequence.to_bytes(8, "big"))

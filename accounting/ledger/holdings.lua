@@ -10,8 +10,10 @@
 --
 --   the hash of a step's receipt = SHA-256(hash before, SHA-256 of its terms, number, rows, the step's id, and a
 --                                  byte: 1 if the lineage had paid for it before, 0 if this receipt charged it too)
+--   a step's id                  = SHA-256("dpserve step", the id of the step before it or the release's, and model and
+--                                  cost, each behind its length), so that no receipt pays for a step at another cost
 
-local STEP_FIELDS = 6
+local STEP_FIELDS = 7
 
 local function read_steps(args, first)
   local steps = {}
@@ -19,12 +21,12 @@ local function read_steps(args, first)
     malformed('steps must come whole')
   end
   for at = first, #args, STEP_FIELDS do
-    if #args[at] ~= 32 or #args[at + 5] ~= 32 then
-      malformed("a step's id and the digest of its terms must have 32 bytes")
+    if #args[at] ~= 32 or #args[at + 1] ~= 32 or #args[at + 6] ~= 32 then
+      malformed("a step's id, what it comes after and the digest of its terms must have 32 bytes")
     end
     steps[#steps + 1] = {
-      id = args[at], cost = args[at + 1], kind = args[at + 2], price = amount(args[at + 3]),
-      coin = args[at + 4] == '1', terms = args[at + 5],
+      id = args[at], after = args[at + 1], cost = args[at + 2], kind = args[at + 3], price = amount(args[at + 4]),
+      coin = args[at + 5] == '1', terms = args[at + 6],
     }
   end
   return steps
@@ -155,6 +157,14 @@ local function weigh(hold)
   return own, table.concat(letters), refused
 end
 
+local function check_step_id(charged, step)
+  local id = sha256('dpserve step' .. step.after .. eight_bytes(#charged.model) .. charged.model
+    .. eight_bytes(#step.cost) .. step.cost)
+  if id ~= step.id then
+    malformed('a step must have the id that its model and its cost give')
+  end
+end
+
 -- Reads what `write_step` is going to write for this holder, so that it cannot fail half-way.
 local function check_step(holder, step)
   check_tally(holder, step.cost)
@@ -190,7 +200,7 @@ local function write_step(lineage, client, charged, step)
     'lineage', charged.lineage, 'client', client and client.name or '', 'model', charged.model,
     'mechanism', charged.mechanism, 'cost', step.cost, 'price', text(step.price), 'rows', '1',
     'total', text(step.price), 'time', charged.time, 'previous', previous, 'hash', hash,
-    'held', step.id, 'shared', step.shared and '1' or '0')
+    'held', step.id, 'shared', step.shared and '1' or '0', 'after', step.after)
   if type(appended) == 'table' and appended.err then
     damaged('the receipts of the lineage take no further one')
   end
@@ -223,6 +233,7 @@ local function hold(keys, args)
     return refused, false
   end
   for _, step in ipairs(own) do
+    check_step_id(asked.charged, step)
     check_step(asked.lineage, step)
     if asked.client then
       check_step(asked.client, step)
@@ -265,6 +276,7 @@ local function apply_held(keys, args)
   end
   local charged = {lineage = args[5], model = args[7], mechanism = args[8], time = args[9]}
   local id, hash, step = text(amount(args[10])) .. '-0', args[11], read_steps(args, 13)[1]
+  check_step_id(charged, step)
   local found = redis.call('XRANGE', lineage.receipts, id, id)
   if (found[1] and found[1][2][22] == hash) or redis.call('SISMEMBER', keys[6], hash) == 1 then
     return {'there'}

@@ -8,6 +8,9 @@ store's function (`holdings.lua`):
   before, so that k clients together cost the lineage the finest that any of them holds, and not the sum.
 - Both pay or neither, and each step at most once: asking again, for whatever reason, charges nothing.
 - Every step that is charged has a receipt in the lineage's chain, which says whether the lineage paid for it.
+- A step's id is a hash of the release, the costs of the steps up to it, and what was drawn. The receipt says what goes
+  into the last link, so that no receipt can mark a step as held for less than the step costs (`chain.step_id`): the
+  store refuses to write one or to put one back, and `verify` reports one.
 
 Why the lineage pays the maximum. A step is drawn once and is the same for everyone who holds it: who sees it second
 learns nothing that was not paid for. Everything that anyone can learn is computed from the steps that someone holds,
@@ -26,7 +29,7 @@ from accounting.ledger import chain, wire
 from accounting.ledger.errors import LedgerRefusal, LedgerUnavailable, MechanismNotAccepted
 from accounting.ledger.values import Idempotency, Receipt, Terms, checked_name, checked_text, terms_of
 from accounting.ledger.wire import Argument, LineageKeys
-from accounting.losses import Cost
+from accounting.losses import ApproximateGaussianLoss, Cost
 
 MOST_STEPS = 64
 
@@ -36,17 +39,33 @@ LEAST_DELTA_PER_PICORHO = (
 """What an account's delta must be for each picorho of its limit, to pay for coins (`sampling_error.pays_for_coins`)."""
 
 
+def check_coins(cost: Cost) -> None:
+    """Raise ValueError unless budgets provide for the coins of one step, or of one declared loss, at this cost.
+
+    `accounting.sampling_error` counts one coin for each LEAST_RELEASE_RHO, and a cost is one step's.
+    """
+    coins = sum(isinstance(loss, ApproximateGaussianLoss) for loss in cost.losses)
+    if coins > 1:
+        raise ValueError(f"a step that is paid for once has at most one coin, and {str(cost)!r} has {coins}")
+    if coins:
+        sampling_error.check_release_rho(cost.rho)
+
+
 @dataclass(frozen=True)
 class HoldRequest:
     """One wish to hold a release up to some step. `client` is empty for the owner, who holds on the lineage's account.
 
-    `model` is the random id of what was drawn. `mechanism` is for the receipts, and names the tier. `steps` are the
-    costs of the steps from the first to the one wished for. `time` is in seconds since the epoch.
+    `model` is the release's random id, and `drawn` 32 bytes derived from what was drawn under it, so that another
+    release under the same id is paid for again. It must say nothing about what was drawn, because the hashes of
+    receipts are seen by clients who paid for none of it (`ReleaseCertificate.drawn`). `mechanism` is for the receipts,
+    and names the tier. `steps` are the costs of the steps from the first to the one wished for. `time` is in seconds
+    since the epoch.
     """
 
     lineage: str
     client: str
     model: str
+    drawn: bytes
     mechanism: str
     steps: tuple[Cost, ...]
     time: float
@@ -54,6 +73,8 @@ class HoldRequest:
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold, and a step that no budget provides for."""
+        if len(self.drawn) != hashlib.sha256().digest_size:
+            raise ValueError("what stands for what was drawn must have 32 bytes")
         checked_name(self.lineage, "lineage")
         if self.client:
             checked_name(self.client, "client's name")
@@ -64,6 +85,7 @@ class HoldRequest:
         for cost in self.steps:
             terms_of(cost)
             sampling_error.check_release_rho(cost.rho)
+            check_coins(cost)
         if not math.isfinite(self.time):
             raise ValueError(f"a request's time must be finite, not {self.time}")
 
@@ -72,16 +94,22 @@ class HoldRequest:
         """Those of the last step: what a refusal names."""
         return terms_of(self.steps[-1])
 
-    @cached_property
+    @property
     def step_ids(self) -> tuple[bytes, ...]:
         """The steps' ids of 32 bytes: of what was drawn, and of the costs up to and including each."""
-        digest = hashlib.sha256(b"dpserve step")
-        ids = []
-        for part in (self.model, *(terms_of(cost).text for cost in self.steps)):
-            encoded = part.encode()
-            digest.update(len(encoded).to_bytes(8, "big") + encoded)
-            ids.append(digest.digest())
-        return tuple(ids[1:])
+        return self._ids[1:]
+
+    @property
+    def befores(self) -> tuple[bytes, ...]:
+        """What each step comes after, of 32 bytes: the id of the step before it, or the release's."""
+        return self._ids[:-1]
+
+    @cached_property
+    def _ids(self) -> tuple[bytes, ...]:
+        ids = [chain.release_id(self.model, self.drawn)]
+        for cost in self.steps:
+            ids.append(chain.step_id(ids[-1], self.model, terms_of(cost).text))
+        return tuple(ids)
 
     def terms_digest(self, cost: Cost) -> bytes:
         """Return the digest of what the receipt of a step at this cost says, but for its place and its step."""
@@ -139,8 +167,8 @@ def hold_call(request: HoldRequest) -> tuple[list[str], list[Argument]]:
     arguments += [repr(request.time), idempotency.key if idempotency else ""]
     arguments += [idempotency.body_digest if idempotency else "", wire.IDEMPOTENCY_KEYS // 2]
     arguments.append(repr(LEAST_DELTA_PER_PICORHO))
-    for step, cost in zip(request.step_ids, request.steps, strict=True):
-        arguments += _step(step, cost, request.terms_digest(cost))
+    for step, after, cost in zip(request.step_ids, request.befores, request.steps, strict=True):
+        arguments += _step(step, after, cost, request.terms_digest(cost))
     return named, arguments
 
 
@@ -173,6 +201,7 @@ def read_holding(request: HoldRequest, reply: Sequence[Any]) -> Holding | Ledger
                 previous=previous,
                 hash=own,
                 held=request.step_ids[position],
+                after=request.befores[position],
                 shared=letters[position] == "s",
             )
         )
@@ -197,12 +226,12 @@ def apply_held_call(receipt: Receipt) -> tuple[list[str], list[Argument]]:
         named += [client.account, client.tally, client.receipts, client.held]
     arguments: list[Argument] = [receipt.lineage, receipt.client, receipt.model, receipt.mechanism]
     arguments += [repr(receipt.time), receipt.sequence, receipt.hash, int(receipt.shared)]
-    return named, arguments + _step(receipt.held, receipt.cost, receipt.terms_digest)
+    return named, arguments + _step(receipt.held, receipt.after, receipt.cost, receipt.terms_digest)
 
 
-def _step(step: bytes, cost: Cost, terms_digest: bytes) -> list[Argument]:
+def _step(step: bytes, after: bytes, cost: Cost, terms_digest: bytes) -> list[Argument]:
     terms = terms_of(cost)
-    return [step, terms.text, terms.standing, terms.price, int(cost.coin > 0), terms_digest]
+    return [step, after, terms.text, terms.standing, terms.price, int(cost.coin > 0), terms_digest]
 
 
 def _refusal(request: HoldRequest, reply: Sequence[Any]) -> LedgerRefusal:

@@ -190,6 +190,8 @@ def read_journal(path: Path) -> JournalContents | None:
     for receipt in receipts:
         if receipt.hash != receipt.hash_from_contents():
             raise ValueError(f"{path}: receipt {receipt.sequence} was altered")
+        if not receipt.pays_for_its_step:
+            raise ValueError(f"{path}: receipt {receipt.sequence} names a step that it does not pay for")
     return contents
 
 
@@ -209,6 +211,7 @@ def describe_receipt(receipt: Receipt) -> dict[str, Any]:
         "previous": receipt.previous.hex(),
         "hash": receipt.hash.hex(),
         "held": receipt.held.hex(),
+        "after": receipt.after.hex(),
         "shared": receipt.shared,
     }
 
@@ -229,6 +232,7 @@ def receipt_from(described: dict[str, Any]) -> Receipt:
         previous=bytes.fromhex(described["previous"]),
         hash=bytes.fromhex(described["hash"]),
         held=bytes.fromhex(described.get("held", "")),
+        after=bytes.fromhex(described.get("after", "")),
         shared=bool(described.get("shared", False)),
     )
 

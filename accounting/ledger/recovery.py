@@ -19,7 +19,7 @@ from typing import Any
 
 from accounting.ledger import chain
 from accounting.ledger.errors import LedgerError, UnknownLineage
-from accounting.ledger.holdings import apply_held_call
+from accounting.ledger.holdings import apply_held_call, check_coins
 from accounting.ledger.journal import JournalContents, describe_receipt, receipt_from
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.values import Act, Receipt
@@ -33,6 +33,17 @@ _RECEIPTS_IN_A_CALL = 200
 
 class CannotRestore(LedgerError):
     """The ledger cannot be restored from this; one line says why. Nothing was changed."""
+
+
+class StepNotPaidFor(LedgerError):
+    """A receipt names a step of a release that its model and cost are not those of. Nothing was put back."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        """Say which receipt."""
+        super().__init__(
+            f"receipt {receipt.sequence} of lineage {receipt.lineage} names a step that it does not pay for: it was "
+            "altered, or is none of this ledger's; leave its journal out"
+        )
 
 
 class LossUndeclared(LedgerError):
@@ -60,6 +71,7 @@ class DeclaredLoss:
         """Refuse a loss of nothing."""
         if self.releases < 1:
             raise ValueError(f"a declared loss must be of at least one release, not {self.releases}")
+        check_coins(self.cost)
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,9 @@ async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
     for section in sections:
         if section.lineage in existing:
             raise CannotRestore(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
+        for receipt in section.receipts:
+            if not receipt.pays_for_its_step:
+                raise CannotRestore(str(StepNotPaidFor(receipt)))
     for section in sections:
         await _restore_section(ledger, section)
     return [section.lineage for section in sections]
@@ -198,9 +213,13 @@ async def reconcile(
 async def apply(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[str]:
     """Charge receipts that the store may lack; one that it has is left alone. Raises UnknownLineage.
 
-    Returns for each: 'there', 'appended' (the next in the chain, as it was) or 'again' (under a new number).
+    Returns for each: 'there', 'appended' (the next in the chain, as it was) or 'again' (under a new number). Raises
+    StepNotPaidFor, before the first of them is put back.
     """
     outcomes: list[str] = []
+    for receipt in receipts:
+        if not receipt.pays_for_its_step:
+            raise StepNotPaidFor(receipt)
     for held, run in groupby(receipts, key=lambda receipt: bool(receipt.held)):
         outcomes += await (_apply_held if held else _apply_rows)(ledger, lineage, list(run))
     return outcomes

@@ -139,6 +139,9 @@ class ChargeRequest:
         checked_text(self.model, "a model's id")
         checked_text(self.mechanism, "a mechanism's name")
         terms_of(self.cost)
+        if self.cost.coin:
+            # The reserve of delta counts coins by the least price of what is paid for once, and rows cost less.
+            raise ValueError(f"a row cannot cost {str(self.cost)!r}: a release with a coin is held, and paid for once")
         if not math.isfinite(self.time):
             raise ValueError(f"a request's time must be finite, not {self.time}")
         if not 0 < len(self.rows) <= LARGEST_REQUEST:
@@ -177,7 +180,8 @@ class Receipt:
     alone was charged, for a loss that the owner declared or for what the owner holds.
 
     `held` is empty but for a step of a release that is paid for once (`accounting.ledger.holdings`), whose id it then
-    is. `shared` says that the lineage had paid for that step before, so that the client alone was charged.
+    is. `after` is what the step's id was derived from, beside the model and the cost: `chain.step_id`. `shared` says
+    that the lineage had paid for that step before, so that the client alone was charged.
     """
 
     sequence: int
@@ -193,12 +197,18 @@ class Receipt:
     previous: bytes
     hash: bytes
     held: bytes = b""
+    after: bytes = b""
     shared: bool = False
 
     @property
     def lineage_rows(self) -> int:
         """How many releases the lineage's account was charged."""
         return 0 if self.shared else self.rows
+
+    @property
+    def pays_for_its_step(self) -> bool:
+        """Whether the step that it names, if any, has this model and this cost."""
+        return not self.held or self.held == chain.step_id(self.after, self.model, str(self.cost))
 
     @property
     def terms_digest(self) -> bytes:

@@ -153,6 +153,8 @@ class _Books:
 
     def _enter_step(self, receipt: Receipt) -> None:
         own, everyone = self.held.setdefault(receipt.client, {}), self.held[""]
+        if not receipt.pays_for_its_step:
+            self.findings.append(f"receipt {receipt.sequence} names a step that it does not pay for")
         paid_before = receipt.held in everyone
         if receipt.shared != paid_before or receipt.rows != 1 or (receipt.client and receipt.held in own):
             self.findings.append(f"receipt {receipt.sequence} charges a step to the wrong accounts")

@@ -432,6 +432,7 @@ def read_receipt(entry: Sequence[Any]) -> Receipt:
         previous=fields[b"previous"],
         hash=fields[b"hash"],
         held=fields.get(b"held", b""),
+        after=fields.get(b"after", b""),
         shared=fields.get(b"shared") == b"1",
     )
 

@@ -32,7 +32,7 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
-from training.releases.contents import checked_tensors, common_fields, one_line, with_public_tensors
+from training.releases.contents import check_on_grid, checked_tensors, common_fields, one_line, with_public_tensors
 from training.releases.model import each_row_alone, softmax
 from training.releases.shrinkage import directions, unit_rows
 from training.sealing import load_sealed, save_sealed
@@ -239,4 +239,6 @@ def load_class_sums(folder: Path) -> ClassSums:
     dimension = certificate.feature_map.dimension
     shapes = {"centre": (dimension + 1,), "sums": (len(certificate.classes), dimension)}
     released, public = checked_tensors(tensors, shapes, certificate.feature_map)
+    for name, vector in zip(("centre", "sums"), certificate.mechanisms(), strict=True):
+        check_on_grid(name, released[name], vector.step)
     return ClassSums(certificate, released["centre"], released["sums"], public)

@@ -1,7 +1,5 @@
 """What the bundles of releases have in common: a certificate's first fields, and the feature map's public tensors."""
 
-import secrets
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -10,6 +8,7 @@ from training.certificate import now
 from training.data.records import Declaration
 from training.errors import BundleError
 from training.feature_maps import FeatureMap
+from training.releases.certificate import fresh_ids
 from training.sealing import Tensors
 
 Floats = NDArray[np.float64]
@@ -31,7 +30,7 @@ def common_fields(declaration: Declaration, name: str, feature_map: FeatureMap, 
     """Return the fields of a new certificate that every release has, but for its cost."""
     return {
         "name": name,
-        "model_id": secrets.token_hex(16),
+        **fresh_ids(),
         "created": now(),
         "classes": declaration.classes,
         "feature_names": declaration.feature_names,
@@ -54,6 +53,21 @@ def public_tensors_of(tensors: Tensors, feature_map: FeatureMap) -> dict[str, Fl
         if not np.array_equal(tensors[_PREFIX + name], tensor):
             raise BundleError(f"the tensor {_PREFIX + name} is not the one that the public seed draws")
     return public
+
+
+def check_on_grid(name: str, values: Floats, step: float) -> None:
+    """Raise BundleError unless every value is a float64 nearest to a whole multiple of `step`, as drawn ones are.
+
+    A release with exact noise lies on the grid that its certificate's numbers give. Most certificates that were changed
+    to cost less have another grid, which the values refute; not all: with half the mu the noise has twice the steps
+    and the grid stays (`grid.gaussian_scale`), and sensitivity and mu can be changed together. |k| < 2^51, so that the
+    rounded quotient is k itself.
+    """
+    if not np.array_equal(np.rint(values / step) * step, values):
+        raise BundleError(
+            f"the tensor {name} does not lie on the grid of noise that the certificate describes: it was drawn with "
+            "other numbers, and cost something else"
+        )
 
 
 def checked_tensors(

@@ -26,7 +26,7 @@ from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
-from training.releases.contents import checked_tensors, common_fields, one_line, with_public_tensors
+from training.releases.contents import check_on_grid, checked_tensors, common_fields, one_line, with_public_tensors
 from training.releases.model import each_row_alone, softmax
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import load_sealed, save_sealed
@@ -247,4 +247,5 @@ def load_perturbed(folder: Path) -> PerturbedHead:
     certificate, tensors = load_sealed(folder, ObjectiveCertificate)
     shape = (len(certificate.classes), certificate.feature_map.dimension)
     released, public = checked_tensors(tensors, {"weights": shape}, certificate.feature_map)
+    check_on_grid("weights", released["weights"], certificate.output().step)
     return PerturbedHead(certificate, released["weights"], public)

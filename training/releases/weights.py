@@ -28,7 +28,6 @@ continuous noise, on which no guarantee depends. Rounding adds 1/12 of a squared
 
 import functools
 import math
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -47,7 +46,8 @@ from training.bundle import CertifiedHead
 from training.certificate import NAME, now
 from training.errors import BundleError, TrainingError
 from training.feature_maps import NORM_BOUND
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, Tier
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, Tier, fresh_ids
+from training.releases.contents import check_on_grid
 from training.releases.model import each_row_alone, softmax
 from training.sealing import Tensors, load_sealed, save_sealed
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER, weight_sensitivity
@@ -173,8 +173,8 @@ def release_weights(
     except ValueError as error:
         raise TrainingError(f"these tiers cannot be had with {size} weights: {error}") from error
     certificate = WeightsCertificate(
+        **fresh_ids(),
         name=trained.name,
-        model_id=secrets.token_hex(16),
         created=now(),
         classes=trained.classes,
         feature_names=trained.feature_names,
@@ -212,6 +212,9 @@ def load_weights(folder: Path) -> ReleasedWeights:
     for name, tensor in public.items():
         if not np.array_equal(tensors[name], tensor):
             raise BundleError(f"the tensor {name} is not the one that the public seed draws")
+    for tier, values in zip(certificate.precisions, released, strict=True):
+        vector = GaussianVector(tier.mu_beyond, certificate.size, certificate.weight_sensitivity)
+        check_on_grid(f"released, tier {tier.name}", values, vector.step)
     kept = {name.removeprefix(_FEATURE_MAP_PREFIX): tensor for name, tensor in public.items()}
     return ReleasedWeights(certificate, released.astype(np.float64), kept)
 

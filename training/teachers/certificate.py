@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from training.certificate import NAME
+from training.certificate import FLOATING_POINT, NAME, OTHER_ASSUMPTIONS, UNIFORM_BITS
 from training.errors import BundleError
 from training.feature_maps import AnyFeatureMap
 from training.sealing import SealedCertificate
@@ -33,6 +33,8 @@ ASSUMPTIONS = (
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
     "The weights, this file's digest of them and the lineage key, which also says a record's part, stay with the "
     "owner; only priced answers leave.",
+    UNIFORM_BITS,
+    FLOATING_POINT,
     "Accuracy, the number of records and any other figure computed from the private records are not covered if "
     "they are published.",
 )
@@ -93,7 +95,7 @@ class TeachersCertificate(SealedCertificate):
         if self.logit_sensitivity != derived:
             differs.append(f"logit_sensitivity is {self.logit_sensitivity!r} and should be {derived!r}")
         if self.assumptions != ASSUMPTIONS:
-            differs.append("the assumptions are not those that the proof makes")
+            differs.append(OTHER_ASSUMPTIONS)
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
 

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -25,17 +28,20 @@ from accounting.ledger import (
     Idempotency,
     IdempotencyConflict,
     Ledger,
+    LedgerError,
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
     UnknownClient,
     UnknownLineage,
+    chain,
     key_digest,
 )
 from accounting.ledger.export import export
-from accounting.ledger.holdings import LEAST_DELTA_PER_PICORHO
-from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import backup, reconcile, restore
+from accounting.ledger.holdings import LEAST_DELTA_PER_PICORHO, apply_held_call
+from accounting.ledger.journal import describe_receipt, read_journals
+from accounting.ledger.recovery import CannotRestore, StepNotPaidFor, apply, backup, reconcile, restore
+from accounting.ledger.values import Receipt
 from accounting.ledger.verification import verify
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 
@@ -46,6 +52,7 @@ pytestmark = pytest.mark.anyio
 STEPS = tuple(Cost((GaussianLoss(mu),)) for mu in (0.1, 0.15, 0.3))
 PRICES = [cost.picorho for cost in STEPS]
 WHOLE = budget(sum(PRICES) * 10)
+DRAWN = b"what was drawn, or a hash of it."
 
 
 def holding(
@@ -55,6 +62,7 @@ def holding(
         lineage=lineage,
         client=client,
         model=release,
+        drawn=DRAWN,
         mechanism=f"weights/{level}",
         steps=STEPS[:level],
         time=time,
@@ -135,7 +143,7 @@ async def test_refusals_of_a_row_are_refusals_of_a_hold(ledger: Ledger, lineage:
     await open_accounts(ledger, lineage, budget(sum(PRICES), "gaussian"), ann=WHOLE, eve=WHOLE)
     await ledger.revoke(lineage, "eve")
     await ledger.hold(holding(lineage, "ann", 1, key="k", body="one"))
-    laplace = HoldRequest(lineage, "ann", "m", "x", (Cost((LaplaceLoss(0.1),)),), 1.0)
+    laplace = HoldRequest(lineage, "ann", "m", DRAWN, "x", (Cost((LaplaceLoss(0.1),)),), 1.0)
 
     for request, refusal in (
         (holding(lineage, "nobody", 1), UnknownClient),
@@ -188,7 +196,7 @@ async def test_coins_are_held_only_where_delta_provides_for_all_that_could_be_bo
     await ledger.add_client(lineage, "ann", strict, key_digest(lineage), time=0.0)
 
     def request(client: str) -> HoldRequest:
-        return HoldRequest(lineage, client, "m", "dpsgd", (coin,), 1.0)
+        return HoldRequest(lineage, client, "m", DRAWN, "dpsgd", (coin,), 1.0)
 
     assert LEAST_DELTA_PER_PICORHO > 0
     assert (await ledger.hold(request(""))).charged == coin.picorho
@@ -202,9 +210,14 @@ async def test_coins_are_held_only_where_delta_provides_for_all_that_could_be_bo
 
 def test_what_no_budget_provides_for_is_no_request() -> None:
     with pytest.raises(ValueError, match="paid for once must lie between"):
-        HoldRequest("l", "ann", "m", "x", (Cost((GaussianLoss(1e-3),)),), 1.0)
+        HoldRequest("l", "ann", "m", DRAWN, "x", (Cost((GaussianLoss(1e-3),)),), 1.0)
+    two = Cost((ApproximateGaussianLoss(0.1, 2.0**-40), ApproximateGaussianLoss(0.1, 2.0**-40)))
+    with pytest.raises(ValueError, match="at most one coin"):
+        HoldRequest("l", "ann", "m", DRAWN, "x", (two,), 1.0)
+    with pytest.raises(ValueError, match="32 bytes"):
+        HoldRequest("l", "ann", "m", b"", "x", STEPS, 1.0)
     with pytest.raises(ValueError, match="1 to 64 steps"):
-        HoldRequest("l", "ann", "m", "x", (), 1.0)
+        HoldRequest("l", "ann", "m", DRAWN, "x", (), 1.0)
 
 
 # Any interleaving, against a reference
@@ -374,6 +387,128 @@ async def test_verify_finds_tampering(embedded_url: str) -> None:
             assert "what client bob holds is not in its receipts" in await findings("slipped in")
             assert "the lineage has spent" in await findings("taken back")
             assert "receipt 3 was altered" in await findings("shared")
+
+
+def forged_from(request: HoldRequest, cheap: Cost) -> list[Receipt]:
+    """Receipts of the steps that a request wishes for, each at another cost, chained and hashed as they should be."""
+    receipts, previous = [], chain.GENESIS
+    for number, (step, after) in enumerate(zip(request.step_ids, request.befores, strict=True), start=1):
+        receipt = Receipt(
+            sequence=number,
+            lineage=request.lineage,
+            client=request.client,
+            model=request.model,
+            mechanism=request.mechanism,
+            cost=cheap,
+            price=cheap.picorho,
+            rows=1,
+            total=cheap.picorho,
+            time=1.0,
+            previous=previous,
+            hash=b"",
+            held=step,
+            after=after,
+        )
+        receipts.append(replace(receipt, hash=receipt.hash_from_contents()))
+        previous = receipts[-1].hash
+    return receipts
+
+
+async def test_no_receipt_marks_a_step_as_held_for_less_than_it_costs(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
+    request = holding(lineage, "ann", 2)
+    forged = forged_from(request, Cost((GaussianLoss(1e-6),)))
+
+    with pytest.raises(StepNotPaidFor, match=r"receipt 1 of lineage .* names a step that it does not pay for"):
+        await apply(ledger, lineage, forged)
+    with pytest.raises(LedgerError, match="must have the id that its model and its cost give"):
+        await ledger.call(lineage, "apply_held", *apply_held_call(forged[0]), durably=True)
+    with pytest.raises(StepNotPaidFor):
+        await apply(ledger, lineage, [replace(receipt, model="two") for receipt in forged_from(request, STEPS[0])])
+
+    assert await spent(ledger, lineage) == {"": 0, "ann": 0}
+    assert (await ledger.hold(request)).charged == sum(PRICES[:2])
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_verify_finds_a_step_that_its_receipt_does_not_pay_for(
+    embedded_url: str, lineage: str, tmp_path: Path
+) -> None:
+    """The receipts and every balance are made to agree with each other: only the steps' ids are the dear ones."""
+    request = holding(lineage, "ann", 2)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
+        cheap = tuple(Cost((GaussianLoss(mu),)) for mu in (0.03, 0.04))
+        await ledger.hold(replace(request, steps=cheap))
+        with redis.Redis.from_url(embedded_url, protocol=2) as store:
+            key, previous = f"dpserve:{{{lineage}}}:", chain.GENESIS
+            receipts = await ledger.receipts(lineage)
+            store.delete(key + "receipts", key + "held", key + "client:ann:held")
+            for receipt, step, after in zip(receipts, request.step_ids, request.befores, strict=True):
+                forged = replace(receipt, held=step, after=after, previous=previous)
+                previous = forged.hash_from_contents()
+                described = {"held": step, "after": after, "previous": forged.previous, "hash": previous}
+                words = {"lineage": lineage, "client": "ann", "model": "one", "mechanism": receipt.mechanism}
+                words |= {"cost": str(receipt.cost), "price": receipt.price, "rows": 1, "total": receipt.total}
+                words |= {"time": repr(receipt.time), "shared": "0"} | described
+                store.xadd(key + "receipts", words, id=f"{receipt.sequence}-0")
+                for held in ("held", "client:ann:held"):
+                    store.hset(key + held, step, str(receipt.sequence))
+            store.hset(key + "account", "head", previous)
+
+        findings = [f"receipt {number} names a step that it does not pay for" for number in (1, 2)]
+        assert list((await verify(ledger, lineage)).findings) == findings
+        # A backup of such books is refused, before anything is restored.
+        lines = [line async for line in backup(ledger)]
+    body = [lines[0], *(line for line in lines if lineage in line)]
+    body.append(json.dumps({"end": hashlib.sha256("".join(body).encode()).hexdigest()}) + "\n")
+    async with Ledger.open(tmp_path) as other:
+        with pytest.raises(CannotRestore, match="names a step that it does not pay for"):
+            await restore(other, body)
+        assert await other.lineages() == []
+
+
+async def test_a_journal_whose_receipt_does_not_pay_for_its_step_is_not_read(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", WHOLE, ann=WHOLE)
+        await ledger.hold(holding("lineage", "ann", 1))
+    (journal,) = read_journals(journals)
+    (receipt,) = journal.receipts
+    (forged,) = forged_from(holding("lineage", "ann", 1), Cost((GaussianLoss(1e-6),)))
+    (path,) = [path for path in journals.rglob("*") if path.is_file() and receipt.hash.hex() in path.read_text()]
+    words = [json.dumps(describe_receipt(each)) for each in (receipt, forged)]
+    text = path.read_text()
+    assert all(word[1:-1].replace(" ", "") in text.replace(" ", "") for word in words[:1])
+    path.write_text(text.replace(" ", "").replace(words[0].replace(" ", ""), words[1].replace(" ", "")))
+
+    with pytest.raises(ValueError, match="receipt 1 names a step that it does not pay for"):
+        read_journals(journals)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([0.1, 0.15, 0.3, 0.9]), min_size=1, max_size=4), st.data())
+def test_steps_share_an_id_only_if_release_and_all_costs_up_to_them_are_equal(
+    mus: list[float], data: st.DataObject
+) -> None:
+    def request(costs: list[float], model: str, drawn: bytes) -> HoldRequest:
+        return HoldRequest("l", "ann", model, drawn, "x", tuple(Cost((GaussianLoss(mu),)) for mu in costs), 1.0)
+
+    others = data.draw(st.lists(st.sampled_from([0.1, 0.15, 0.3, 0.9]), min_size=1, max_size=4))
+    model, drawn = data.draw(st.sampled_from(["one", "two"])), data.draw(st.sampled_from([DRAWN, bytes(32)]))
+    one, other = request(mus, "one", DRAWN), request(others, model, drawn)
+    for level, (first, second) in enumerate(zip(one.step_ids, other.step_ids, strict=False), start=1):
+        same = (model, drawn) == ("one", DRAWN) and mus[:level] == others[:level]
+        assert (first == second) == same
+
+
+async def test_another_drawing_under_the_same_id_is_paid_for_again(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
+    await ledger.hold(holding(lineage, "ann", 1))
+
+    assert (await ledger.hold(replace(holding(lineage, "ann", 1), drawn=bytes(32)))).charged == PRICES[0]
+    assert await spent(ledger, lineage) == {"": 2 * PRICES[0], "ann": 2 * PRICES[0]}
 
 
 async def test_an_export_says_what_is_held_and_who_paid(embedded_url: str, lineage: str) -> None:

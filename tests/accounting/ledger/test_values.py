@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.ledger import LARGEST_REQUEST, ChargeRequest, Idempotency, key_digest, new_api_key, row_id
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 
 _COSTS = st.sampled_from([Cost(), Cost((GaussianLoss(0.5),)), Cost((LaplaceLoss(0.5),)), Cost((GaussianLoss(1.0),))])
 _PARTS = st.tuples(st.text(max_size=4), st.text(max_size=4), st.text(max_size=4), _COSTS, st.binary(max_size=8))
@@ -48,6 +48,7 @@ def test_a_request_derives_its_ids_and_its_price() -> None:
         ({"rows": ()}, "a request must have 1 to 10000 rows, not 0"),
         ({"rows": (b"",) * (LARGEST_REQUEST + 1)}, "not 10001"),
         ({"time": float("nan")}, "time must be finite"),
+        ({"cost": Cost((ApproximateGaussianLoss(1e-4, 2.0**-40),))}, "a release with a coin is held"),
     ],
 )
 def test_what_the_store_could_not_hold_is_refused(changes: dict[str, object], message: str) -> None:

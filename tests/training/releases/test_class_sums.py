@@ -164,6 +164,39 @@ def test_a_certificate_that_claims_less_is_refused(change):
         certificate.model_copy(update=change).verify()
 
 
+@pytest.mark.parametrize("factor", [0.3, 0.7, 0.999, 1.001])
+def test_a_certificate_of_other_noise_than_was_drawn_is_refuted_by_what_was_drawn(tmp_path, factor):
+    """The certificate is sound in itself, and costs less, or more, than what was released."""
+    records = make_records(n=20, features=7, classes=4)
+    model = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(1))
+    honest = model.certificate
+    for name in ("centre_mu", "sums_mu"):
+        other = honest.model_copy(update={name: getattr(honest, name) * factor})
+        other = other.model_copy(update={"cost": str(other.derived_cost())})
+        other.verify()
+        save_class_sums(tmp_path / name, replace(model, certificate=other))
+        tensor = name.removesuffix("_mu")
+        with pytest.raises(BundleError, match=f"the tensor {tensor} does not lie on the grid of noise"):
+            load_model(tmp_path / name)
+
+
+def test_another_release_under_the_same_id_is_another_release_to_the_ledger(tmp_path):
+    records = make_records(n=20)
+    one, two = (train_class_sums(records, "m", identity(records), WHOLE, "l", Seeded(seed)) for seed in (1, 2))
+    ids = {"model_id": one.certificate.model_id, "binding_key": one.certificate.binding_key}
+    copied = replace(two, certificate=two.certificate.model_copy(update=ids))
+    save_class_sums(tmp_path / "one", one)
+    save_class_sums(tmp_path / "two", copied)
+
+    first, second = (load_model(tmp_path / name).certificate for name in ("one", "two"))
+    again = load_model(tmp_path / "one").certificate
+    assert first.model_id == second.model_id
+    assert first.drawn == again.drawn != second.drawn
+    # Who knows the file's digest, and not the key, cannot tell: another key is another value.
+    assert first.drawn != first.model_copy(update={"binding_key": "0" * 64}).drawn
+    assert not {"binding_key", "weights_sha256"} & first.public().keys()
+
+
 def test_a_price_that_cannot_be_is_refused():
     records = make_records(n=20)
     with pytest.raises(TrainingError, match="two releases"):

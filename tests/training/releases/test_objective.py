@@ -125,6 +125,28 @@ def test_a_certificate_whose_numbers_do_not_follow_is_refused(change):
         certificate.model_copy(update=change).verify()
 
 
+def test_weights_off_the_certified_grid_are_refused(tmp_path):
+    model = trained(make_records(n=20))
+    step = model.certificate.output().step
+    save_perturbed(tmp_path / "on", model)
+    load_model(tmp_path / "on")
+    save_perturbed(tmp_path / "off", replace(model, weights=model.weights + step / 3))
+    with pytest.raises(BundleError, match="the tensor weights does not lie on the grid"):
+        load_model(tmp_path / "off")
+
+
+def test_each_part_of_a_release_must_have_a_price_in_range_of_its_own():
+    """Much noise before the minimum costs nearly nothing, and has as many draws as ever: the total hides it."""
+    certificate = trained(make_records(n=20)).certificate
+    most = certificate.model_copy(update={"noise": 1e3, "strong_convexity": 5e3, "output_mu": 0.5})
+    output = most.model_copy(update=most.derived())
+    other = output.model_copy(update={"cost": str(output.derived_cost())})
+    perturbed, released = other.derived_cost().losses
+    assert perturbed.rho < sampling_error.LEAST_RELEASE_RHO < released.rho
+    with pytest.raises(BundleError, match="paid for once must lie between"):
+        other.verify()
+
+
 def test_failures_have_no_certificate():
     with pytest.raises(NotConverged):
         trained(make_records(n=20), tolerance=1e-12)

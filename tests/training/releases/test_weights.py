@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +230,16 @@ def test_a_changed_certificate_is_refused(model: ReleasedWeights, tmp_path: Path
         load_model(folder)
 
 
+def test_a_certificate_of_other_noise_than_was_drawn_is_refuted(
+    model: ReleasedWeights, head: CertifiedHead, tmp_path: Path
+) -> None:
+    cheaper = release_weights(head, {name: price // 2 for name, price in PRICES.items()}, "l", Seeded(1))
+    save_weights(tmp_path / "bundle", replace(model, certificate=cheaper.certificate))
+
+    with pytest.raises(BundleError, match="tier coarse does not lie on the grid of noise"):
+        load_model(tmp_path / "bundle")
+
+
 @pytest.mark.parametrize(
     ("prices", "message"),
     [
@@ -263,5 +273,5 @@ def test_a_release_is_no_head_and_the_refusal_says_so(model: ReleasedWeights, tm
 def test_what_is_public_names_neither_lineage_nor_digest(model: ReleasedWeights, tmp_path: Path) -> None:
     certificate: WeightsCertificate = save_weights(tmp_path / "bundle", model)
 
-    assert not {"lineage", "weights_sha256", "created"} & set(certificate.public())
+    assert not {"lineage", "weights_sha256", "binding_key", "created"} & set(certificate.public())
     assert json.dumps(certificate.public())

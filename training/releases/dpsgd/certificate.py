@@ -32,6 +32,8 @@ class DpSgdCertificate(ReleaseCertificate):
         "on the same numbers gives the same bits whatever was computed before. Its gradient comes of products that "
         "round nothing, in any order, and exp and tanh give the same bits for the same number wherever it stands in "
         "an array.",
+        "Noise multiplier, sampling and clipping were those stated here: that is the owner's word, which the weights "
+        "do not refute.",
         "The sums before noise, intermediate or not, and the times that steps took were seen by nobody.",
     )
 

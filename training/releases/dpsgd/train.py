@@ -1,7 +1,6 @@
 """From private records to a model trained by DP-SGD."""
 
 import math
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
@@ -16,6 +15,7 @@ from training.certificate import NAME, now
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
+from training.releases.certificate import fresh_ids
 from training.releases.dpsgd.centre import centre_release, features_of, inputs_around, mean_of, sum_of_rows, unit
 from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
 from training.releases.dpsgd.choices import Choices
@@ -70,8 +70,8 @@ def certify(
         dimension = recipe.feature_map.dimension
         cost = cost_of(centre_release(centre_mu, dimension) if centre_mu else None, steps_mu)
         certificate = DpSgdCertificate(
+            **fresh_ids(),
             name=recipe.name,
-            model_id=secrets.token_hex(16),
             created=now(),
             classes=classes,
             feature_names=feature_names,

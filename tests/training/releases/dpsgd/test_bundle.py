@@ -172,9 +172,9 @@ def test_more_noise_than_needed_is_kept_and_charged_as_budgeted():
 
 
 def test_nothing_public_depends_on_how_many_records_there_are():
-    """But for the digest, the random id and the time, the certificate of one record is that of a thousand."""
+    """But for the digest, the random id and key, and the time, the certificate of one record is that of a thousand."""
     few, many = (train_dpsgd(some_records(n), recipe(), "l", Seeded(2)).certificate for n in (1, 1000))
-    changing = {"model_id": "0" * 32, "created": few.created}
+    changing = {"model_id": "0" * 32, "binding_key": "0" * 64, "created": few.created}
     assert few.model_copy(update=changing) == many.model_copy(update=changing)
 
 
