@@ -38,8 +38,9 @@ _SAMPLER_DELTA = 2.0**-46
 """The most that the sampler's error may be: see `check_sampler`."""
 _TRUNCATED = 2.0**-50
 """The probability, over all steps, of losses that are cut off at either end each time that laws are composed."""
-_LOSS_ERROR = 2.0**-44
-_TAIL_ERROR = 2.0**-44
+_LOSS_ERROR = 2.0**-43
+_TAIL_ERROR = 2.0**-42
+_LARGEST_RATE = 1 - 2.0**-8
 _CURVE_ERROR = 2.0**-38
 _MOST_BINS = 2**20
 
@@ -58,7 +59,8 @@ def least_mu(noise_multiplier: float, sampling_rate: float, steps: int) -> float
 
     The comparison leaves DELTA/2 for the noise sampler (`check_sampler`).
 
-    Raises ValueError for parameters out of range, and where no mu up to LARGEST_MU covers the run.
+    Raises ValueError for parameters out of range, a sampling rate between 1 - 2^-8 and 1 among them, and where no mu
+    up to LARGEST_MU covers the run.
     """
     _check(noise_multiplier, sampling_rate, steps)
     if sampling_rate == 1:
@@ -187,6 +189,12 @@ def _check(noise_multiplier: float, sampling_rate: float, steps: int) -> None:
     domains.require_between("the noise multiplier", noise_multiplier, 0.25, 1e6)
     if not 1e-6 <= sampling_rate <= 1:
         raise ValueError(f"the sampling rate must lie between 1e-6 and 1, not be {sampling_rate}")
+    if _LARGEST_RATE < sampling_rate < 1:
+        # Losses of a record's absence end at ln(1 - q), near which an edge would be computed too roughly.
+        raise ValueError(
+            f"the sampling rate must be at most {_LARGEST_RATE:g}, or 1, at which every record joins every step, not "
+            f"{sampling_rate}: take 1"
+        )
     if not 1 <= steps <= MOST_STEPS:
         raise ValueError(f"the number of steps must lie between 1 and {MOST_STEPS}, not be {steps}")
 
@@ -233,8 +241,9 @@ def _one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_L
     function's mean, as delta is, only grows.
 
     Rounding. A bin's edges in x are computed to within _LOSS_ERROR/2 in their loss, its masses to within _TAIL_ERROR
-    times the tail probability at its edge towards the middle, from which they are differences (scipy's ndtr is within
-    2^-46): m is raised by that, m' lowered, and f raised by 4 _LOSS_ERROR/(1 - e^-interval). As a shift of all
+    times the tail probability at its edge towards the middle, from which they are differences: scipy's ndtr is within
+    2^-44.3 down to -14, beyond which no such edge lies, and the rounding of its argument moves a tail by less than
+    2^-45. So m is raised by as much, m' lowered, and f raised by 4 _LOSS_ERROR/(1 - e^-interval). As a shift of all
     losses by 2 _LOSS_ERROR in `_curve`, that covers a bin whose true losses exceed its ends: multiply the second law
     by e^(-_LOSS_ERROR), then they lie in [lo, hi + 2 _LOSS_ERROR], where f would change by less than it was raised.
     """
@@ -353,9 +362,9 @@ def _excess(curve: _Curve, mu: float) -> float:
     if deltas[-1] > _IDEAL_DELTA:
         return math.inf
     x = np.exp(epsilons)
-    upper = scipy.special.ndtr(mu / 2 - epsilons / mu) * (1 - 2.0**-44)
-    lower = scipy.special.ndtr(-mu / 2 - epsilons / mu) * (1 + 2.0**-44)
+    upper = scipy.special.ndtr(mu / 2 - epsilons / mu) * (1 - _TAIL_ERROR)
+    lower = scipy.special.ndtr(-mu / 2 - epsilons / mu) * (1 + _TAIL_ERROR)
     bound = _IDEAL_DELTA + (1 - _IDEAL_DELTA) * np.maximum(upper - x * lower * (1 + 2.0**-48), 0)
-    sag = np.diff(x) * (-np.diff(lower) + 2.0**-42 * lower[:-1]) / 4 * (1 + 2.0**-30)
+    sag = np.diff(x) * (-np.diff(lower) + 4 * _TAIL_ERROR * lower[:-1]) / 4 * (1 + 2.0**-30)
     needed = deltas + np.maximum(np.append(sag, 0.0), np.append(0.0, sag))
     return float(np.max((needed - bound) / np.maximum(deltas, _IDEAL_DELTA)))

@@ -31,7 +31,7 @@ def one_step(s: float, q: float, epsilon: float) -> tuple[float, float]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(s=st.floats(0.4, 50), q=st.floats(1e-3, 0.999), epsilon=st.floats(0, 8), steps=st.just(1))
+@given(s=st.floats(0.4, 50), q=st.floats(1e-3, 0.996), epsilon=st.floats(0, 8), steps=st.just(1))
 def test_one_step_is_covered_at_every_epsilon(s, q, epsilon, steps):
     mu = least_mu(s, q, steps)
     assert max(one_step(s, q, epsilon)) <= covered(mu, epsilon) * (1 + 1e-12)
@@ -51,10 +51,49 @@ def test_without_sampling_it_is_the_gaussian_itself(steps):
 
 
 @pytest.mark.parametrize("steps", [1, 7, 100, 4096])
-def test_hardly_any_sampling_is_hardly_less_than_the_gaussian_by_the_same_computation_as_much(steps):
-    """This goes through the grid, the composition and the comparison, and has an exact answer."""
+def test_nearly_every_record_in_a_step_costs_nearly_what_every_record_does(steps):
+    """This goes through the grid, the composition and the comparison, and has nearly an exact answer."""
     noise = 2 * math.sqrt(steps)
-    assert 0.5 * (1 - 1e-6) <= least_mu(noise, 1 - 1e-9, steps) <= 0.5 * (1 + 2e-3)
+    assert 0.5 * (1 - 2.0**-7) <= least_mu(noise, 1 - 2.0**-8, steps) <= 0.5 * (1 + 2e-3)
+
+
+@pytest.mark.parametrize("q", [math.nextafter(1 - 2.0**-8, 1), 0.999, 1 - 1e-9, math.nextafter(1, 0)])
+def test_a_rate_so_near_1_that_its_losses_round_too_far_is_refused(q):
+    for refused in (lambda: least_mu(4.0, q, 10), lambda: covers(1.0, 4.0, q, 10), lambda: least_noise(1.0, q, 10)):
+        with pytest.raises(ValueError, match="or 1, at which every record joins every step"):
+            refused()
+
+
+@pytest.mark.parametrize("s", [0.25, 0.3, 1.0, 4.0, 1000.0])
+@pytest.mark.parametrize("q", [1 - 2.0**-8, 0.9, 0.3, 1e-3, 1e-6])
+def test_the_edges_of_bins_lie_where_they_are_said_to(s, q):
+    """Against 50 digits, at the grids of a step and the many edges next to the least loss, ln(1 - q)."""
+    mpmath = pytest.importorskip("mpmath")
+    spread = min(1 / s, gaussian_envelope._central_limit(s, q, 1))
+    with mpmath.workdps(50):
+        rate, noise = mpmath.mpf(q), mpmath.mpf(s)
+        for interval in (spread / 20, spread / 2):
+            first = math.floor(gaussian_envelope._loss(-9.6, s, q) / interval)
+            last = math.ceil(gaussian_envelope._loss(9.6 + 1 / s, s, q) / interval)
+            picked = np.unique(np.concatenate([first + np.arange(40), np.linspace(first, last, 40).astype(int)]))
+            losses = picked * np.float64(interval)
+            for loss, edge in zip(losses, gaussian_envelope._edges(losses, s, q), strict=True):
+                if edge > -math.inf:
+                    exact = mpmath.log(1 - rate + rate * mpmath.exp(mpmath.mpf(edge) / noise - 1 / (2 * noise**2)))
+                    assert abs(exact - mpmath.mpf(loss)) <= gaussian_envelope._LOSS_ERROR / 2
+
+
+def test_normal_tails_are_as_close_as_the_argument_takes_them_to_be():
+    """Against 50 digits, to -14; a tail's own error and that of its argument fit into what is allowed."""
+    mpmath = pytest.importorskip("mpmath")
+    from scipy.special import ndtr
+
+    points = np.concatenate([np.linspace(-14, 0, 1500), np.random.default_rng(0).uniform(-14, -8, 1500)])
+    with mpmath.workdps(50):
+        tails = [mpmath.ncdf(mpmath.mpf(point)) for point in points]
+        errors = [abs(mpmath.mpf(float(ndtr(x))) / tail - 1) for x, tail in zip(points, tails, strict=True)]
+    assert max(errors) <= 2.0**-44.3
+    assert gaussian_envelope._TAIL_ERROR > 2.0**-44.3 + 2.0**-45
 
 
 @pytest.mark.parametrize(("s", "q", "steps"), RUNS)

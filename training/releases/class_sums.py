@@ -44,6 +44,9 @@ CENTRE_SHARE = Fraction(1, 20)
 """The share of mu^2 that the centre is paid from."""
 
 COUNT_COORDINATE = 0.2
+MOST_RECORDS = 2**22
+"""Their terms' sums, in steps of 2^-30, stay below 2^53, so that they are exact as doubles."""
+
 TEMPERATURE = 16.0
 """Of the answers. The most likely class does not depend on it."""
 
@@ -74,7 +77,7 @@ class ClassSumsCertificate(ReleaseCertificate):
 
         Proof. A neighbour has one record more or less. Its term in the centre is the vector `grid_terms` returns for
         (sqrt(1 - b^2) u, b), a multiple of the grid of norm at most 1, and all other terms are the same, bit for bit,
-        because a term depends on its own record alone. Sums of multiples of 2^-30 are exact below 2^53 2^-30, so
+        because a term depends on its own record alone. Sums of at most MOST_RECORDS multiples of 2^-30 are exact, so
         the computed centres differ by exactly that term: the L2 sensitivity is 1. Given the released centre, m is
         a public number, and the record's term in the class sums is again one vector of norm at most 1, in one row
         of the (C, D) matrix: its sensitivity is 1. Both are released by `GaussianVector` with that sensitivity;
@@ -135,8 +138,14 @@ def train_class_sums(
 ) -> ClassSums:
     """Release the class sums of the records for at most `whole` picorho, and certify them.
 
-    progress is told how many rows are done, of two passes. Raises TrainingError for a price that cannot be.
+    progress is told how many rows are done, of two passes. Raises TrainingError for a price that cannot be, and for
+    more than MOST_RECORDS records.
     """
+    if len(records) > MOST_RECORDS:
+        raise TrainingError(
+            f"class sums are exact for at most {MOST_RECORDS} records, not {len(records)}: train on a sample of them, "
+            "chosen at random"
+        )
     tensors = feature_map.public_tensors()
     classes = len(records.declaration.classes)
     try:

@@ -19,6 +19,7 @@ from training.errors import BundleError, TrainingError
 from training.feature_maps import Fourier, Identity
 from training.loading import load_model
 from training.releases.class_sums import (
+    MOST_RECORDS,
     ClassSums,
     centre_of,
     centred,
@@ -268,3 +269,11 @@ def exceeds(scores, claimed):
     power = stats.binomtest(int(hits), len(scores[0])).proportion_ci(1 - FALSE_ALARM).low
     level = stats.binomtest(int(alarms), len(scores[1])).proportion_ci(1 - FALSE_ALARM).high
     return power > stats.norm.sf(stats.norm.isf(level) - claimed)
+
+
+def test_more_records_than_have_exact_sums_are_refused(monkeypatch):
+    records = make_records()
+    assert MOST_RECORDS * 2**30 <= 2**53
+    monkeypatch.setattr("training.releases.class_sums.MOST_RECORDS", len(records) - 1)
+    with pytest.raises(TrainingError, match=f"at most {len(records) - 1} records, not {len(records)}"):
+        train_class_sums(records, "many", identity(records), WHOLE, "lineage", Seeded(0))

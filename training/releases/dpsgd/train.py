@@ -21,6 +21,7 @@ from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost
 from training.releases.dpsgd.choices import Choices
 from training.releases.dpsgd.descent import descend
 from training.releases.dpsgd.model import DpSgdModel
+from training.releases.dpsgd.network import MOST_RECORDS
 from training.releases.dpsgd.step import private_step
 
 Progress = Callable[[int], None]
@@ -124,8 +125,14 @@ def train_dpsgd(
 ) -> DpSgdModel:
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
 
-    Raises TrainingError for choices that have no certificate, before a record is touched.
+    Raises TrainingError for choices that have no certificate, and for more than MOST_RECORDS records, before a record
+    is touched.
     """
+    if len(records) > MOST_RECORDS:
+        raise TrainingError(
+            f"DP-SGD is covered for at most {MOST_RECORDS} records, not {len(records)}: train on a sample of them, "
+            "chosen at random"
+        )
     declaration = records.declaration
     certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage)
     tensors = recipe.feature_map.public_tensors()

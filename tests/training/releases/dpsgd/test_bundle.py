@@ -222,3 +222,9 @@ def test_the_centre_is_the_mean_and_moves_by_one_row():
     around = inputs_around(mean_of(total, 5000), rows * 3, 4.0)
     assert np.allclose(np.linalg.norm(around, axis=1), 4)
     assert not inputs_around(np.zeros(7), np.zeros((2, 7)), 4.0).any()
+
+
+def test_more_records_than_a_sum_is_covered_for_are_refused(monkeypatch):
+    monkeypatch.setattr("training.releases.dpsgd.train.MOST_RECORDS", 9)
+    with pytest.raises(TrainingError, match="at most 9 records, not 10"):
+        train_dpsgd(some_records(10), recipe(), "lineage-of-tests", Seeded(0))
