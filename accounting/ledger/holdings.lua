@@ -201,9 +201,7 @@ local function write_step(lineage, client, charged, step)
     'mechanism', charged.mechanism, 'cost', step.cost, 'price', text(step.price), 'rows', '1',
     'total', text(step.price), 'time', charged.time, 'previous', previous, 'hash', hash,
     'held', step.id, 'shared', step.shared and '1' or '0', 'after', step.after)
-  if type(appended) == 'table' and appended.err then
-    damaged('the receipts of the lineage take no further one')
-  end
+  check_appended(appended)
   state.seq, state.head = number, hash
   redis.call('HSET', lineage.account, 'seq', text(number), 'head', hash)
   if not step.shared then

@@ -1,4 +1,4 @@
-#!lua name=dpserve_9
+#!lua name=dpserve_10
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -24,13 +24,14 @@
 -- another format is refused by an older one (see `read_account`). FORMAT counts the formats of published programs: it
 -- stays 1 until one is published, and what was written before that by another version need not be readable.
 
-local VERSION = '9'
+local VERSION = '10'
 local FORMAT = 1
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 
 -- Two kinds of failure are told apart from each other and from the store's own (a key of the wrong type): what a
--- caller sent cannot be read; what lies in the store cannot be, or is not what the other keys say.
+-- caller sent cannot be read; what lies in the store cannot be, or is not what the other keys say. (A key of the wrong
+-- type is damaged too; what else the store refuses to do has failed.)
 local function malformed(what)
   error({malformed = what}, 0)
 end
@@ -59,20 +60,32 @@ local function text(value)
   return string.format('%.0f', value)
 end
 
+-- What an error of the store's own says that is no damage: a right that was not given, a disk or a memory that is full.
+local function is_refused_by_store(line)
+  for _, word in ipairs({'NOPERM', 'OOM', 'MISCONF', 'READONLY', 'NOREPLICAS'}) do
+    if string.find(line, '^-?' .. word) then
+      return true
+    end
+  end
+  return string.find(line, 'ACL failure', 1, true) ~= nil
+end
+
 -- Returns what became of `run`: true and its results, or false and a word and a line that say why it failed.
 local function attempt(run, ...)
   local ok, first, second = pcall(run, ...)
   if ok then
     return true, first, second
   end
-  if type(first) ~= 'table' then
-    return false, 'damaged', tostring(first)
+  -- An error of the store's own arrives as a table with `err` or, from within pcall, as a line.
+  local line = type(first) ~= 'table' and tostring(first) or first.err
+  if line then
+    return false, is_refused_by_store(line) and 'failed' or 'damaged', line
   elseif first.malformed then
     return false, 'malformed', first.malformed
   elseif first.behind or first.newer then
     return false, first.behind and 'behind' or 'newer', first.behind or first.newer
   end
-  return false, 'damaged', first.damaged or first.err or 'an unknown error'
+  return false, 'damaged', first.damaged or 'an unknown error'
 end
 
 -- Every function takes as its first key the lineage's `services`, and as its first arguments the library's

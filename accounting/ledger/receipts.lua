@@ -103,6 +103,16 @@ local function pay(books, charged, ...)
   redis.call('HSET', books.tally, charged.cost, text(books.releases[charged.cost]))
 end
 
+-- Fails if a receipt was not appended: as damage if its number is not above all others', else as the store says.
+local function check_appended(reply)
+  if type(reply) == 'table' and reply.err then
+    if string.find(reply.err, 'equal or smaller', 1, true) then
+      damaged('the receipts of the lineage take no further one')
+    end
+    error(reply, 0)
+  end
+end
+
 -- Charges the lineage and the client, which is nil where the lineage alone pays, and writes the receipt, with
 -- `hash`. Asks nothing, so whoever calls has decided, having read `state` of both. Fails before its first write
 -- or not at all. Returns the receipt's number, as text.
@@ -124,9 +134,7 @@ local function write_receipt(lineage, client, charged, hash)
     'lineage', charged.lineage, 'client', client and client.name or '', 'model', charged.model,
     'mechanism', charged.mechanism, 'cost', charged.cost, 'price', text(charged.price), 'rows', text(charged.rows),
     'total', text(total), 'time', charged.time, 'previous', state.head, 'hash', hash)
-  if type(appended) == 'table' and appended.err then
-    damaged('the receipts of the lineage take no further one')
-  end
+  check_appended(appended)
   state.seq, state.head = state.seq + 1, hash
   pay(lineage, charged, 'seq', number, 'head', hash)
   if client then

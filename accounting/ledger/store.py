@@ -36,6 +36,19 @@ DEADLINE = 5.0
 _PARTS = ("library", "sha256", "receipts", "rows", "charges", "accounts", "recovery", "holdings")
 _NONCE_BYTES = 8
 
+_TRIED = "dpserve:{trial}:written"
+_TRIED_TOO = f"{_TRIED}:renamed"
+_TRIAL: tuple[Words, ...] = (
+    ("HSET", _TRIED, "field", "value"),
+    ("HDEL", _TRIED, "field"),
+    ("SADD", _TRIED, "member"),
+    ("UNLINK", _TRIED),
+    ("XADD", _TRIED, "*", "field", "value"),
+    ("RENAME", _TRIED, _TRIED_TOO),
+    ("UNLINK", _TRIED_TOO),
+)
+"""Every command that the library writes with, on keys of no lineage, which are gone after it."""
+
 
 @dataclass(frozen=True)
 class FunctionLibrary:
@@ -230,6 +243,7 @@ class Store:
             run = _field(await exchange(("INFO", "server")), b"run_id")
             if run not in self._inspected:
                 await self._install_library(exchange)
+                await _try_to_write(exchange)
                 self._inspected.add(run)
         except refused.BusyLoadingError as error:
             raise self._unavailable(error) from error
@@ -298,7 +312,31 @@ def _told(lineage: str, said: str) -> LedgerUnavailable | None:
             return WrongFunctionVersion(f"for format {FORMAT}", f"for format {line}")
         case "DPSERVEMALFORMED":
             return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
+        case "DPSERVEFAILED":
+            return LedgerUnavailable(f"the ledger's store reports: {line}")
     return None
+
+
+async def _try_to_write(exchange: Exchange) -> None:
+    """Write and remove a key with each command that writes, and raise UnsafeStore if the user may not.
+
+    A node of a cluster that has not the key looks at the rights first too, and then says where it is.
+    """
+    denied = []
+    for words in _TRIAL:
+        try:
+            await exchange(words)
+        except refused.NoPermissionError as error:
+            denied.append(str(error))
+        except refused.ResponseError:
+            continue  # that there is no memory left or that the key is another node's is no matter of rights
+    if denied:
+        raise UnsafeStore(
+            (
+                f"the ledger's user may not write to the store ({denied[0]}); give it an ACL with `~dpserve:*`, "
+                "`+@read`, `+@write` and `+@scripting`",
+            )
+        )
 
 
 def _code(listed: Sequence[Any]) -> str | None:

@@ -283,6 +283,8 @@ def _undecided(request: ChargeRequest, reply: list[Any]) -> DecidedBefore | Ledg
             return LedgerDamaged(request.lineage, what.decode(errors="replace"))
         case ["malformed", what]:
             return LedgerUnavailable(f"the ledger's store cannot read the request: {what.decode(errors='replace')}")
+        case ["failed", what]:
+            return LedgerUnavailable(f"the ledger's store reports: {what.decode(errors='replace')}")
         case ["newer", what]:
             return WrongFunctionVersion(f"for format {FORMAT}", f"for format {what.decode(errors='replace')}")
         case ["terms", *_] if request.answered_only:  # these are the very terms that the store told
@@ -368,6 +370,8 @@ def read_standing(
             return RowNotCharged(int(position) - 1)
         case ["damaged", what]:
             return LedgerDamaged(lineage, what.decode(errors="replace"))
+        case ["failed", what]:
+            return LedgerUnavailable(f"the ledger's store reports: {what.decode(errors='replace')}")
     return LedgerUnavailable(_UNREADABLE)
 
 

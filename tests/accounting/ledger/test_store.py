@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import Ledger, LedgerUnavailable, UnsafeStore, WrongFunctionVersion, key_digest
+from accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, UnsafeStore, WrongFunctionVersion, key_digest
 from accounting.ledger.store import FunctionLibrary, Store, our_library
 
 from .conftest import BINARY, DURABLE, asking, dump, free_port, new_lineage, open_accounts, releases, running_server
@@ -139,6 +139,54 @@ async def test_settings_that_may_not_be_read_are_a_failure(changeable_url: str, 
     failures = await _lines(changeable_url.replace("redis://", "redis://shy:any@"))
     assert failures == ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
     store.acl_deluser("shy")
+
+
+@pytest.mark.parametrize(
+    ("keys", "commands"),
+    [("%R~*", []), ("~*", ["-@write"]), ("~*", ["-xadd"]), ("~other:*", [])],
+)
+async def test_a_user_who_may_not_write_is_found_out_before_the_first_charge(
+    changeable_url: str, store: "redis.Redis[bytes]", keys: str, commands: list[str]
+) -> None:
+    """And nothing is called damaged of a user who loses the right later."""
+    await (await Ledger.connect(changeable_url)).close()  # who loaded the library, which has no key
+    url = changeable_url.replace("redis://", "redis://clerk:any@")
+    store.execute_command("ACL", "SETUSER", "clerk", "reset", "on", "nopass", keys, "+@all", *commands)
+    for rehearsal in (False, True):
+        with pytest.raises(UnsafeStore, match=r"the ledger's user may not write to the store .* give it an ACL with"):
+            await Ledger.connect(url, rehearsal=rehearsal)
+    store.execute_command("ACL", "SETUSER", "clerk", "reset", "on", "nopass", "~dpserve:*", "+@all")
+    lineage = new_lineage()
+    async with await Ledger.connect(url) as ledger:
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+        (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
+        before = dump(changeable_url, lineage)
+        store.execute_command("ACL", "SETUSER", "clerk", "-xadd", "-hset")
+        for call in (
+            ledger.charge(asking(lineage, "ann", "2")),
+            ledger.settle(lineage, [(row.row_id, b"answer")]),
+            ledger.revoke(lineage, "ann"),
+        ):
+            with pytest.raises(LedgerUnavailable, match=r"^the ledger's store reports: .*permission") as caught:
+                await call
+            assert not isinstance(caught.value, LedgerDamaged)
+        assert dump(changeable_url, lineage) == before
+    assert list(store.scan_iter(match="dpserve:{trial}*", count=1000)) == []
+    store.acl_deluser("clerk")
+
+
+async def test_a_store_without_memory_is_one_that_may_be_written_to(
+    changeable_url: str, store: "redis.Redis[bytes]"
+) -> None:
+    lineage = new_lineage()
+    async with await Ledger.connect(changeable_url) as ledger:
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+    store.config_set("maxmemory", "1")
+    try:
+        async with await Ledger.connect(changeable_url) as ledger:
+            await ledger.revoke(lineage, "ann")
+    finally:
+        store.config_set("maxmemory", "0")
 
 
 def _other_version(version: int, *, data_format: int = 1) -> str:
