@@ -266,18 +266,27 @@ class Accounts:
             numbers += [int(number.split(b"-")[0]) for number, _ in entries]
         return [number for number in numbers[1:] if number <= upto]
 
-    async def stored_fields(self, lineage: str) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
+    async def stored_fields(
+        self, lineage: str
+    ) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]], frozenset[str]]:
         """Return the fields of the lineage's account and of each client's, as they lie in the store, at one instant.
 
-        Raises UnknownLineage.
+        And the services that ever wrote to the lineage. Raises UnknownLineage.
         """
         keys = LineageKeys(lineage)
-        names = sorted(name.decode() for name in await self._client_names(lineage))
-        replies = await self._read(lineage, keys.account, *(keys.client(name).account for name in names))
-        own, *others = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
+        names = await self._client_names(lineage)
+        while True:
+            clients = sorted(name.decode() for name in names)
+            replies = await self._read(
+                lineage, keys.services, keys.account, *(keys.client(name).account for name in clients)
+            )
+            before, names = names, await self._client_names(lineage)
+            if set(before) == set(names):  # or else one that was added meanwhile is named in receipts and not here
+                break
+        services, own, *others = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
         if not own:
             raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        return own, dict(zip(names, others, strict=True))
+        return own, dict(zip(clients, others, strict=True)), frozenset(name.decode() for name in services)
 
     async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
         """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""

@@ -5,9 +5,11 @@
 
 -- KEYS  services; the lineage's account, acts, tally, receipts, held, rows, applied, keys, clients, then each
 --       client's account
--- ARGV  the number of the lineage's fields, these; for each client its name, key digest, their number, these;
---       then each act's id and its fields (kind, subject, detail, time, previous, hash)
--- Writes a lineage of which there is nothing as a backup has it, but for its receipts, which `apply` puts back.
+-- ARGV  the number of the lineage's fields, these; how many receipts were put back under new numbers, their former
+--       hashes; how many services wrote to the lineage, these; for each client its name, key digest, the number of
+--       its fields, these; then each act's id and its fields (kind, subject, detail, time, previous, hash)
+-- Writes a lineage of which there is nothing as a backup has it, but for its limit, which `finish_restore` sets, and
+-- its receipts, which `apply` puts back before that.
 local function restore(keys, args)
   if redis.call('EXISTS', keys[2]) == 1 then
     return {'exists'}
@@ -22,7 +24,17 @@ local function restore(keys, args)
     at = at + 1 + count
     return {unpack(args, at - count, at - 1)}
   end
+  local function list()
+    local count = amount(args[at])
+    if at + count > #args then
+      malformed('a list must come whole')
+    end
+    at = at + 1 + count
+    return at - count, at - 1
+  end
   local own, others = fields(), {}
+  local first_applied, last_applied = list()
+  local first_service, last_service = list()
   for place = 11, #keys do
     local name, digest = args[at], args[at + 1]
     at = at + 2
@@ -37,6 +49,12 @@ local function restore(keys, args)
     at = at + 7
   end
   redis.call('HSET', keys[2], unpack(own))
+  for position = first_applied, last_applied do
+    redis.call('SADD', keys[8], args[position])
+  end
+  for position = first_service, last_service do
+    redis.call('HSETNX', keys[1], args[position], '0') -- known, and less than any journal says
+  end
   for place, client in pairs(others) do
     redis.call('HSET', keys[place], unpack(client.fields))
     redis.call('SADD', keys[10], client.name)
@@ -45,6 +63,15 @@ local function restore(keys, args)
     end
   end
   return {'restored'}
+end
+
+-- KEYS  services; the lineage's account.  ARGV  its limit.  Lets the lineage spend, once all of it was restored.
+local function finish_restore(keys, args)
+  if not read_account(keys[2], 'the lineage') then
+    return {'unknown-lineage'}
+  end
+  redis.call('HSET', keys[2], 'limit', text(amount(args[5])))
+  return {'finished'}
 end
 
 -- A client whose receipts outlived its account gets the account back, revoked: its name stays its own. (It is this
@@ -135,5 +162,6 @@ local function reconcile(keys, args)
 end
 
 register('restore', {}, restore)
+register('finish_restore', {}, finish_restore)
 register('apply', EVEN_WHEN_FULL, apply)
 register('reconcile', EVEN_WHEN_FULL, reconcile)

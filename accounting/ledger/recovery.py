@@ -9,30 +9,42 @@ what was released was released; receipts that nobody remembers are not passed ov
 declared and are charged.
 """
 
-import hashlib
-import json
 import secrets
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from accounting.ledger import chain
-from accounting.ledger.errors import LedgerError, UnknownLineage
+from accounting.ledger.accounts import reading
+from accounting.ledger.backups import Balances, CannotBackUp, CannotRestore, Section, lines_of, sections_of
+from accounting.ledger.errors import LedgerDamaged, LedgerError, UnknownLineage
 from accounting.ledger.holdings import apply_held_call, check_coins
-from accounting.ledger.journal import JournalContents, describe_receipt, receipt_from
+from accounting.ledger.journal import JournalContents
 from accounting.ledger.ledger import Ledger
-from accounting.ledger.values import Act, Receipt
+from accounting.ledger.values import Receipt
 from accounting.ledger.verification import all_acts, all_receipts
 from accounting.ledger.wire import Argument, LineageKeys
 from accounting.losses import Cost
 
-_FORMAT = "dpserve ledger backup 1"
+__all__ = [
+    "CannotBackUp",
+    "CannotRestore",
+    "DeclaredLoss",
+    "LossUndeclared",
+    "Reconciliation",
+    "StepNotPaidFor",
+    "apply",
+    "backup",
+    "reconcile",
+    "restore",
+]
+
 _RECEIPTS_IN_A_CALL = 200
 
-
-class CannotRestore(LedgerError):
-    """The ledger cannot be restored from this; one line says why. Nothing was changed."""
+_WRITTEN_BY_ACTS = frozenset(
+    (b"limit", b"accepts", b"delta", b"created", b"revoked", b"digest", b"acts", b"acts_head", b"epoch", b"format")
+)
+"""Of an account's fields those that its receipts do not write."""
 
 
 class StepNotPaidFor(LedgerError):
@@ -85,92 +97,77 @@ class Reconciliation:
     services: int
 
 
-async def backup(ledger: Ledger) -> AsyncIterator[str]:
-    """Yield the lines of a backup of every lineage; the last one holds the SHA-256 of all before it."""
-    digest = hashlib.sha256()
-    async for value in _backup_values(ledger):
-        line = json.dumps(value, separators=(",", ":")) + "\n"
-        digest.update(line.encode())
+async def backup(ledger: Ledger, lineages: Sequence[str] = ()) -> AsyncIterator[str]:
+    """Yield the lines of a backup of these lineages, of every one if none is named; the last holds their SHA-256.
+
+    Raises CannotBackUp, at the latest instead of the last line, for a lineage whose books are not right: restoring
+    them could spend less than was spent.
+    """
+    async for line in lines_of(_backed_up(ledger, lineages or await ledger.lineage_names())):
         yield line
-    yield json.dumps({"end": digest.hexdigest()}) + "\n"
 
 
-async def _backup_values(ledger: Ledger) -> AsyncIterator[dict[str, Any]]:
-    yield {"format": _FORMAT}
-    for account in await ledger.lineages():
-        lineage = account.lineage
-        # The receipts' end is read before the clients: whoever is named in one of them is among these.
-        own, clients = await ledger.stored_fields(lineage)
-        newest, acts = int(own[b"seq"]), int(own[b"acts"])
-        yield {
-            "lineage": lineage,
-            "account": _as_text(own),
-            "clients": {name: _as_text(fields) for name, fields in clients.items()},
-            "acts": [_described_act(act) for act in await all_acts(ledger, lineage, acts)],
-        }
+async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[Section | Receipt]:
+    for lineage in lineages:
+        try:
+            section = await _section(ledger, lineage)
+        except UnknownLineage:
+            continue  # listed, and never opened
+        with reading(lineage):
+            balances, newest = Balances(section), int(section.account[b"seq"])
+        yield section
         async for receipt in all_receipts(ledger, lineage, newest):
-            yield {"receipt": describe_receipt(receipt)}
+            balances.enter(receipt)
+            yield receipt
+        with reading(lineage):
+            flaws = balances.flaws()
+        if flaws:
+            raise CannotBackUp(
+                f"lineage {lineage} is not right: {flaws[0]}; 'dpserve ledger verify' says all that is wrong, and a "
+                "backup from before or the journals can mend it"
+            )
+
+
+async def _section(ledger: Ledger, lineage: str) -> Section:
+    while True:
+        # What was put back after the accounts were read is not in them, and must not be taken for it.
+        applied = await ledger.applied(lineage)
+        own, clients, services = await ledger.stored_fields(lineage)
+        if applied == await ledger.applied(lineage):
+            break
+    with reading(lineage):
+        newest = int(own[b"acts"])
+    acts = await all_acts(ledger, lineage, newest)
+    return Section(lineage, own, clients, acts, frozenset(applied), frozenset(services))
 
 
 async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
     """Restore the lineages of a backup into a ledger that has none of them; return their names.
 
-    Raises CannotRestore, having changed nothing, for a backup that is damaged or a lineage that exists.
+    Raises CannotRestore, having changed nothing, for a backup that is damaged or a lineage that exists; LedgerDamaged
+    if what was written is not what the backup says: then the lineage may spend nothing.
     """
-    sections = _sections(lines)
+    sections = sections_of(lines)
     existing = {account.lineage for account in await ledger.lineages()}
-    for section in sections:
+    for section, receipts in sections:
         if section.lineage in existing:
             raise CannotRestore(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
-        for receipt in section.receipts:
+        for receipt in receipts:
             if not receipt.pays_for_its_step:
                 raise CannotRestore(str(StepNotPaidFor(receipt)))
-    for section in sections:
-        await _restore_section(ledger, section)
-    return [section.lineage for section in sections]
+    for section, receipts in sections:
+        await _restore_section(ledger, section, receipts)
+    return [section.lineage for section, _ in sections]
 
 
-@dataclass(frozen=True)
-class _Section:
-    lineage: str
-    account: dict[bytes, bytes]
-    clients: dict[str, dict[bytes, bytes]]
-    acts: list[Act]
-    receipts: list[Receipt]
-
-
-def _sections(lines: Iterable[str]) -> list[_Section]:
-    digest, sections, ended = hashlib.sha256(), list[_Section](), False
-    try:
-        for number, line in enumerate(lines):
-            value = json.loads(line)
-            if ended or (number == 0 and value.get("format") != _FORMAT):
-                raise CannotRestore("this is not a backup of a ledger")
-            if "end" in value:
-                ended = value["end"] == digest.hexdigest()
-                if not ended:
-                    break
-            elif "lineage" in value:
-                clients = {name: _as_bytes(fields) for name, fields in value["clients"].items()}
-                acts = [_act_from(act) for act in value["acts"]]
-                sections.append(_Section(value["lineage"], _as_bytes(value["account"]), clients, acts, []))
-            elif "receipt" in value:
-                sections[-1].receipts.append(receipt_from(value["receipt"]))
-            digest.update(line.encode())
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise CannotRestore(f"the backup cannot be read: {error}") from error
-    if not ended:
-        raise CannotRestore("the backup is cut short or was altered")
-    return sections
-
-
-async def _restore_section(ledger: Ledger, section: _Section) -> None:
+async def _restore_section(ledger: Ledger, section: Section, receipts: Sequence[Receipt]) -> None:
+    """Restore a lineage that may spend nothing until all of it is there, so that half of it is no new beginning."""
     keys = LineageKeys(section.lineage)
-    unspent = {b"spent": b"0", b"seq": b"0"}  # putting the receipts back spends it again
-    account = {name: value for name, value in section.account.items() if name != b"head"} | unspent
+    account = _undone(section.account) | {b"limit": b"0"}
     arguments: list[Argument] = [2 * len(account), *_flat(account)]
+    arguments += [len(section.applied), *sorted(section.applied), len(section.services), *sorted(section.services)]
     for name, stored in section.clients.items():
-        fields = stored | {b"spent": b"0"}
+        fields = _undone(stored)
         arguments += [name, fields[b"digest"], 2 * len(fields), *_flat(fields)]
     for act in section.acts:
         arguments += [f"{act.sequence}-0", act.kind, act.subject, act.detail, act.time, act.previous, act.hash]
@@ -179,7 +176,24 @@ async def _restore_section(ledger: Ledger, section: _Section) -> None:
     named += [keys.client(name).account for name in section.clients]
     await ledger.list_lineage(section.lineage)
     await ledger.call(section.lineage, "restore", named, arguments, durably=True)
-    await apply(ledger, section.lineage, section.receipts)
+    outcomes = await apply(ledger, section.lineage, receipts)
+    own, clients, _ = await ledger.stored_fields(section.lineage)
+    own[b"limit"] = section.account[b"limit"]
+    as_it_was = _holds(own, section.account) and clients.keys() == section.clients.keys()
+    as_it_was = as_it_was and all(_holds(clients[name], stored) for name, stored in section.clients.items())
+    if outcomes.count("appended") != len(receipts) or not as_it_was:
+        raise LedgerDamaged(section.lineage, "what was restored is not what the backup says; empty the ledger")
+    await ledger.call(section.lineage, "finish_restore", [keys.account], [section.account[b"limit"]], durably=True)
+
+
+def _undone(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the fields of an account before its first receipt: putting the receipts back writes the others."""
+    kept = {name: value for name, value in fields.items() if name in _WRITTEN_BY_ACTS}
+    return kept | {b"spent": b"0"} | ({b"seq": b"0"} if b"seq" in fields else {})
+
+
+def _holds(found: Mapping[bytes, bytes], fields: Mapping[bytes, bytes]) -> bool:
+    return all(found.get(name) == value for name, value in fields.items())
 
 
 async def reconcile(
@@ -298,23 +312,5 @@ def _receipt_of(lineage: str, declared: DeclaredLoss) -> Receipt:
     )
 
 
-def _flat(fields: dict[bytes, bytes]) -> list[bytes]:
+def _flat(fields: Mapping[bytes, bytes]) -> list[bytes]:
     return [word for pair in fields.items() for word in pair]
-
-
-def _as_text(fields: dict[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.hex() for name, value in fields.items()}
-
-
-def _as_bytes(fields: dict[str, str]) -> dict[bytes, bytes]:
-    return {name.encode(): bytes.fromhex(value) for name, value in fields.items()}
-
-
-def _described_act(act: Act) -> dict[str, Any]:
-    words = {name: getattr(act, name) for name in ("sequence", "kind", "subject", "detail", "time")}
-    return words | {"previous": act.previous.hex(), "hash": act.hash.hex()}
-
-
-def _act_from(described: dict[str, Any]) -> Act:
-    hashes = {name: bytes.fromhex(described[name]) for name in ("previous", "hash")}
-    return Act(**(described | hashes))

@@ -237,3 +237,5 @@ async def _write(path: Path, lines: AsyncIterator[str]) -> None:
         partial.replace(path)
     except OSError as error:
         raise CannotServe(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)

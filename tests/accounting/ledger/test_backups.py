@@ -1,0 +1,156 @@
+"""A backup is of right books or of none, and what is restored from it is what it says."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from accounting.ledger import BudgetExhausted, Ledger, LedgerDamaged
+from accounting.ledger.backups import CannotBackUp, CannotRestore, Section, lines_of, sections_of
+from accounting.ledger.journal import read_journals
+from accounting.ledger.recovery import DeclaredLoss, backup, reconcile, restore
+from accounting.ledger.values import Receipt
+from accounting.ledger.verification import verify
+from accounting.ledger.wire import LineageKeys
+
+from .conftest import COST, asking, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+PRICE = COST.picorho
+KEYS = LineageKeys("lineage")
+
+
+async def _lines(ledger: Ledger, *lineages: str) -> list[str]:
+    return [line async for line in backup(ledger, lineages)]
+
+
+async def _open(ledger: Ledger) -> None:
+    await open_accounts(ledger, "lineage", releases(100), ann=releases(50), bob=releases(50))
+
+
+def _raw(folder: Path) -> "redis.Redis":
+    return redis.Redis(unix_socket_path=(folder / "socket").read_text().strip())
+
+
+async def test_a_backup_remembers_which_receipts_were_put_back_under_new_numbers(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    async with Ledger.open(tmp_path / "first", journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _open(ledger)
+        await ledger.charge(asking("lineage", "ann", "1"))
+        before = await _lines(ledger)
+        await ledger.charge(asking("lineage", "ann", "2"))
+        await ledger.charge(asking("lineage", "ann", "3"))
+    async with Ledger.open(tmp_path / "second") as ledger:
+        await restore(ledger, before)
+        await ledger.charge(asking("lineage", "bob", "by a service without a journal"))
+        assert (await reconcile(ledger, "lineage", read_journals(journals))).renumbered == 2
+        await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(3, COST, "bob"))
+        after = await _lines(ledger)
+    async with Ledger.open(tmp_path / "third") as ledger:
+        await restore(ledger, after)
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+        assert (await reconcile(ledger, "lineage", read_journals(journals))).put_back == 0
+        assert (await ledger.lineage("lineage")).spent == 7 * PRICE
+        assert await _lines(ledger) != after  # the reconciliation is an act
+        assert (await ledger.client("lineage", "ann")).spent == 3 * PRICE
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ("XDEL", KEYS.receipts, "3-0"),
+        ("XDEL", KEYS.receipts, "6-0"),
+        ("XDEL", KEYS.acts, "2-0"),
+        ("HSET", KEYS.account, "spent", "0"),
+        ("HSET", KEYS.client("ann").account, "spent", str(PRICE)),
+        ("DEL", KEYS.clients),
+        ("SREM", KEYS.clients, "bob"),
+        ("DEL", KEYS.client("bob").account),
+        ("HDEL", KEYS.account, "seq"),
+    ],
+    ids=lambda damage: " ".join(damage[:2]),
+)
+async def test_books_that_are_not_right_are_not_backed_up(tmp_path: Path, damage: tuple[str, ...]) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        await open_accounts(ledger, "other", releases(2))
+        for number in range(6):
+            await ledger.charge(asking("lineage", "ann", str(number)))
+        with _raw(tmp_path / "store") as raw:
+            raw.execute_command(*damage)
+        with pytest.raises((CannotBackUp, LedgerDamaged), match="dpserve ledger verify"):
+            await _lines(ledger)
+        assert [section.lineage for section, _ in sections_of(await _lines(ledger, "other"))] == ["other"]
+
+
+async def test_a_backup_that_contradicts_itself_is_refused_whole(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        for number in range(3):
+            await ledger.charge(asking("lineage", "ann", str(number)))
+        ((section, receipts),) = sections_of(await _lines(ledger))
+
+    async def values() -> AsyncIterator[Section | Receipt]:
+        yield section
+        for receipt in receipts[:1] + receipts[2:]:
+            yield receipt
+
+    forged = [line async for line in lines_of(values())]
+    assert len(forged) == 5
+    async with Ledger.open(tmp_path / "new") as ledger:
+        with pytest.raises(CannotRestore, match="lineage lineage is not whole: receipt 3"):
+            await restore(ledger, forged)
+        assert await ledger.lineages() == []
+
+
+async def test_a_lineage_that_was_half_restored_may_spend_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        for number in range(3):
+            await ledger.charge(asking("lineage", "ann", str(number)))
+        lines = await _lines(ledger)
+    call = Ledger.call
+
+    async def interrupted(self: Ledger, lineage: str, function: str, *rest: object, durably: bool) -> list[object]:
+        if function == "apply":
+            raise KeyboardInterrupt
+        return await call(self, lineage, function, *rest, durably=durably)  # type: ignore[arg-type]
+
+    async with Ledger.open(tmp_path / "new") as ledger:
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "call", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                await restore(ledger, lines)
+        with pytest.raises(BudgetExhausted):
+            await ledger.charge(asking("lineage", "ann", "1"))
+        assert (await verify(ledger, "lineage")).findings
+
+
+async def test_a_client_that_is_added_during_a_backup_is_in_it_with_its_receipts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, added = Ledger._client_names, []
+
+    async def then_another(self: Ledger, lineage: str) -> list[bytes]:
+        found = await names(self, lineage)
+        if not added:
+            added.append(1)
+            await self.add_client(lineage, "carl", releases(9), bytes(32), time=0.0)
+            await self.charge(asking(lineage, "carl", "1"))
+        return found
+
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        monkeypatch.setattr(Ledger, "_client_names", then_another)
+        lines = await _lines(ledger)
+    assert "carl" in json.loads(lines[1])["clients"]
+    async with Ledger.open(tmp_path / "new") as ledger:
+        await restore(ledger, lines)
+        assert not (await ledger.client("lineage", "carl")).revoked
+        assert (await verify(ledger, "lineage")).findings == ()
