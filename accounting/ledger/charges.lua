@@ -207,6 +207,12 @@ local function write_charge(lineage, request, fresh, capacity)
   return number
 end
 
+-- Tells whether a request that came before cannot have what it bought: at other terms, no answer can be drawn at these
+-- any more; and of rows that were forgotten, or charged in an earlier epoch, another would be a second charge for it.
+local function is_cut_off(request, earlier, fresh, answered)
+  return (request.answered_only and not answered) or (earlier and #fresh > 0)
+end
+
 local function charge_request(lineage, capacities, keys, args, at)
   local request = read_request(lineage, keys, args, at)
   local earlier, reply = nil, admit(lineage, request)
@@ -217,7 +223,7 @@ local function charge_request(lineage, capacities, keys, args, at)
     return reply, false
   end
   local fresh, answers, _, answered = look_up(lineage.rows, request.ids)
-  if request.answered_only and not answered then
+  if is_cut_off(request, earlier, fresh, answered) then
     return {'unanswered'}, false
   end
   local refused = refuse_for(lineage, request, #fresh)
@@ -228,7 +234,7 @@ local function charge_request(lineage, capacities, keys, args, at)
   if wrote then
     number = write_charge(lineage, request, fresh, capacities.rows)
   end
-  if request.key ~= '' and (not earlier or wrote) then
+  if request.key ~= '' and not earlier then
     remember(request, number, capacities.requests)
     wrote = true
   end
@@ -261,15 +267,15 @@ end
 
 local function quote_request(lineage, _, keys, args, at)
   local request = read_request(lineage, keys, args, at)
-  local _, reply = nil, admit(lineage, request)
+  local earlier, reply = nil, admit(lineage, request)
   if not reply then
-    _, reply = recall(request)
+    earlier, reply = recall(request)
   end
   if reply then
     return reply, false
   end
   local fresh, _, letters, answered = look_up(lineage.rows, request.ids)
-  if request.answered_only and not answered then
+  if is_cut_off(request, earlier, fresh, answered) then
     return {'unanswered'}, false
   end
   return {'quoted', letters, refuse_for(lineage, request, #fresh)}, false

@@ -59,18 +59,19 @@ class IdempotencyConflict(LedgerRefusal):
 
 
 class TermsChanged(IdempotencyConflict):
-    """A request was sent before, decided at other terms, and has no stored answer for all of its rows.
+    """A request was sent before, decided at other terms or forgotten since, and not all of its answers are stored.
 
-    To charge it at the terms of today would be a second charge for one request; the answer that the first one
-    bought cannot be drawn any more.
+    To charge it again would be a second charge for one request; the answer that the first one bought cannot be drawn
+    any more.
     """
 
     def __init__(self) -> None:
         """Say what there is to be done."""
         LedgerRefusal.__init__(
             self,
-            "this idempotency key was used before the model or its price changed, and not all of that request's "
-            "answers are stored; nothing was charged: send it with a new key to be charged at the price of today",
+            "this idempotency key was used before the model or its price changed or its rows were forgotten, and not "
+            "all of that request's answers are stored; nothing was charged: send it with a new key to be charged at "
+            "the price of today",
         )
 
 

@@ -82,6 +82,8 @@ class Model:
             if cost != request.cost:
                 answers = [self.answers.get(row) for row in replace(request, cost=cost).row_ids]
                 return TermsChanged if None in answers else answers
+            if not set(request.row_ids) <= set(self.answers):
+                return TermsChanged
         new = set(request.row_ids) - set(self.answers)
         if new:
             total = len(new) * request.cost.picorho

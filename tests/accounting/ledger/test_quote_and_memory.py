@@ -12,6 +12,7 @@ from accounting.ledger import (
     Ledger,
     MechanismNotAccepted,
     RowNotCharged,
+    TermsChanged,
     Unanswered,
     UnknownClient,
     UnknownKey,
@@ -133,3 +134,23 @@ async def test_a_rotated_key_is_the_only_one(ledger: Ledger, lineage: str) -> No
     kinds = [act.kind for act in await ledger.acts(lineage)]
     assert kinds == ["open", "add", "add", "rotate-key", "revoke"]
     assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_request_that_is_sent_again_is_not_charged_again_when_its_rows_were_forgotten(
+    store_url: str, lineage: str
+) -> None:
+    async with await Ledger.connect(store_url, remembered_rows=2) as ledger:
+        await open_accounts(ledger, lineage, releases(99), ann=releases(50), bob=releases(49))
+        asked = asking(lineage, "ann", "1", key="key", body="body")
+        (row,) = (await ledger.charge(asked)).rows
+        await ledger.settle(lineage, [(row.row_id, b"answer")])
+        assert isinstance((await ledger.charge(asked)).rows[0], Answered)
+        for number in range(4):
+            await ledger.charge(asking(lineage, "bob", f"other {number}"))
+        before = dump(store_url, lineage)
+        with pytest.raises(TermsChanged):
+            await ledger.charge(asked)
+        with pytest.raises(TermsChanged):
+            await ledger.quote(asked)
+        assert dump(store_url, lineage) == before
+        assert (await ledger.charge(asking(lineage, "ann", "1", key="new", body="body"))).receipt is not None
