@@ -116,7 +116,7 @@ class Journal:
         os.close(self._file)
 
     def _append(self, lines: Iterable[dict[str, Any]]) -> None:
-        data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+        data = b"".join(map(_line, lines))
         if os.write(self._file, data) != len(data):
             os.ftruncate(self._file, self._size)
             raise OSError("the disk is full")
@@ -126,18 +126,30 @@ class Journal:
         return {"service": self.service, "lineage": self._lineage, "writes": self.writes}
 
     def _go_on_in_a_new_file(self) -> None:
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text("")
-        file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        former, self._file, self._size = self._file, file, 0
-        self._append([self._title()])
-        os.fsync(file)
-        self._path.replace(self._path.with_suffix(_FORMER))
-        fresh.replace(self._path)
-        _sync_folder(self._path.parent)
-        os.fsync(former)
+        """Leave the file to history. Until the new one is in its place, whole, this journal goes on in the old one."""
+        fresh, spare = self._path.with_suffix(".new"), self._path.with_suffix(".former")
+        for stale in (fresh, spare):
+            stale.unlink(missing_ok=True)
+        title = _line(self._title())
+        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.write(file, title) != len(title):
+                raise OSError("the disk is full")
+            os.fsync(file)
+            os.fsync(self._file)
+            # The path names a whole journal at every instant: nobody finds it free, and no crash leaves it so.
+            spare.hardlink_to(self._path)
+            spare.replace(self._path.with_suffix(_FORMER))
+            fresh.replace(self._path)
+        except OSError:
+            os.close(file)
+            fresh.unlink(missing_ok=True)
+            raise
+        former, self._file, self._size = self._file, file, len(title)
         os.close(former)
+        spare.unlink(missing_ok=True)  # which is still there where a crash had left both names to one file
+        _sync_folder(self._path.parent)
 
     def _sync(self) -> None:
         while True:
@@ -164,7 +176,9 @@ def journal_folder(folder: Path, lineage: str) -> Path:
 
 def read_journals(folder: Path) -> list[JournalContents]:
     """Return every journal below `folder`. Raises ValueError for a file that is none."""
-    found = (read_journal(path) for path in sorted(folder.rglob(f"*{_SUFFIX}")))
+    # One whose newer file is gone is a journal too.
+    paths = {*folder.rglob(f"*{_SUFFIX}"), *(path.with_suffix("") for path in folder.rglob(f"*{_FORMER}"))}
+    found = (read_journal(path) for path in sorted(paths))
     return [contents for contents in found if contents is not None]
 
 
@@ -175,7 +189,8 @@ def read_journal(path: Path) -> JournalContents | None:
     """
     former = path.with_suffix(_FORMER)
     lines: list[dict[str, Any]] = []
-    for one in (former, path):
+    one_file = former.exists() and path.exists() and former.samefile(path)
+    for one in (path,) if one_file else (former, path):
         if one.exists():
             lines += [_parsed(one, line) for line in _whole_lines(one.read_bytes()).splitlines()]
     if not lines:
@@ -243,6 +258,10 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 def _whole_lines(data: bytes) -> bytes:

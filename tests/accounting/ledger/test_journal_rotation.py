@@ -1,0 +1,97 @@
+"""A journal that goes on in a new file loses nothing, whatever fails on the way and wherever it is cut short."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accounting.ledger import Ledger, LedgerUnavailable
+from accounting.ledger.journal import Journal, read_journals
+
+from .conftest import asking, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+_FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, when: Callable[..., bool]) -> list[int]:
+    real, failed = getattr(owner, name), list[int]()
+
+    def fails(*given: object, **named: object) -> object:
+        if not failed and when(*given):
+            failed.append(1)
+            raise _FULL
+        return real(*given, **named)
+
+    monkeypatch.setattr(owner, name, fails)
+    return failed
+
+
+def _starts(journal: Path) -> Callable[..., bool]:
+    return lambda *given: given[0] == journal
+
+
+@pytest.mark.parametrize("step", ["title", "sync", "link", "rename to former", "rename to journal"])
+async def test_a_disk_that_fills_up_during_rotation_loses_no_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 1500)
+    home = tmp_path / "journals" / "lineage"
+    async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(100), ann=releases(50))
+        own = ledger._journals["lineage"]._file
+        owner, name, when = {
+            "title": (os, "write", lambda file, data: file != own and b'"service"' in data),
+            "sync": (os, "fsync", lambda file: file != own),
+            "link": (Path, "hardlink_to", lambda *_: True),
+            "rename to former": (Path, "replace", _starts(home / "0.former")),
+            "rename to journal": (Path, "replace", _starts(home / "0.new")),
+        }[step]
+        failed = _failing_once(monkeypatch, owner, name, when)
+        refused = 0
+        for number in range(9):
+            try:
+                await ledger.charge(asking("lineage", "ann", str(number)))
+            except LedgerUnavailable as error:
+                assert "No space left" in str(error)  # noqa: PT017 - most of them are no errors
+                refused += 1
+        assert failed
+        assert refused == 1
+        account = await ledger.lineage("lineage")
+        (journal,) = read_journals(tmp_path / "journals")
+        assert {path.name for path in home.iterdir()} <= {"0.jsonl", "0.jsonl.1"}
+        assert journal.receipts[-1].hash == account.head
+        numbers = [receipt.sequence for receipt in journal.receipts]
+        assert numbers == list(range(numbers[0], 10))
+        assert journal.writes == 9
+
+
+@pytest.mark.parametrize("crash", ["before the new file", "both names to one file", "an older version's gap"])
+async def test_a_rotation_that_was_cut_short_leaves_the_journal_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: str
+) -> None:
+    async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(100), ann=releases(50))
+        for number in range(5):
+            await ledger.charge(asking("lineage", "ann", str(number)))
+    path = tmp_path / "journals" / "lineage" / "0.jsonl"
+    (before,) = read_journals(tmp_path / "journals")
+    path.with_suffix(".new").write_text('{"service":"torn')
+    if crash == "both names to one file":
+        path.with_suffix(".jsonl.1").hardlink_to(path)
+    elif crash == "an older version's gap":
+        path.rename(path.with_suffix(".jsonl.1"))
+    assert read_journals(tmp_path / "journals") == [before]
+    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 1)
+    journal = Journal.open(tmp_path / "journals", "lineage")
+    assert (journal.service, journal.writes) == (before.service, before.writes)
+    journal.note(before.writes + 1)
+    journal.close()
+    (after,) = read_journals(tmp_path / "journals")
+    assert (after.service, after.writes) == (before.service, before.writes + 1)
+    assert {one.name for one in path.parent.iterdir()} == {"0.jsonl", "0.jsonl.1"}
