@@ -237,14 +237,25 @@ class Accounts:
     async def holdings(self, lineage: str) -> dict[str, dict[bytes, int]]:
         """Return the steps held by each client, and under the empty name by the lineage, with the receipts' numbers.
 
-        Raises LedgerDamaged for what is no number.
+        Raises LedgerDamaged for what is no number, and where an account counts another number of steps.
         """
-        names, replies = await self._read_with_clients(lineage, [LineageKeys(lineage).held], lambda own: [own.held])
+        keys = LineageKeys(lineage)
+        names, replies = await self._read_with_clients(
+            lineage, [keys.held, keys.account], lambda own: [own.held, own.account]
+        )
         with reading(lineage):
-            return {
-                name: {step: int(number) for step, number in zip(flat[::2], flat[1::2], strict=True)}
-                for name, flat in zip(["", *names], replies, strict=True)
+            read = [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
+            found = {
+                name: {step: int(number) for step, number in held.items()}
+                for name, held in zip(["", *names], read[::2], strict=True)
             }
+            for (name, held), account in zip(found.items(), read[1::2], strict=True):
+                if int(account.get(b"held", len(held))) != len(held):
+                    who = f"client {name}" if name else "the lineage"
+                    raise LedgerDamaged(
+                        lineage, f"what {who} holds is not in its receipts, or not as many steps as it counts"
+                    )
+        return found
 
     async def api_keys(self, lineage: str) -> tuple[dict[bytes, str], dict[str, bytes]]:
         """Return whose each API key is, by its digest, and the digest that each client's account states.

@@ -137,6 +137,13 @@ local function refusal(scope, account, request, total)
   return nil
 end
 
+local function refuse_revoked(account, name)
+  if account.revoked == '0' then
+    return nil
+  end
+  return account.revoked == '1' and {'revoked'} or damaged('the account of ' .. name)
+end
+
 -- Returns nothing for a request that may be decided, having read who pays; or the refusal.
 local function admit(lineage, request)
   if not read_lineage_account(lineage) then
@@ -146,10 +153,7 @@ local function admit(lineage, request)
   if not account then
     return {'unknown-client'}
   end
-  if account.revoked == '0' then
-    return nil
-  end
-  return account.revoked == '1' and {'revoked'} or damaged('the account of ' .. request.client.name)
+  return refuse_revoked(account, request.client.name)
 end
 
 local function refuse_for(lineage, request, fresh)

@@ -33,12 +33,19 @@ local function read_steps(args, first)
 end
 
 -- `least_delta`: what the delta of an account must be for each picorho of its limit, to pay for coins.
+-- An account counts the steps that it holds, so that what is held cannot get lost unseen and be charged again.
 local function read_holder(account, tally, receipts, held, name)
   local holder = {account = account, tally = tally, receipts = receipts, held = held, name = name}
   holder.state = read_account(account, 'the account of ' .. name)
-  if holder.state then
-    holder.delta = tonumber(redis.call('HGET', account, 'delta')) or 0
-    redis.call('HLEN', held) -- which fails, before anything is written, if it is no hash
+  if not holder.state then
+    check_unused('the account of ' .. name, {tally, receipts, held})
+    return holder
+  end
+  local fields = redis.call('HMGET', account, 'delta', 'held')
+  holder.delta = tonumber(fields[1]) or 0
+  holder.steps = redis.call('HLEN', held) -- which fails, before anything is written, if it is no hash
+  if fields[2] and stored_amount(fields[2], 'the account of ' .. name) ~= holder.steps then
+    damaged('what ' .. name .. ' holds is not as much as its account counts')
   end
   return holder
 end
@@ -65,7 +72,7 @@ local function refuse_steps(scope, holder, steps, least_delta)
 end
 
 -- KEYS  services; the lineage's account, tally, receipts, held; the client's account, tally, receipts, held, young
---       requests, old requests, all of them absent where the owner holds
+--       requests, old requests, and the lineage's clients, all of them absent where the owner holds
 -- ARGV  lineage, client or nothing for the owner, model, mechanism, time, idempotency key, body digest, requests a
 --       generation holds, least delta for each picorho of a limit; then for each step what `read_steps` reads
 local function read_hold(keys, args)
@@ -85,9 +92,14 @@ local function read_hold(keys, args)
   hold.requests = {young = keys[10], old = keys[11]}
   local state = hold.client.state
   if not state then
+    if redis.call('SISMEMBER', keys[12], hold.name) == 1 then
+      damaged('the account of ' .. hold.name .. ' is lost')
+    end
     return nil, {'unknown-client'}
-  elseif state.revoked == '1' then
-    return nil, {'revoked'}
+  end
+  local refused = refuse_revoked(state, hold.name)
+  if refused then
+    return nil, refused
   end
   if hold.key ~= '' then
     hold.remembered = redis.call('HGET', hold.requests.young, hold.key) or redis.call('HGET', hold.requests.old, hold.key)
@@ -174,7 +186,8 @@ local function check_step(holder, step)
 end
 
 local function pay_for_step(holder, step, number)
-  pay(holder, {price = step.price, rows = 1, cost = step.cost})
+  holder.steps = holder.steps + 1
+  pay(holder, {price = step.price, rows = 1, cost = step.cost}, 'held', text(holder.steps))
   redis.call('HSET', holder.held, step.id, number)
 end
 

@@ -162,6 +162,7 @@ def hold_call(request: HoldRequest) -> tuple[list[str], list[Argument]]:
     if request.client:
         client = keys.client(request.client)
         named += [client.account, client.tally, client.receipts, client.held, client.requests, client.old_requests]
+        named.append(keys.clients)
     idempotency = request.idempotency
     arguments: list[Argument] = [request.lineage, request.client, request.model, request.mechanism]
     arguments += [repr(request.time), idempotency.key if idempotency else ""]

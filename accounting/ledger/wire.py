@@ -414,7 +414,7 @@ def read_client(lineage: str, client: str, reply: Sequence[Any]) -> ClientAccoun
         spent=int(fields[b"spent"]),
         tally=_tally(reply[1]),
         created=float(fields[b"created"]),
-        revoked=fields[b"revoked"] == b"1",
+        revoked={b"0": False, b"1": True}[fields[b"revoked"]],
     )
 
 

@@ -18,6 +18,7 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
+from accounting.ledger.holdings import HoldRequest
 from accounting.ledger.journal import read_journals
 from accounting.ledger.store import Store, our_library
 from accounting.ledger.verification import verify
@@ -373,3 +374,38 @@ async def test_a_client_is_revoked_though_the_act_cannot_be_written(
     if damaged == "acts":
         with pytest.raises(ClientRevoked):
             await books.charge(asking(lineage, "ann", "1"))
+
+
+def _held(lineage: str, client: str) -> HoldRequest:
+    return HoldRequest(lineage, client, "release", bytes(32), "weights/fine", (Cost((GaussianLoss(0.5),)),), 1.5)
+
+
+LOST_TO_A_HOLD: dict[str, Damage] = {
+    "revocation": lambda store, keys: store.hdel(keys.client("ann").account, "revoked"),
+    "a revocation that is none": lambda store, keys: store.hset(keys.client("ann").account, "revoked", "perhaps"),
+    "account": lambda store, keys: store.delete(keys.client("ann").account),
+    "account of a client who paid for nothing": lambda store, keys: store.delete(
+        *(getattr(keys.client("ann"), name) for name in ("account", "tally", "receipts", "held"))
+    ),
+    "account of the lineage": lambda store, keys: store.delete(keys.account),
+    "what the client holds": lambda store, keys: store.delete(keys.client("ann").held),
+    "what the lineage holds": lambda store, keys: store.delete(keys.held),
+    "a step that was slipped in": lambda store, keys: store.hset(keys.client("ann").held, "x" * 32, "1"),
+}
+
+
+@pytest.mark.parametrize("what", LOST_TO_A_HOLD)
+async def test_a_damaged_key_lets_nothing_be_held(books: Ledger, store: "redis.Redis[bytes]", what: str) -> None:
+    """A hold is as strict as a charge: what is held already is not charged again because the key of it was lost."""
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    assert (await books.hold(_held(lineage, "ann"))).receipt is not None
+    assert (await books.hold(_held(lineage, "ann"))).receipt is None
+    assert (await verify(books, lineage)).findings == ()
+    LOST_TO_A_HOLD[what](store, LineageKeys(lineage))
+    before = _contents(store, lineage)
+    for call in (books.hold(_held(lineage, "ann")), books.quote_hold(_held(lineage, "ann"))):
+        with pytest.raises(LedgerDamaged):
+            await call
+    assert _contents(store, lineage) == before
+    assert (await verify(books, lineage)).findings
