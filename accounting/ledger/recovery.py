@@ -9,7 +9,8 @@ what was released was released; receipts that nobody remembers are not passed ov
 declared and are charged.
 """
 
-import secrets
+import hashlib
+import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -30,6 +31,7 @@ __all__ = [
     "CannotBackUp",
     "CannotRestore",
     "DeclaredLoss",
+    "LossDeclaredBefore",
     "LossUndeclared",
     "Reconciliation",
     "StepNotPaidFor",
@@ -59,30 +61,53 @@ class StepNotPaidFor(LedgerError):
 
 
 class LossUndeclared(LedgerError):
-    """Receipts were lost that no journal holds. Nothing was changed. `missing` is how many there are at least."""
+    """Receipts were lost that no journal holds, or may have been. Nothing was changed.
 
-    def __init__(self, lineage: str, missing: int) -> None:
+    `missing` is how many there are at least; `services` those that wrote to the lineage and whose journals are not
+    given, so that nobody knows what they were acknowledged last.
+    """
+
+    def __init__(self, lineage: str, missing: int, services: Sequence[str] = ()) -> None:
         """Say what there is to be done."""
         self.missing = missing
+        self.services = tuple(services)
+        lost = [f"{missing} or more receipts of lineage {lineage} are lost and in no journal"] if missing else []
+        if services:
+            lost.append(f"the journals of {len(services)} services that wrote to lineage {lineage} are not given")
         super().__init__(
-            f"{missing} or more receipts of lineage {lineage} are lost and in no journal: give the journals of the "
-            "other services with --journal, or declare at most how many rows they can have been for with --declare-lost"
+            f"{'; '.join(lost)}: give the journals of the other services with --journal, or declare at most how many "
+            "rows they can have been for with --declare-lost, 0 if none"
+        )
+
+
+class LossDeclaredBefore(LedgerError):
+    """The same loss was declared before, and charged. Nothing was changed."""
+
+    def __init__(self, lineage: str) -> None:
+        """Say what there is to be done."""
+        super().__init__(
+            f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
+            "--declare-again"
         )
 
 
 @dataclass(frozen=True)
 class DeclaredLoss:
-    """What the owner says was lost at most: releases, the cost of each, and of which client, or of an unknown one."""
+    """What the owner says was lost at most: releases, the cost of each, and of which client, or of an unknown one.
+
+    With 0 releases the owner says that nothing was lost. The same loss is charged once, unless it is `another`.
+    """
 
     releases: int
     cost: Cost
     client: str = ""
     time: float = 0.0
+    another: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a loss of nothing."""
-        if self.releases < 1:
-            raise ValueError(f"a declared loss must be of at least one release, not {self.releases}")
+        """Refuse a loss of less than nothing."""
+        if self.releases < 0:
+            raise ValueError(f"a declared loss must not be of {self.releases} releases")
         check_coins(self.cost)
 
 
@@ -201,18 +226,19 @@ async def reconcile(
 ) -> Reconciliation:
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
-    Raises LossUndeclared if receipts are lost that no journal holds and no loss is declared; UnknownLineage.
+    Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
+    is not given, and no loss is declared; LossDeclaredBefore; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
     lost = await _lost(ledger, lineage, own)
     missing = await _missing(ledger, lineage, lost)
-    if missing and declared is None:
-        raise LossUndeclared(lineage, missing)
+    unheard = sorted((await ledger.stored_fields(lineage))[2] - {journal.service for journal in own})
+    if (missing or unheard) and declared is None:
+        raise LossUndeclared(lineage, missing, unheard)
+    declaration = await _declaration(ledger, lineage, declared) if declared is not None else []
     outcomes = await apply(ledger, lineage, lost)
-    releases = 0
-    if declared is not None:
-        releases = declared.releases
-        await apply(ledger, lineage, [_receipt_of(lineage, declared)])
+    releases = sum(receipt.rows for receipt in declaration)
+    await apply(ledger, lineage, declaration)
     detail = f"{len(lost)} receipts put back, {releases} releases declared lost"
     keys = LineageKeys(lineage)
     services: list[Argument] = []
@@ -295,7 +321,23 @@ async def _missing(ledger: Ledger, lineage: str, lost: Sequence[Receipt]) -> int
     return gaps + (0 if follows else max(1, first.sequence - 1 - newest))
 
 
-def _receipt_of(lineage: str, declared: DeclaredLoss) -> Receipt:
+async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> list[Receipt]:
+    """Return the receipt of a declared loss, none for a loss of nothing.
+
+    Its hash stands for the loss and the epoch, which ends when a reconciliation does: one that was cut short is
+    finished by the same words and charges once. Raises LossDeclaredBefore for the same loss in an earlier epoch.
+    """
+    if not declared.releases:
+        return []
+    epoch, applied = (await ledger.lineage(lineage)).epoch, await ledger.applied(lineage)
+    before = (_receipt_of(lineage, declared, earlier).hash for earlier in range(epoch))
+    if not declared.another and not applied.isdisjoint(before):
+        raise LossDeclaredBefore(lineage)
+    return [_receipt_of(lineage, declared, epoch)]
+
+
+def _receipt_of(lineage: str, declared: DeclaredLoss, epoch: int) -> Receipt:
+    loss = json.dumps(["declared loss", lineage, epoch, declared.client, str(declared.cost), declared.releases])
     return Receipt(
         sequence=0,
         lineage=lineage,
@@ -308,7 +350,7 @@ def _receipt_of(lineage: str, declared: DeclaredLoss) -> Receipt:
         total=declared.cost.picorho * declared.releases,
         time=declared.time,
         previous=chain.GENESIS,
-        hash=secrets.token_bytes(32),  # two declarations are two losses
+        hash=hashlib.sha256(loss.encode()).digest(),
     )
 
 

@@ -158,7 +158,9 @@ def reconcile(
     declare_lost: Annotated[
         int | None,
         typer.Option(
-            "--declare-lost", min=1, help="At most how many rows were answered whose receipts are lost for good."
+            "--declare-lost",
+            min=0,
+            help="At most how many rows were answered whose receipts are lost for good; 0 says that none were.",
         ),
     ] = None,
     lost_cost: Annotated[
@@ -168,6 +170,9 @@ def reconcile(
     lost_client: Annotated[
         str, typer.Option("--lost-client", help="The client who was answered. [default: unknown; the lineage pays]")
     ] = "",
+    declare_again: Annotated[
+        bool, typer.Option("--declare-again", help="As much was lost once more: charge the same loss another time.")
+    ] = False,
     ledger: options.Ledger_ = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before charging a declared loss.")] = False,
 ) -> None:
@@ -181,7 +186,7 @@ def reconcile(
                 declared = None
                 if declare_lost is not None:
                     cost = Cost.parse(lost_cost) if lost_cost else await _dearest(opened, name, journals)
-                    declared = DeclaredLoss(declare_lost, cost, lost_client, time.time())
+                    declared = DeclaredLoss(declare_lost, cost, lost_client, time.time(), another=declare_again)
                     _confirm(name, declared, yes=yes)
                 done.append(await reconciled(opened, name, journals, declared))
             return done

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from accounting.ledger.journal import Journal, read_journal, read_journals
 from accounting.ledger.recovery import (
     CannotRestore,
     DeclaredLoss,
+    LossDeclaredBefore,
     LossUndeclared,
     backup,
     reconcile,
@@ -214,6 +216,66 @@ def test_a_declared_loss_has_at_most_the_coin_that_its_price_pays_for() -> None:
         DeclaredLoss(1, Cost((ApproximateGaussianLoss(0.1, coin),) * 2))
     with pytest.raises(ValueError, match="paid for once must lie between"):
         DeclaredLoss(1, Cost((ApproximateGaussianLoss(1e-4, coin),)))
+
+
+async def test_a_service_whose_journal_is_lost_is_not_passed_over(tmp_path: Path) -> None:
+    """What it was acknowledged after the backup lies at the end of the chain, where no gap shows it."""
+    with EmbeddedStore(tmp_path / "store") as running:
+        first = await Ledger.connect(running.url, journals=tmp_path / "first")
+        second = await Ledger.connect(running.url, journals=tmp_path / "second")
+        for ledger in (first, second):
+            await ledger.join("lineage")
+        await _open(first)
+        await _answer(second, "bob", "0")
+        lines = await _lines(first)
+        await _answer(first, "ann", "1")
+        for number in range(5):
+            await _answer(second, "bob", f"lost {number}")
+        await first.close()
+        await second.close()
+    journals = read_journals(tmp_path / "first")
+    async with Ledger.open(tmp_path / "new") as ledger:
+        await restore(ledger, lines)
+        with pytest.raises(LossUndeclared, match="the journals of 1 services") as caught:
+            await reconcile(ledger, "lineage", journals)
+        assert len(caught.value.services) == 1
+        assert (await ledger.lineage("lineage")).releases == 1
+        await reconcile(ledger, "lineage", journals, DeclaredLoss(5, COST))
+        assert (await ledger.lineage("lineage")).releases == 7
+        both = [*journals, *read_journals(tmp_path / "second")]
+        assert (await reconcile(ledger, "lineage", both)).put_back == 5  # they were found, and are charged once more
+        await reconcile(ledger, "lineage", journals, DeclaredLoss(0, COST))
+        assert (await ledger.lineage("lineage")).releases == 12
+
+
+async def test_a_loss_is_charged_once_however_often_it_is_declared(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        for cut_short in (True, False):
+            call = ledger.call
+            if cut_short:
+                ledger.call = _without_reconcile(call)  # type: ignore[method-assign]
+                with pytest.raises(LedgerUnavailable):
+                    await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, time=1.0))
+                ledger.call = call  # type: ignore[method-assign]
+            else:
+                await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, time=2.0))
+        for _ in range(2):
+            with pytest.raises(LossDeclaredBefore, match="--declare-again"):
+                await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, time=3.0))
+        assert (await ledger.lineage("lineage")).releases == 12
+        await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, another=True))
+        assert (await ledger.lineage("lineage")).releases == 24
+        assert (await verify(ledger, "lineage")).findings == ()
+
+
+def _without_reconcile(call: Any) -> Any:
+    async def some(lineage: str, function: str, *given: Any, durably: bool) -> Any:
+        if function == "reconcile":
+            raise LedgerUnavailable("cut short")
+        return await call(lineage, function, *given, durably=durably)
+
+    return some
 
 
 async def test_putting_back_looks_at_no_limit(tmp_path: Path) -> None:
