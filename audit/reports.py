@@ -24,8 +24,10 @@ from training.extras import extra
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ACQUITTED, CONVICTED = 0, 3
-"""Exit statuses: 3 when what was found contradicts what is claimed."""
+ACQUITTED, CONVICTED, INCONCLUSIVE = 0, 3, 4
+"""Exit statuses: 3 when what was found contradicts what is claimed, 4 when it says nothing about the claim."""
+
+_COLOURS = {"convicted": "red", "inconclusive": "yellow", "acquitted": "green"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """A finding. verdict: one sentence; convicted: whether it contradicts the claim; content: everything, for JSON."""
+    """A finding. verdict: one sentence; convicted: whether it contradicts the claim; content: everything, for JSON.
+
+    inconclusive: whether a premise of the finding does not hold, so that it says nothing about the claim.
+    """
 
     title: str
     verdict: str
@@ -64,11 +69,24 @@ class Report:
     pictures: tuple[Picture, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    inconclusive: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a finding that convicts and says nothing."""
+        if self.convicted and self.inconclusive:
+            raise ValueError("a report that convicts is not inconclusive")
+
+    @property
+    def kind(self) -> str:
+        """What it finds, in one word: "convicted", "inconclusive" or "acquitted"."""
+        if self.convicted:
+            return "convicted"
+        return "inconclusive" if self.inconclusive else "acquitted"
 
     @property
     def exit_status(self) -> int:
         """What a command that made this report ends with."""
-        return CONVICTED if self.convicted else ACQUITTED
+        return {"convicted": CONVICTED, "inconclusive": INCONCLUSIVE}.get(self.kind, ACQUITTED)
 
 
 def picture(title: str, caption: str, draw: Callable[["Figure"], None], *, inches: tuple[float, float]) -> Picture:
@@ -87,7 +105,7 @@ def picture(title: str, caption: str, draw: Callable[["Figure"], None], *, inche
 def print_text(report: Report, console: Console) -> None:
     """Print everything but the pictures."""
     console.print(report.title, style="bold", highlight=False, markup=False)
-    console.print(report.verdict, style="red" if report.convicted else "green", highlight=False, markup=False)
+    console.print(report.verdict, style=_COLOURS[report.kind], highlight=False, markup=False)
     for warning in report.warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     for table in report.tables:
@@ -108,6 +126,7 @@ def as_json(report: Report) -> str:
             "title": report.title,
             "verdict": report.verdict,
             "convicted": report.convicted,
+            "inconclusive": report.inconclusive,
             "warnings": list(report.warnings),
             "notes": list(report.notes),
         }
@@ -119,8 +138,7 @@ def as_json(report: Report) -> str:
 
 def as_html(report: Report) -> str:
     """Return the whole report as one HTML page that needs no other file and loads nothing."""
-    kind = "convicted" if report.convicted else "acquitted"
-    parts = [f"<h1>{_text(report.title)}</h1>", f'<p class="{kind}">{_text(report.verdict)}</p>']
+    parts = [f"<h1>{_text(report.title)}</h1>", f'<p class="{report.kind}">{_text(report.verdict)}</p>']
     parts += [f'<p class="warning">{_text(warning)}</p>' for warning in report.warnings]
     parts += [_html_picture(shown) for shown in report.pictures]
     parts += [_html_table(table) for table in report.tables]
@@ -188,8 +206,9 @@ table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { text-align: left; padding: 0.25rem 0.75rem; border-bottom: 1px solid #ddd; }
 img { max-width: 100%; }
 figcaption { color: #555; font-size: 0.9rem; }
-.convicted, .acquitted { font-weight: 600; padding: 0.5rem 0.75rem; }
+.convicted, .inconclusive, .acquitted { font-weight: 600; padding: 0.5rem 0.75rem; }
 .convicted { background: #fde8e6; }
+.inconclusive { background: #fff4d6; }
 .acquitted { background: #e7f5e9; }
 .warning { background: #fff4d6; padding: 0.5rem 0.75rem; }
 """

@@ -93,8 +93,17 @@ class Outcome:
 
     @property
     def convicted(self) -> bool:
-        """Whether the lower bound exceeds the claim, or noise can be averaged away at no cost."""
-        return self.verdict.convicted or self.replays.averaging_is_free
+        """Whether noise can be averaged away for less than its price, or the lower bound exceeds the claim.
+
+        The bound convicts only where nothing contradicts its premise, that candidates are exchangeable
+        (`audit.membership.claims`). Replays compare no members with others and convict without it.
+        """
+        return self.replays.averaging_is_free or (self.verdict.convicted and not self.difference.warnings())
+
+    @property
+    def inconclusive(self) -> bool:
+        """Whether members and others differ by themselves or overlap, so that the scores say nothing of the claim."""
+        return bool(self.difference.warnings()) and not self.convicted
 
 
 @dataclass(eq=False)

@@ -8,8 +8,15 @@ place. That is one record removed and one added, two steps:
   27), epsilon gives 2 epsilon.
 - The average over records that might be in its place changes nothing, because trade-off functions bound mixtures too.
 
-The bounds for two steps hold for the experiment whatever the data. Those for one step are what the service states;
-an attack that exceeds them, and not the others, has refuted nothing.
+The premise is that candidates are exchangeable: members were drawn at random, without replacement, from the same
+records as the others, so that which of them were trained on is independent of what they are. Then an attacker who sees
+no answers tells nothing, and the bounds for two steps hold. Without it they do not: where members have labels that
+others lack, the label alone tells them apart, whatever the model answers and however much noise it adds. No claim is
+about that. `Difference` tests the premise, and an attack whose candidates fail that test convicts nobody by its scores;
+a difference that the test misses is measured as if the model had told it.
+
+The bounds for one step are what the service states; an attack that exceeds them, and not the others, has refuted
+nothing.
 """
 
 import math

@@ -25,6 +25,7 @@ def report(outcome: Outcome, *, draw: bool = True) -> Report:
         title=f"membership-inference attack on {outcome.model['name']} ({served_as(outcome.model)})",
         verdict=sentence(outcome),
         convicted=outcome.convicted,
+        inconclusive=outcome.inconclusive,
         content=content(outcome),
         tables=(_attacks(outcome), _claims(outcome), _spending(outcome)),
         pictures=(roc(outcome),) if draw else (),
@@ -56,7 +57,9 @@ def sentence(outcome: Outcome) -> str:
         f"the {'proven' if judged.decision.proven else 'claimed, unproven'} epsilon for it is "
         f"{number(judged.claimed_epsilon)} at delta = {judged.decision.delta:g}"
     )
-    return f"CONVICTED: {found}, but {claimed}" if judged.convicted else f"not convicted: {found}; {claimed}"
+    if outcome.inconclusive:
+        return f"inconclusive: members and non-members cannot be compared; {found}; {claimed}"
+    return f"CONVICTED: {found}, but {claimed}" if outcome.convicted else f"not convicted: {found}; {claimed}"
 
 
 def content(outcome: Outcome) -> dict[str, Any]:

@@ -67,6 +67,8 @@ def attack(
 ) -> None:
     """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
 
+    Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
+
     Needs the extra torch. The noise of a bundle's answers follows from --seed too.
     """
     with ExitStack() as opened:

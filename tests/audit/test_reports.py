@@ -83,9 +83,15 @@ def test_files_are_written_where_asked(report, tmp_path):
         reports.write(Report("t", "v", False, {}), png_file=tmp_path / "none.png")
 
 
-def test_only_a_conviction_has_an_exit_status_of_its_own(report):
+def test_a_conviction_and_no_verdict_have_exit_statuses_of_their_own(report):
     assert report.exit_status == 3
     assert Report("t", "v", False, {}).exit_status == 0
+    nothing = Report("t", "v", False, {}, inconclusive=True)
+    assert nothing.exit_status == 4
+    assert json.loads(reports.as_json(nothing))["inconclusive"] is True
+    assert '<p class="inconclusive">' in reports.as_html(nothing)
+    with pytest.raises(ValueError, match="not inconclusive"):
+        Report("t", "v", True, {}, inconclusive=True)
 
 
 def test_a_table_refuses_rows_of_another_width():

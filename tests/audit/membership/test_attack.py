@@ -17,9 +17,13 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published, softmax
 from tests.audit.membership.conftest import DECLARATION, draw, train_head
+from training.data.digits import load_digits
 from training.data.records import Records
+from training.feature_maps import Identity
 from training.published.train import train_published
+from training.recipe import Recipe
 from training.reproduction.seeded import SeededRandomness
+from training.train import train
 
 QUICK = Choices(shadow_models=4, attack_epochs=1, seed=1)
 
@@ -91,6 +95,33 @@ def test_fifty_models_behind_proven_mechanisms_stay_under_the_exact_bound():
     measured, allowed = np.mean(advantages, axis=0)
     # 45 + 45 decisions are counted in each run: Hoeffding puts 0.2 over the mean at exp(-2 * 2250 * 0.01) < 1e-19.
     assert measured <= allowed + 0.2
+
+
+@pytest.fixture(scope="module")
+def split_by_label():
+    """Digits below 5 as members and the others as non-members, and a head trained on the members."""
+    split = load_digits().train
+    low = split.y < 5
+    records = Records(split.X[low], split.y[low], split.declaration, ())
+    lower, upper = split.declaration.lower, split.declaration.upper
+    feature_map = Identity(lower=lower, upper=upper, clip_norm=1.0, bias=0.1)
+    head = train(records, Recipe("digits", feature_map, 0.5), "digits-lineage")
+    return head, Candidates(Labelled(records.X, records.y), Labelled(split.X[~low], split.y[~low]))
+
+
+def test_a_sound_model_is_not_convicted_of_what_its_records_say_without_it(split_by_label):
+    """Labels alone tell members from others, and the score-based bound exceeds the claim: it must not count."""
+    head, candidates = split_by_label
+    endpoint = BundleEndpoint(head, Gaussian(20.0), SeededRandomness(0, ("x",)))
+    outcome = Attack([endpoint], candidates, QUICK).run()
+    assert outcome.verdict.decision.proven
+    assert outcome.verdict.best.epsilon > outcome.verdict.claimed_epsilon
+    assert outcome.inconclusive
+    assert not outcome.convicted
+    page = report(outcome, draw=False)
+    assert page.exit_status == 4
+    assert page.verdict.startswith("inconclusive: ")
+    assert "differ by themselves" in page.warnings[0]
 
 
 def test_more_answers_of_one_row_cost_more_and_are_held_to_more(bundle, candidates):
