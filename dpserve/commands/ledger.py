@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.ledger import Ledger, UnknownLineage
+from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage
 from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
@@ -47,6 +47,7 @@ def status(ledger: options.Ledger_ = None) -> None:
 
     async def read() -> list[tuple[str, ...]]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
+            await _refuse_lost(opened, None)
             return [
                 (
                     account.lineage,
@@ -77,6 +78,8 @@ def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Le
 
     async def apply() -> list[Verification]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
+            if lineage is None:
+                await _refuse_lost(opened, journal)
             names = [lineage_named(lineage)] if lineage is not None else await opened.lineage_names()
             found = []
             for name in names:
@@ -128,6 +131,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], led
 
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
+            await _refuse_lost(opened, None)
             await _write(file, backed_up(opened))
 
     asyncio.run(apply())
@@ -181,7 +185,7 @@ def reconcile(
     async def apply() -> list[Reconciliation]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             done = []
-            for name in await _lineages(opened, lineage):
+            for name in await _lineages(opened, lineage, journal):
                 journals = _journals_of(name, journal)
                 declared = None
                 if declare_lost is not None:
@@ -214,20 +218,41 @@ async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalContents]
     return max(charged, key=lambda cost: cost.picorho)
 
 
-async def _lineages(ledger: Ledger, given: str | None) -> list[str]:
+async def _lineages(ledger: Ledger, given: str | None, journal: list[Path] | None) -> list[str]:
     if given is not None:
         return [lineage_named(given)]
+    await _refuse_lost(ledger, journal)
     return [account.lineage for account in await ledger.lineages()]
 
 
+async def _refuse_lost(ledger: Ledger, given: list[Path] | None) -> None:
+    """Raise CannotServe if a journal knows a lineage that the store does not: then the store lost it."""
+    journals = [*read_journals(options.journals_folder()), *_read(given)]
+    for name in sorted({journal.lineage for journal in journals if journal.writes}):
+        try:
+            await ledger.lineage(name)
+        except LedgerDamaged:
+            continue  # it is there, and `verify` says what is wrong
+        except UnknownLineage as error:
+            raise CannotServe(
+                f"by its journal a service wrote to lineage {name}, and the ledger's store has no such lineage: it was "
+                "emptied, or is another one; restore a backup with 'dpserve ledger restore' and reconcile"
+            ) from error
+
+
 def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalContents]:
-    found = read_journals(journal_folder(options.journals_folder(), lineage))
+    found = read_journals(journal_folder(options.journals_folder(), lineage)) + _read(given)
+    return [journal for journal in found if journal.lineage == lineage]
+
+
+def _read(given: list[Path] | None) -> list[JournalContents]:
+    found: list[JournalContents] = []
     for path in given or []:
         if not path.exists():
             raise CannotServe(f"there is no journal {path}")
         one = None if path.is_dir() else read_journal(path)
         found += read_journals(path) if path.is_dir() else [one] if one is not None else []
-    return [journal for journal in found if journal.lineage == lineage]
+    return found
 
 
 async def _write(path: Path, lines: AsyncIterator[str]) -> None:

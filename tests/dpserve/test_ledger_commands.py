@@ -50,6 +50,9 @@ def test_a_lost_ledger_is_restored_from_its_backup_and_the_journal(run, bundle, 
     answered = _ask(run, bundle, spent, ROWS[::-1] + 1)
     shutil.rmtree(run.folder / "home" / "ledger")
     assert "older than what it acknowledged" in run.fails("serve", bundle, "--port", 0, *PRICE)
+    for command in (["status"], ["verify"], ["reconcile"], ["backup", "empty.backup"]):
+        assert "it was emptied" in " ".join(run.fails("ledger", *command).split())
+    assert not (run.folder / "empty.backup").exists()
     assert "restored the lineage" in run("ledger", "restore", "ledger.backup").stdout
     assert "reconcile" in run.fails("serve", bundle, "--port", 0, *PRICE)
     assert "older than 1 of them" in run("ledger", "status").stdout
