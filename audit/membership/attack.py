@@ -1,8 +1,14 @@
 """The whole attack: plan, ask, train shadow models, score every candidate in every way, judge.
 
-Every decision about a candidate uses the endpoint's answers to that candidate's row (and its near-copies) and nothing
-else of the endpoint's: shadow models and their thresholds know nothing of it. So one decision has seen as many releases
-as the candidate was asked about, and is held against what those cost.
+Every score of a candidate uses the endpoint's answers to that candidate's row (and its near-copies) and nothing else
+of the endpoint's: shadow models know nothing of it, and neither do thresholds that come from them. So one score has
+seen as many releases as the candidate was asked about, and a decision is held against what those cost.
+
+Some thresholds do know of it: those of `loss, best`, of LiRA and of the lower bound of epsilon are chosen on the
+scores of the first quarter of the candidates, and so is the attack that counts. Decisions are counted on the others,
+for which such a threshold is taken as fixed. It was not chosen without the model, though, and what it might tell
+about the records decided on is not charged for. That, and that decisions of one model depend on each other, is why
+the confidence is called nominal.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from accounting.picorho import to_rho
 from audit.membership.attack import Outcome
 from audit.membership.claims import STEPS, Claim
 from audit.membership.verdict import LOW_RATES, Found
@@ -47,11 +48,12 @@ def sentence(outcome: Outcome) -> str:
     if outcome.replays.averaging_is_free:
         return (
             f"CONVICTED: one row asked about {outcome.replays.times} times got {outcome.replays.answers} different "
-            "answers at no cost, so that its noise can be averaged away"
+            f"answers for rho = {number(to_rho(outcome.replays.charged))}, less than their price, so that "
+            "its noise can be averaged away"
         )
     found = (
         f"the best attack ({best.attack}) has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} and "
-        f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} confidence"
+        f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
     )
     claimed = (
         f"the {'proven' if judged.decision.proven else 'claimed, unproven'} epsilon for it is "
@@ -84,7 +86,12 @@ def content(outcome: Outcome) -> dict[str, Any]:
         "decided": {"members": outcome.decided[0], "non_members": outcome.decided[1]},
         "answers_seen_by_a_decision": outcome.releases,
         "exhausted": outcome.exhausted,
-        "replays": outcome.replays,
+        "replays": {
+            "times": outcome.replays.times,
+            "answers": outcome.replays.answers,
+            "charged": to_rho(outcome.replays.charged),
+            "price": to_rho(outcome.replays.price),
+        },
         "shadow_models": {"count": outcome.choices.shadow_models, "records": outcome.shadow_records},
         "same_distribution": outcome.difference,
         "attacks": [_found(one) for one in judged.found],
@@ -235,8 +242,8 @@ def _notes(outcome: Outcome) -> tuple[str, ...]:
         f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} records; "
         f"seed {outcome.choices.seed}",
         f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
-        f"charged rho = {number(replays.charged)}",
-        "the interval and the lower bound take candidates for independent draws",
+        f"charged rho = {number(to_rho(replays.charged))}",
+        "the confidence is nominal: the interval and the lower bound take candidates for independent draws",
     )
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.losses import Cost
+from accounting.picorho import PICORHO_PER_RHO
 from audit.endpoint import Endpoint, Exhausted
 
 Floats = NDArray[np.float64]
@@ -25,16 +27,28 @@ NEARNESS = 1e-6
 
 @dataclass(frozen=True)
 class Replays:
-    """One row asked about `times` more. answers: how many different ones came; charged: rho that it cost."""
+    """One row asked about `times` more.
+
+    answers: how many different ones came, with the one before. charged: what that cost; price: of a new answer, 0 where
+    answers cost nothing because the model was paid for once. Both in picorho, the ledger's unit.
+    """
 
     times: int
     answers: int
-    charged: float
+    charged: int
+    price: int
 
     @property
     def averaging_is_free(self) -> bool:
-        """Whether new noise came without a charge: then its average is the exact answer, and no claim holds."""
-        return self.answers > 1 and self.charged == 0
+        """Whether new noise came for less than its price: then its average costs less than what it tells.
+
+        Every answer but the one before is new noise, and two that differ are not one release. So a service that charges
+        for each charges at least (answers - 1) * price; one that forgot replays charges for them, too, and equal
+        answers may have been paid for more than once. A model that was paid for once has one answer to a row.
+        """
+        if self.price == 0:
+            return self.answers > 1
+        return self.charged < (self.answers - 1) * self.price
 
 
 def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TIMES) -> Replays:
@@ -42,8 +56,9 @@ def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TI
 
     Raises EndpointError.
     """
-    size = min(times, int(endpoint.model()["largest_batch"]))
-    before = float(endpoint.budget()["spent"]["rho"])
+    model = endpoint.model()
+    size = min(times, int(model["largest_batch"]))
+    before = _spent(endpoint)
     different = {first.tobytes()}
     asked = 0
     with suppress(Exhausted):
@@ -51,7 +66,17 @@ def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TI
             again = endpoint.answers(np.tile(row, (min(size, times - asked), 1)))
             different |= {answer.tobytes() for answer in again}
             asked += len(again)
-    return Replays(asked, len(different), float(endpoint.budget()["spent"]["rho"]) - before)
+    return Replays(asked, len(different), _spent(endpoint) - before, _price(model))
+
+
+def _spent(endpoint: Endpoint) -> int:
+    """In picorho, which the account divides by 1e12: below 2^53 the nearest integer is the one it had."""
+    return round(float(endpoint.budget()["spent"]["rho"]) * PICORHO_PER_RHO)
+
+
+def _price(model: Mapping[str, Any]) -> int:
+    price = model.get("price_per_row")
+    return Cost.parse(str(price["losses"])).picorho if price and price["losses"] else 0
 
 
 def near_copies(rows: Floats, copies: int, model: Mapping[str, Any], seed: int) -> Floats:

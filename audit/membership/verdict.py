@@ -2,7 +2,8 @@
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
 (`audit.estimators.attack`). Intervals are Clopper and Pearson's: they take the candidates for independent draws, as the
-literature on black-box attacks does; that all were asked of one model is not corrected for.
+literature on black-box attacks does. They are not: one model was trained on all members and answers about all
+candidates, so that decisions depend on each other through it. Nothing corrects for that: the confidence is nominal.
 """
 
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ class Verdict:
     """All attacks, the one that counts, and whether it contradicts the claim.
 
     best: chosen by what it achieved where thresholds were chosen, not where it is counted. decision: what is claimed of
-    what one decision saw. total: of all that the keys ever spent.
+    what one decision saw. total: of all that the keys ever spent. confidence: nominal, as decisions of one
+    model are not independent.
     """
 
     found: tuple[Found, ...]

@@ -12,6 +12,7 @@ from audit.in_process import BundleEndpoint
 from audit.membership.attack import Attack, Choices
 from audit.membership.candidates import Candidates, Labelled
 from audit.membership.presentation import report
+from audit.membership.repeats import Replays, ask_again
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -162,6 +163,44 @@ def test_noise_that_is_drawn_again_for_nothing_is_convicted(bundle, candidates):
     outcome = Attack([Forgetful(bundle()[0])], candidates, QUICK).run()
     assert outcome.replays.averaging_is_free
     assert report(outcome, draw=False).exit_status == 3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.0, 1.5])
+def test_new_noise_for_less_than_its_price_is_convicted(bundle, candidates, share):
+    """A replay draws new noise, and only a share of it is charged."""
+
+    class Discounting:
+        def __init__(self, endpoint):
+            self._endpoint = endpoint
+
+        def answers(self, rows):
+            found = []
+            for row in rows:
+                self._endpoint.answered.clear()
+                found.append(self._endpoint.answers(row[None])[0])
+            return np.stack(found)
+
+        def budget(self):
+            paid, self._endpoint.paid = self._endpoint.paid, int(1 + share * (self._endpoint.paid - 1))
+            try:
+                return self._endpoint.budget()
+            finally:
+                self._endpoint.paid = paid
+
+        def __getattr__(self, name):
+            return getattr(self._endpoint, name)
+
+    endpoint = Discounting(bundle()[0])
+    row = candidates.members.X[0]
+    found = ask_again(endpoint, row, endpoint.answers(row[None])[0])
+    assert (found.times, found.answers) == (1000, 1001)
+    assert found.price == Gaussian(10.0).cost.picorho
+    assert found.averaging_is_free == (share < 1)
+
+
+def test_answers_that_were_paid_for_once_are_all_equal():
+    assert Replays(times=1000, answers=2, charged=0, price=0).averaging_is_free
+    assert not Replays(times=1000, answers=1, charged=0, price=0).averaging_is_free
 
 
 def test_the_report_says_everything(bundle, candidates, tmp_path):

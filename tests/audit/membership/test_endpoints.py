@@ -55,7 +55,8 @@ def test_a_service_that_forgot_the_row_charges_again_until_the_budget_ends(bundl
     found = ask_again(Forgetful(), candidates.members.X[0], first, times=1000)
     assert found.times == 4 * 50
     assert found.answers == 5
-    assert found.charged == pytest.approx(4 * 0.005)
+    assert found.charged == 4 * found.price == 4 * Gaussian(10.0).cost.picorho
+    assert not found.averaging_is_free
     assert not found.averaging_is_free
 
 
