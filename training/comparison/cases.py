@@ -113,12 +113,18 @@ class Drawn:
         return digest.hexdigest()[:16]
 
     def case(self, seed: int) -> Case:
-        """The records and rows of a seed: the source's own split where the set has one and is used whole."""
+        """The records and rows of a seed. The rows asked are the same for every seed: no rule has seen them.
+
+        They are the source's own test part, or the rows that are left when the first seed has drawn its records; then
+        every seed trains on the same records, and only its noise is its own.
+        """
         n, start = self.benchmark.n, self.benchmark.asked
-        order = np.random.default_rng(derived_seed(seed, "split", self.name)).permutation(start or len(self.data.y))
+        drawn = seed if start is not None else 0
+        order = np.random.default_rng(derived_seed(drawn, "split", self.name)).permutation(start or len(self.data.y))
         rows = np.sort(order[:n])
-        rest = np.arange(start, len(self.data.y)) if start is not None else np.sort(order[n:])
-        rest = rest[:MOST_ASKED] if start is not None else np.sort(order[n : n + MOST_ASKED])
+        rest = (
+            np.arange(start, len(self.data.y))[:MOST_ASKED] if start is not None else np.sort(order[n : n + MOST_ASKED])
+        )
         digest = hashlib.sha256(rows.tobytes())
         digest.update(rest.tobytes())
         X = self.data.X.astype(np.float64)
