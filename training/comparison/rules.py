@@ -1,7 +1,7 @@
 """The public rules by which every option is set, from the budget and the declaration and never from the records.
 
-docs/mechanisms.md says how they were found: on parts of the training records of public sets, whose test rows no rule
-has seen. An owner who follows them spends nothing on choosing.
+docs/mechanisms.md says how they were found, within the training records of public sets, and where that is not the whole
+truth. An owner who follows them spends nothing on choosing.
 """
 
 import math
