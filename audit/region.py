@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import conversions, identifiability
+from accounting import conversions, domains, identifiability
 from accounting.analyses import side_by_side
 from accounting.losses import Cost, GaussianLoss
 from audit import estimators
@@ -61,6 +61,7 @@ def mechanism_at(name: str, classes: int, noise_multiplier: float) -> Mechanism:
 
     Raises ValueError for a name or a multiplier that there is not.
     """
+    domains.require_between("the noise multiplier", noise_multiplier, 1e-6, 1e6)
     rho = Fraction(1) / (2 * Fraction(noise_multiplier) ** 2)
     return priced(name, f"rho:{float(rho):.15g}", classes)
 

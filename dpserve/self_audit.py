@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI
 
-from audit.distinguishing.live import LiveAudit, auditable
+from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
 from audit.distinguishing.service import nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
@@ -90,7 +90,12 @@ class SelfAudit:
                 return False
             return True  # a service that drains, or a store that comes back
         before = self._audit.latest["refuted"]
-        found = self._audit.look(answers, self.head.logit_sensitivity(self.head.features(rows)), rng)
+        try:
+            found = self._audit.look(answers, self.head.logit_sensitivity(self.head.features(rows)), rng)
+        except TooMuchNoise as error:
+            self._state = str(error)
+            _log.warning("the service's own audit stops: %s", error)
+            return False
         if found["refuted"] and not before:
             _log.error("the service's own audit refutes the claim %s: stop the service", found["claim"]["losses"])
         return True

@@ -30,7 +30,8 @@ Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 CONVICTION_CONFIDENCE = 1 - 1e-9
-_LEAST_LOGARITHM = -746.0
+_LEAST_PROBABILITY = 2.0**-1000
+"""Below it softmax underflows soon, and a probability no longer says what the noisy logit was."""
 _REFERENCE_SHARE = 0.25
 _FEWEST_ROWS = 8
 
@@ -38,6 +39,10 @@ CONVICTS = "noise smaller than the price promises, on the path that clients use"
 CANNOT_CONVICT = (
     "a wrong sensitivity in the certificate, wrong training, right noise given twice, or a ledger that does not charge"
 )
+
+
+class TooMuchNoise(ValueError):
+    """The noise spreads the logits so far that the answers do not tell them: this audit cannot be made."""
 
 
 @dataclass(eq=False)
@@ -66,6 +71,10 @@ class LiveAudit:
     def look(self, answers: Floats, sensitivity: Floats, rng: np.random.Generator) -> dict[str, Any]:
         """Add the answers to rows that lie close together and were never asked before; return `latest`.
 
+        Raises TooMuchNoise, having counted nothing, where the logits cannot be read off the answers. The audit must end
+        then: to leave such looks out and go on would choose looks by their noise, to end does not, as each look's
+        error is bounded whether it is counted or not.
+
         answers: (n, C), n >= 8, none of them a replay. sensitivity: (n,), public, of each row. rng: says which answers
         estimate the logits and which stand for which world.
 
@@ -83,8 +92,9 @@ class LiveAudit:
         """
         if len(answers) < _FEWEST_ROWS:
             raise ValueError(f"a look needs at least {_FEWEST_ROWS} answers, not {len(answers)}")
-        with np.errstate(divide="ignore"):
-            noisy = np.maximum(np.log(answers), _LEAST_LOGARITHM)
+        if not (answers >= _LEAST_PROBABILITY).all():
+            raise TooMuchNoise("answers hold probabilities too small to tell the noisy logits behind them")
+        noisy = np.log(answers)
         noisy = noisy - noisy.mean(axis=1, keepdims=True)
         order = rng.permutation(len(answers))
         cut = max(2, round(_REFERENCE_SHARE * len(answers)))

@@ -184,13 +184,11 @@ def measure_fault(
     def implementation(run: int) -> AuditedStep:
         if fault is None:
             return sound(material.network, release, run)
-        # One set of few seeds for all runs: they belong to the program.
-        chosen = seed if fault == "noise-from-100-seeds" else run
         return faulty(
-            fault, material.network, release, chosen, records=len(material.records.labels), noise_ratio=noise_ratio
+            fault, material.network, release, run, records=len(material.records.labels), noise_ratio=noise_ratio
         )
 
-    purpose = (str(fault), f"{noise_ratio:.6g}")
+    purpose = (str(fault), f"{noise_ratio:.6g}", "runs of their own")
     return _measure(setting, claim, material, implementation, purpose, store, seed, progress)
 
 

@@ -88,10 +88,11 @@ def _clipping_after_averaging(audited: AuditedStep, lot: float) -> AuditedStep:
 
 
 def _noise_from_few_seeds(audited: AuditedStep, seed: int) -> Callable[[Floats], Floats]:
+    # The few seeds belong to the program and are the same in every run; which of them a step takes is the run's own.
     seeds = SeededRandomness(seed, ("which of few seeds",))
 
     def add_noise(total: Floats) -> Floats:
-        one_of_few = derived_seed(seed, "one of few", str(int(seeds.words(1)[0]) % SEEDS))
+        one_of_few = derived_seed(0, "one of few", str(int(seeds.words(1)[0]) % SEEDS))
         randomness = SeededRandomness(one_of_few, ("noise",))
         return private_step(audited.network, audited.claim, randomness).add_noise(total)
 

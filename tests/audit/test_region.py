@@ -76,3 +76,9 @@ def test_losses_are_cross_entropies():
 
 def test_the_printed_table_is_the_paper_s():
     assert PRINTED[6.99] == Printed(0.14, 0.056, 0.006, 1.0, 12.3, 125.0)
+
+
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_noise_multiplier_that_is_none_is_refused(multiplier):
+    with pytest.raises(ValueError, match="the noise multiplier must be"):
+        region.mechanism_at("gaussian", 10, multiplier)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.distinguishing.live import LiveAudit, auditable
+from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -77,3 +77,16 @@ def test_what_cannot_be_audited_so_is_refused():
         auditable(Label(1.0))
     with pytest.raises(ValueError, match="at least 8"):
         LiveAudit(Gaussian(1.0), 3, 1e-5).look(np.full((4, 3), 1 / 3), np.ones(4), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("multiplier", "sensitivity"), [(4.0, 200.0), (1.0, 1000.0)])
+def test_noise_that_softmax_cannot_show_ends_the_audit_and_convicts_nobody(multiplier, sensitivity):
+    mechanism = Gaussian(multiplier)
+    audit = LiveAudit(mechanism, 10, 1e-5)
+    rng = np.random.default_rng(0)
+    spread = np.full(256, sensitivity) * (1 + 1e-6 * rng.random(256))
+    answers = mechanism.release(np.zeros((256, 10)), spread, SeededRandomness(0, ("live", "wide")))
+    with pytest.raises(TooMuchNoise):
+        audit.look(answers, spread, rng)
+    assert audit.looks == 0
+    assert not audit.latest["refuted"]

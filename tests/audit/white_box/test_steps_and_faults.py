@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from accounting.conversions import gaussian_mu
+from audit.white_box import steps
 from audit.white_box.bounds import Claim, many_thresholds_bound, step_bound
 from audit.white_box.canaries import DiracCanary
 from audit.white_box.experiments import noise_ratio_of
@@ -80,6 +81,17 @@ def test_noise_from_few_seeds_is_convicted(network, records):
     inside, outside = observed(audited, records, 2000)
     assert np.count_nonzero(np.diff(np.sort(outside)) > 1e-4) < 100
     assert repetition_bound(inside, outside, SURE).value > 2 > CLAIMED_MU
+
+
+def test_runs_of_a_program_with_few_seeds_share_its_noises_and_nothing_else(network, records, monkeypatch):
+    """Runs that copied one another would look like repeated noise whatever the number of seeds."""
+    runs = [observed(faulty("noise-from-100-seeds", network, CLAIM, run, records=60), records, 300) for run in (5, 6)]
+    assert not np.array_equal(runs[0], runs[1])
+    assert len(np.unique(np.round(np.concatenate([outside for _, outside in runs]), 6))) < 600
+    monkeypatch.setattr(steps, "SEEDS", 10**9)
+    many = [observed(faulty("noise-from-100-seeds", network, CLAIM, run, records=60), records, 500) for run in (5, 6)]
+    inside, outside = (np.concatenate(both) for both in zip(*many, strict=True))
+    assert repetition_bound(inside, outside, SURE).value <= CLAIMED_MU
 
 
 def test_a_sound_step_never_comes_back(of_sound_step):
