@@ -2,8 +2,10 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from matplotlib.image import imread
@@ -104,14 +106,21 @@ def test_a_mechanism_that_refuses_is_shown_as_refusing(tmp_path):
     assert "refused" in tables.table((cell,), "digits", 1.0)
 
 
-def test_seeds_draw_records_and_noise_of_their_own(tmp_path):
+def test_every_seed_asks_about_the_same_rows_and_has_noise_of_its_own(tmp_path):
     drawn = Drawn.read("digits", tmp_path)
-    first, again, other = drawn.case(0), drawn.case(0), drawn.case(1)
-    assert first.split == again.split != other.split
+    first, other = drawn.case(0), drawn.case(1)
+    assert first.split == other.split
+    assert np.array_equal(first.asked, other.asked)
     assert len(first.y) == 1437
     assert len(first.answers) == 360
+    words = [Asked(Heads(case), 10**9, "noise").randomness("weights").words(4) for case in (first, other)]
+    assert not np.array_equal(*words)
+
+
+def test_heads_are_of_one_split(tmp_path):
+    first = Drawn.read("digits", tmp_path).case(0)
     with pytest.raises(ValueError, match="one split"):
-        Heads(first).of(other)
+        Heads(first).of(replace(first, split="another"))
 
 
 @pytest.mark.parametrize("mu", [0.001, 0.05, 0.268, 1.0, 3.9])
