@@ -80,7 +80,7 @@ def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Le
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             if lineage is None:
                 await _refuse_lost(opened, journal)
-            names = [lineage_named(lineage)] if lineage is not None else await opened.lineage_names()
+            names = [lineage_named(lineage)] if lineage is not None else await _known(opened)
             found = []
             for name in names:
                 # Of those that the store lists, one may never have been opened.
@@ -132,7 +132,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], led
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             await _refuse_lost(opened, None)
-            await _write(file, backed_up(opened))
+            await _write(file, backed_up(opened, await _known(opened)))
 
     asyncio.run(apply())
     typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
@@ -177,14 +177,25 @@ def reconcile(
     declare_again: Annotated[
         bool, typer.Option("--declare-again", help="As much was lost once more: charge the same loss another time.")
     ] = False,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    rho: options.Rho = None,
+    accepts: options.AcceptsWhatIsNeeded = None,
     ledger: options.Ledger_ = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before charging a declared loss.")] = False,
 ) -> None:
-    """Put back the receipts that a store has lost and the services' journals hold, and let the services on again."""
+    """Put back the receipts that a store has lost and the services' journals hold, and let the services on again.
+
+    With --lineage and its budget (--epsilon and --delta, or --rho) a lineage that the store has lost altogether is
+    opened again first. Its clients come back without a budget, revoked: add them under new names.
+    """
+    budget = options.BudgetWords(epsilon=epsilon, rho=rho, delta=delta).budget_if_given(accepts or "gaussian")
 
     async def apply() -> list[Reconciliation]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             done = []
+            if budget is not None and lineage is not None:
+                await opened.open_lineage(lineage_named(lineage), budget, time=time.time())
             for name in await _lineages(opened, lineage, journal):
                 journals = _journals_of(name, journal)
                 declared = None
@@ -195,6 +206,8 @@ def reconcile(
                 done.append(await reconciled(opened, name, journals, declared))
             return done
 
+    if budget is not None and lineage is None:
+        raise typer.BadParameter("a budget is for one lost lineage: name it", param_hint="--lineage")
     if declare_lost is not None and lineage is None:
         raise typer.BadParameter("a loss is declared for one lineage: name it", param_hint="--lineage")
     for one in asyncio.run(apply()):
@@ -222,7 +235,13 @@ async def _lineages(ledger: Ledger, given: str | None, journal: list[Path] | Non
     if given is not None:
         return [lineage_named(given)]
     await _refuse_lost(ledger, journal)
-    return [account.lineage for account in await ledger.lineages()]
+    return await _known(ledger)
+
+
+async def _known(ledger: Ledger) -> list[str]:
+    """Return the lineages that the store lists or a journal names: the list may be what was lost."""
+    written = {journal.lineage for journal in read_journals(options.journals_folder()) if journal.writes}
+    return sorted(written.union(await ledger.lineage_names()))
 
 
 async def _refuse_lost(ledger: Ledger, given: list[Path] | None) -> None:
@@ -236,7 +255,8 @@ async def _refuse_lost(ledger: Ledger, given: list[Path] | None) -> None:
         except UnknownLineage as error:
             raise CannotServe(
                 f"by its journal a service wrote to lineage {name}, and the ledger's store has no such lineage: it was "
-                "emptied, or is another one; restore a backup with 'dpserve ledger restore' and reconcile"
+                "emptied, or is another one; restore a backup with 'dpserve ledger restore' and reconcile, or, without "
+                f"one, open it again: dpserve ledger reconcile --lineage {name} --epsilon E --delta D"
             ) from error
 
 

@@ -64,6 +64,16 @@ def test_a_lost_ledger_is_restored_from_its_backup_and_the_journal(run, bundle, 
     assert "has a lineage" in run.fails("ledger", "restore", "ledger.backup")
 
 
+def test_an_emptied_ledger_without_a_backup_is_opened_again_from_the_journal(run, spent):
+    lineage = run("ledger", "verify").stdout.partition(":")[0]
+    shutil.rmtree(run.folder / "home" / "ledger")
+    assert f"--lineage {lineage} --epsilon" in " ".join(run.fails("ledger", "reconcile").split())
+    opened = run("ledger", "reconcile", "--lineage", lineage, "--rho", 1, "--delta", 1e-6).stdout
+    assert "1 receipts put back" in opened
+    assert "right" in run("ledger", "verify").stdout
+    assert "0.002 of 1" in run("ledger", "status").stdout
+
+
 def test_what_cannot_be_read_is_said(run, spent):
     assert "cannot read nowhere" in run.fails("ledger", "restore", "nowhere")
     (run.folder / "other").write_text("{}\n")
