@@ -80,5 +80,5 @@ def test_the_printed_table_is_the_paper_s():
 
 @pytest.mark.parametrize("multiplier", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_noise_multiplier_that_is_none_is_refused(multiplier):
-    with pytest.raises(ValueError, match="the noise multiplier must be"):
+    with pytest.raises(ValueError, match="the noise multiplier must lie"):
         region.mechanism_at("gaussian", 10, multiplier)
