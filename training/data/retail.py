@@ -22,6 +22,6 @@ def read(directory: Path) -> LabelledSet:
     arrays = read_npz(npz, "X_packed", "n_features", "y")
     if arrays["n_features"].size != 1 or int(arrays["n_features"].reshape(-1)[0]) != FEATURES:
         raise DataError(f"{npz}: the baskets have {FEATURES} items, not {arrays['n_features']}")
-    return LabelledSet(
-        "retail", unpack_bits(npz, arrays["X_packed"], FEATURES), arrays["y"].astype(np.int64), CLASSES, str(npz)
-    )
+    baskets = unpack_bits(npz, arrays["X_packed"], FEATURES)
+    # Whoever is shown the source is told what it is not.
+    return LabelledSet("retail", baskets, arrays["y"].astype(np.int64), CLASSES, f"{npz} (not Purchase-100)")
