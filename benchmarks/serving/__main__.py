@@ -83,8 +83,7 @@ def main() -> None:
 def _ours(bundle: Path) -> list[Contender]:
     return [
         contenders.ours(bundle),
-        contenders.without(bundle, "tick", "dpserve: privacy and ledger off"),
-        contenders.without(bundle, "simple", "plain, request by request"),
+        contenders.plain(),
     ]
 
 

@@ -69,18 +69,18 @@ def ours(bundle: Path, *options: str) -> Contender:
     return Contender("dpserve: private, charged, durable", start)
 
 
-def without(bundle: Path, what: str, name: str) -> Contender:
-    """Our network without privacy and ledger: `what` is a mode of `benchmarks.serving.plain`."""
+def plain() -> Contender:
+    """The network without privacy and ledger, each request by itself."""
 
     @contextmanager
     def start(folder: Path) -> Iterator[Endpoint]:
         port = free_port()
-        command = [sys.executable, "-m", "benchmarks.serving.plain", what, str(bundle), str(port)]
+        command = [sys.executable, "-m", "benchmarks.serving.plain", str(port)]
         ready = f"http://127.0.0.1:{port}/livez"
-        with started(command, ready, folder / f"{what}.log", cwd=_ROOT, env=_home(folder)) as server:
+        with started(command, ready, folder / "plain.log", cwd=_ROOT, env=_home(folder)) as server:
             yield Endpoint(server, f"http://127.0.0.1:{port}/predict", lambda _: _OURS)
 
-    return Contender(name, start)
+    return Contender("plain, request by request", start)
 
 
 def mlserver(environment: Path, *, in_process: bool) -> Contender:

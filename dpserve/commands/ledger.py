@@ -47,7 +47,7 @@ def status(ledger: options.Ledger_ = None) -> None:
 
     async def read() -> list[tuple[str, ...]]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
-            await _refuse_lost(opened, None)
+            await _known(opened, None)
             return [
                 (
                     account.lineage,
@@ -78,9 +78,7 @@ def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Le
 
     async def apply() -> list[Verification]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
-            if lineage is None:
-                await _refuse_lost(opened, journal)
-            names = [lineage_named(lineage)] if lineage is not None else await _known(opened)
+            names = await _lineages(opened, lineage, journal)
             found = []
             for name in names:
                 # Of those that the store lists, one may never have been opened.
@@ -131,8 +129,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], led
 
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
-            await _refuse_lost(opened, None)
-            await _write(file, backed_up(opened, await _known(opened)))
+            await _write(file, backed_up(opened, await _known(opened, None)))
 
     asyncio.run(apply())
     typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
@@ -234,20 +231,17 @@ async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalContents]
 async def _lineages(ledger: Ledger, given: str | None, journal: list[Path] | None) -> list[str]:
     if given is not None:
         return [lineage_named(given)]
-    await _refuse_lost(ledger, journal)
-    return await _known(ledger)
+    return await _known(ledger, journal)
 
 
-async def _known(ledger: Ledger) -> list[str]:
-    """Return the lineages that the store lists or a journal names: the list may be what was lost."""
-    written = {journal.lineage for journal in read_journals(options.journals_folder()) if journal.writes}
-    return sorted(written.union(await ledger.lineage_names()))
+async def _known(ledger: Ledger, given: list[Path] | None) -> list[str]:
+    """Return the lineages that the store lists or a journal names: the list may be what was lost.
 
-
-async def _refuse_lost(ledger: Ledger, given: list[Path] | None) -> None:
-    """Raise CannotServe if a journal knows a lineage that the store does not: then the store lost it."""
+    Raises CannotServe if a journal knows a lineage that the store does not: then the store lost it.
+    """
     journals = [*read_journals(options.journals_folder()), *_read(given)]
-    for name in sorted({journal.lineage for journal in journals if journal.writes}):
+    written = {journal.lineage for journal in journals if journal.writes}
+    for name in sorted(written):
         try:
             await ledger.lineage(name)
         except LedgerDamaged:
@@ -258,6 +252,7 @@ async def _refuse_lost(ledger: Ledger, given: list[Path] | None) -> None:
                 "emptied, or is another one; restore a backup with 'dpserve ledger restore' and reconcile, or, without "
                 f"one, open it again: dpserve ledger reconcile --lineage {name} --epsilon E --delta D"
             ) from error
+    return sorted(written.union(await ledger.lineage_names()))
 
 
 def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalContents]:
