@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from accounting.ledger import BudgetExhausted, Ledger, LineageAccount, UnknownLi
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness, SystemRandomness
+from service.admin.server import AdminPort, admin_port
 from service.data_plane import DataPlane, ServedModel
 from service.errors import CannotServe
 from service.fault_points import HELD, pass_point
@@ -26,6 +28,7 @@ from service.http.app import create_app
 from service.http.impatience import impatient_protocol
 from service.plane import Plane
 from service.release_plane import ReleasePlane, hold_request
+from service.telemetry.metrics import Metrics
 from training.releases.certificate import ReleaseCertificate
 from training.releases.model import ReleasedModel
 
@@ -43,6 +46,8 @@ class ServiceSettings:
     """Open at a time; more are closed at once, so that the ledger always finds a file descriptor."""
     drain_seconds: int = 20
     """How long requests under way may take to finish after the service was told to stop."""
+    admin: AdminPort | None = None
+    """The owner's port; none without it."""
 
     def largest_body(self, features: int) -> int:
         """Return how many bytes a request's body may have: what the largest batch takes in full precision."""
@@ -52,22 +57,46 @@ class ServiceSettings:
 _LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
 
 
-def bind(settings: ServiceSettings) -> socket.socket:
-    """Return a listening socket, or raise CannotServe: done first, so that a taken port is found before all else."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+class Address(Protocol):
+    """Where to listen."""
+
+    @property
+    def host(self) -> str:
+        """A name or an address."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """0 picks a free one."""
+        ...
+
+
+def bind(address: Address, option: str = "port") -> socket.socket:
+    """Return a listening socket, or raise CannotServe: done first, so that a taken port is found before all else.
+
+    option: what the port's option is called.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY; without it an answer waits 40 ms for an acknowledgement.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((settings.host, settings.port))
+        listening.bind((address.host, address.port))
         listening.listen(1024)
     except (OSError, OverflowError) as error:
         listening.close()
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        advice = "choose another with --port (PORT= with make)" if taken else "look at --host and --port"
-        raise CannotServe(f"cannot listen on {settings.host}:{settings.port}: {reason}; {advice}") from error
+        with_make = " (PORT= with make)" if option == "port" else ""
+        advice = f"choose another with --{option}{with_make}" if taken else f"look at --host and --{option}"
+        raise CannotServe(f"cannot listen on {address.host}:{address.port}: {reason}; {advice}") from error
     return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return the address of a listening socket as a URL."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> LineageAccount:
@@ -188,7 +217,9 @@ async def _listen(
     add_routes: Callable[[FastAPI], None] = lambda _: None,
 ) -> None:
     certificate = plane.certificate
-    app = create_app(plane, ledger, largest_body=settings.largest_body(len(certificate.feature_names)))
+    metrics = Metrics()
+    largest_body = settings.largest_body(len(certificate.feature_names))
+    app = create_app(plane, ledger, largest_body=largest_body, metrics=metrics)
     add_routes(app)
     config = uvicorn.Config(
         app,
@@ -199,13 +230,13 @@ async def _listen(
         server_header=False,
         timeout_graceful_shutdown=settings.drain_seconds,
     )
-    host, port = listening.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    address = url_of(listening)
     server = _AnnouncingServer(config, lambda: on_ready(address))
     if ledger.rehearsal:
         logging.getLogger("dpserve").warning("this is a rehearsal: the ledger may lose charges; use no private records")
     logging.getLogger("dpserve").info("serving %s on %s", certificate.name, address)
-    await server.serve(sockets=[listening])
+    async with admin_port(settings.admin, plane, ledger, metrics):
+        await server.serve(sockets=[listening])
 
 
 @asynccontextmanager

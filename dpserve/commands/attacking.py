@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,6 +84,7 @@ def attack(
             from audit.membership.attack import Attack, Choices
         from audit import reports
         from audit.membership.presentation import report
+        from dpserve.commands.audit_output import keep_verdict
 
         choices = Choices(
             shadow_models=shadow_models,
@@ -103,10 +105,12 @@ def attack(
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
-    page = report(outcome, draw=png is not None or html is not None)
+    drawn = png is not None or html is not None or (machine and find_spec("matplotlib") is not None)
+    page = report(outcome, draw=drawn)
     reports.write(page, html_file=html, png_file=png)
     if machine:
         typer.echo(reports.as_json(page))
+        keep_verdict("attack", page)
     else:
         reports.print_text(page, Console())
     raise typer.Exit(page.exit_status)

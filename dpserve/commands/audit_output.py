@@ -1,6 +1,8 @@
 """How every `dpserve audit` shows its progress and its report, and with what it exits."""
 
+import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +13,32 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from audit import reports
 from audit.reports import Report
+from dpserve.commands import options
+from service.admin import verdicts
 
 
-def show(report: Report, *, as_json: bool, html: Path | None, png: Path | None) -> None:
-    """Print the report, write its files, and exit with its status: 3 if the claim was refuted."""
+def show(name: str, report: Report, *, as_json: bool, html: Path | None, png: Path | None) -> None:
+    """Print the report, write its files, and exit with its status: 3 if the claim was refuted.
+
+    As JSON it is also kept for the owner's page, as the verdict `name`.
+    """
     reports.write(report, html_file=html, png_file=png)
     if as_json:
         typer.echo(reports.as_json(report))
+        keep_verdict(name, report)
     else:
         reports.print_text(report, Console())
     sys.exit(report.exit_status)
+
+
+def keep_verdict(name: str, report: Report) -> None:
+    """Keep the report as the newest of its command, `attack` or `audit-...`. Say on stderr what keeps it from that."""
+    pictures = [(shown.title, shown.caption, shown.png) for shown in report.pictures]
+    folder = options.state_folder() / verdicts.FOLDER
+    try:
+        verdicts.keep(folder, name, json.loads(reports.as_json(report)), pictures, time=time.time())
+    except OSError as error:
+        typer.echo(f"dpserve: the verdict is not kept for the owner's page: {error}", err=True)
 
 
 @contextmanager

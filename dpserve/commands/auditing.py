@@ -85,7 +85,7 @@ def mechanism(
         seed=seed,
         resume=resume,
     )
-    show(report, as_json=as_json, html=html, png=png)
+    show("audit-mechanism", report, as_json=as_json, html=html, png=png)
 
 
 @app.command("service")
@@ -145,7 +145,7 @@ def service(
         conviction_confidence=conviction_confidence,
         seed=seed,
     )
-    show(report, as_json=as_json, html=html, png=png)
+    show("audit-service", report, as_json=as_json, html=html, png=png)
 
 
 @app.command("sampler")
@@ -167,7 +167,13 @@ def sampler(
     from dpserve.commands.audit_output import show
     from dpserve.commands.audit_sampler import audit_sampler
 
-    show(audit_sampler(scale, draws, releases, classes, false_alarm), as_json=as_json, html=html, png=None)
+    show(
+        "audit-sampler",
+        audit_sampler(scale, draws, releases, classes, false_alarm),
+        as_json=as_json,
+        html=html,
+        png=None,
+    )
 
 
 @app.command("sensitivity")
@@ -185,7 +191,7 @@ def sensitivity(
     from dpserve.commands.audit_output import show
     from dpserve.commands.audit_sensitivity import audit_sensitivity
 
-    show(audit_sensitivity(model, lam, neighbours, seed), as_json=as_json, html=html, png=None)
+    show("audit-sensitivity", audit_sensitivity(model, lam, neighbours, seed), as_json=as_json, html=html, png=None)
 
 
 DataDir = Annotated[
@@ -248,7 +254,7 @@ def training(
         seed=seed,
         resume=resume,
     )
-    show(report, as_json=as_json, html=html, png=png)
+    show("audit-training", report, as_json=as_json, html=html, png=png)
 
 
 @app.command("adversary")
@@ -275,7 +281,7 @@ def adversary(
         seed=seed,
         resume=resume,
     )
-    show(report, as_json=as_json, html=html, png=png)
+    show("audit-adversary", report, as_json=as_json, html=html, png=png)
 
 
 @app.command("region")
@@ -316,4 +322,4 @@ def region(
         seed=seed,
         resume=resume,
     )
-    show(report, as_json=as_json, html=html, png=png)
+    show("audit-region", report, as_json=as_json, html=html, png=png)

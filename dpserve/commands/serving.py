@@ -4,9 +4,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvloop
@@ -15,6 +16,7 @@ from accounting.budgets import accepts_for
 from accounting.ledger import REMEMBERED_ROWS, Ledger, LineageAccount
 from accounting.losses import Cost
 from dpserve.commands import options
+from dpserve.commands.admin import AdminOptions, where_the_key_is
 from mechanisms.mechanism import priced
 from service.data_plane import ServedModel
 from service.errors import CannotServe
@@ -25,6 +27,7 @@ from service.run import (
     open_lineage,
     serve_release,
     stopping_on_signals,
+    url_of,
 )
 from service.run import serve as run_service
 from training.loading import load_model
@@ -87,6 +90,17 @@ def serve(
     ] = None,
     self_audit_seconds: Annotated[float, typer.Option(min=0.1, help="How long it waits between two looks.")] = 60.0,
     self_audit_rows: Annotated[int, typer.Option(min=8, help="How many answers one look pays for.")] = 64,
+    admin_host: Annotated[str, typer.Option(help="The address that the owner's port listens on.")] = "127.0.0.1",
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The owner's port; 0 picks a free one. [default: the one after --port, if it is free]",
+            show_default=False,
+        ),
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin/--no-admin", help="Whether there is an owner's port.")] = True,
     rehearsal: Annotated[
         bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
     ] = False,
@@ -112,10 +126,15 @@ def serve(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
     budget = words.budget_if_given(accepts or accepts_for(served.cost))
-    settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
+    owner = AdminOptions(admin_host, admin_port, admin)
 
     async def run() -> None:
-        with bind(settings) as listening:
+        with ExitStack() as sockets:
+            settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
+            listening = sockets.enter_context(bind(settings))
+            settings = replace(settings, admin=owner.open(listening.getsockname()[1], served.live_audit))
+            if settings.admin is not None:
+                sockets.enter_context(settings.admin.listening)
             async with (
                 stopping_on_signals(),
                 Ledger.open(
@@ -129,6 +148,9 @@ def serve(
                 account = await open_lineage(opened, model.certificate.lineage, budget)
 
                 def announce(address: str) -> None:
+                    if settings.admin is not None:
+                        own = url_of(settings.admin.listening)
+                        typer.echo(f"dpserve: the owner's port is {own}, its key is in {where_the_key_is()}")
                     typer.echo(f"dpserve: serving {model.certificate.name} on {address}")
 
                 await served.run(opened, account, listening, settings, announce)
@@ -146,6 +168,7 @@ class _Served:
 
     cost: Cost
     run: Run
+    live_audit: Callable[[], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -196,7 +219,7 @@ def _head(head: ServedModel, mechanism: str, price: str, watch: _Watch | None, *
         finally:
             auditor.stop()
 
-    return _Served(chosen.cost, run)
+    return _Served(chosen.cost, run, auditor.published if auditor is not None else None)
 
 
 def _release(model: ReleasedModel, mechanism: str | None, price: str | None) -> _Served:

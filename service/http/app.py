@@ -17,14 +17,16 @@ from service.http.refusals import REFUSALS, as_problem
 from service.http.schemas import PredictResponse, ProblemOut
 from service.plane import Plane
 from service.release_plane import HolderExplanation
+from service.telemetry.metrics import Counts, Metrics
 
 _DESCRIPTION = """Predictions of a model that was trained on private records. Every answer is differentially private
 and is charged to your budget; `GET /budget` says what is left. Asking the same row again returns the same answer at
 no cost."""
 
 
-def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int) -> FastAPI:
-    """Return the ASGI application. largest_body: bytes; a longer body is refused unread."""
+def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics: Metrics | None = None) -> FastAPI:
+    """Return the ASGI application. largest_body: bytes; a longer body is refused unread. metrics: what to count in."""
+    metrics = metrics or Metrics()
     app = FastAPI(
         title="dpserve",
         version=version("dpserve"),
@@ -34,12 +36,13 @@ def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int) -> FastA
             "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
         },
     )
-    predictions = Predictions(data_plane, ledger, largest_body=largest_body)
+    predictions = Predictions(data_plane, ledger, largest_body=largest_body, metrics=metrics)
     _add_client_routes(app, data_plane, ledger, predictions)
     _add_public_routes(app, data_plane)
-    _add_problem_handlers(app)
+    add_problem_handlers(app)
     app.add_middleware(PastRouting, predictions=predictions)
     app.add_middleware(LastResort)
+    app.add_middleware(Counts, metrics=metrics)
     if data_plane.rehearsal:
         app.add_middleware(SaysRehearsal)
     return app
@@ -88,7 +91,9 @@ def _add_public_routes(app: FastAPI, data_plane: Plane) -> None:
         return {"status": "ready"} | rehearsal_note(data_plane)
 
 
-def _add_problem_handlers(app: FastAPI) -> None:
+def add_problem_handlers(app: FastAPI) -> None:
+    """Have what routes raise answered as problems."""
+
     @app.exception_handler(Problem)
     async def on_problem(request: Request, problem: Problem) -> Response:
         del request

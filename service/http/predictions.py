@@ -25,6 +25,7 @@ from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.schemas import PredictRequest, ReceiptOut
 from service.plane import Plane, Prediction
+from service.telemetry.metrics import Metrics
 
 PATH = "/predict"
 
@@ -57,8 +58,9 @@ OPENAPI: dict[str, Any] = {
 class Predictions:
     """Answers predictions of one model for clients of one ledger."""
 
-    def __init__(self, plane: Plane, ledger: Ledger, *, largest_body: int) -> None:
+    def __init__(self, plane: Plane, ledger: Ledger, *, largest_body: int, metrics: Metrics) -> None:
         """Answer from `plane`. largest_body: bytes; a longer body is refused unread."""
+        self._metrics = metrics
         self._plane = plane
         self._ledger = ledger
         self._largest_body = largest_body
@@ -82,6 +84,7 @@ class Predictions:
             return self._json(quote_out(plane, await plane.quote(client, X, idempotency, tier)))
         # A client that hangs up must not stop a charged request between its charge and its stored answer.
         prediction = await asyncio.shield(plane.predict(client, X, idempotency, tier))
+        self._metrics.answered(len(X), prediction.charged_rows)
         budget = await plane.budget(client)
         pass_point("answered")
         return self._json(

@@ -41,7 +41,7 @@ class Problem(Exception):
 
     def response(self) -> JSONResponse:
         """Return the HTTP response."""
-        headers = {}
+        headers = {"dpserve-problem": self.kind.rpartition(":")[2]}
         if self.status is HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = 'Bearer realm="dpserve"'
         if self.status is HTTPStatus.SERVICE_UNAVAILABLE:

@@ -48,6 +48,10 @@ class CommandLine:
 
     def start(self, *arguments):
         """Start a service and return its process and its address."""
+        return self.start_and_read(*arguments)[:2]
+
+    def start_and_read(self, *arguments):
+        """Start a service and return its process, its address, and the lines that it printed before."""
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "dpserve", "serve", *map(str, arguments)],
             cwd=self.folder,
@@ -56,9 +60,11 @@ class CommandLine:
             stderr=subprocess.PIPE,
             text=True,
         )
+        before = []
         for line in process.stdout:
             if line.startswith("dpserve: serving"):
-                return process, line.split()[-1]
+                return process, line.split()[-1], before
+            before.append(line.rstrip())
         raise AssertionError(process.stderr.read())
 
 

@@ -20,6 +20,7 @@ from service.data_plane import DataPlane
 from service.http.app import create_app
 from service.plane import Plane
 from service.release_plane import ReleasePlane
+from service.telemetry.metrics import Metrics
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -49,6 +50,7 @@ class RunningService:
     ledger: Ledger
     data_plane: Plane
     loop: asyncio.AbstractEventLoop
+    metrics: Metrics
     clients: list[httpx.Client] = field(default_factory=list)
 
     def call(self, coroutine):
@@ -111,11 +113,12 @@ class Starter:
                 data_plane = make(ledger)
                 if before is not None:
                     await before(data_plane)
-                app = create_app(data_plane, ledger, largest_body=LARGEST_BODY)
+                metrics = Metrics()
+                app = create_app(data_plane, ledger, largest_body=LARGEST_BODY, metrics=metrics)
                 server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
                 self._running.append((server, threading.current_thread()))
                 url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-                started.append(RunningService(url, ledger, data_plane, asyncio.get_running_loop()))
+                started.append(RunningService(url, ledger, data_plane, asyncio.get_running_loop(), metrics))
                 ready.set()
                 await server.serve(sockets=[listening])
 

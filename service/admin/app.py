@@ -1,0 +1,188 @@
+"""The owner's API: clients, lineages, models, verdicts, throughput and metrics. It reads and changes nothing.
+
+Every route under /api asks for the owner's admin key, `Authorization: Bearer KEY`.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+
+from accounting.ledger import Account, ClientAccount, Ledger, LineageAccount, key_digest
+from accounting.report import AccountReport, account_report
+from service.admin import verdicts
+from service.http.app import add_problem_handlers
+from service.http.last_resort import LastResort
+from service.http.problems import MEDIA_TYPE, Problem, ProblemType
+from service.http.schemas import ProblemOut
+from service.plane import Plane
+from service.telemetry.metrics import Metrics
+from service.telemetry.throughput import Throughput
+
+_LONGEST_KEY = 256
+_ADMIN_KEY = HTTPBearer(auto_error=False, scheme_name="Admin key")
+
+
+class LineageOut(BaseModel):
+    """One lineage: what all of its clients together may learn."""
+
+    lineage: str
+    served: bool
+    """Whether this service's model is of this lineage."""
+    created: float
+    """Seconds since the epoch."""
+    releases: int
+    newest_receipt: int
+    account: AccountReport
+
+
+class LineagesOut(BaseModel):
+    """Every lineage of the ledger, by name."""
+
+    lineages: list[LineageOut]
+
+
+class ClientOut(BaseModel):
+    """One client's account."""
+
+    client: str
+    revoked: bool
+    created: float
+    releases: int
+    account: AccountReport
+
+
+class ClientsOut(BaseModel):
+    """A page of clients, by name."""
+
+    clients: list[ClientOut]
+    next_after: str | None
+    """Ask for the next page with this as `after`; null if there is none."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What the owner watches. digest: `key_digest` of the admin key; verdicts: the folder where they are kept."""
+
+    plane: Plane
+    ledger: Ledger
+    metrics: Metrics
+    throughput: Throughput
+    digest: bytes
+    verdicts: Path
+    live_audit: Callable[[], dict[str, Any]] | None = None
+
+
+def create_admin_app(watched: Watched) -> FastAPI:
+    """Return the ASGI application of the admin port."""
+    app = FastAPI(
+        title="dpserve admin",
+        version=version("dpserve"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={
+            "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
+        },
+    )
+    owner = [Depends(_ADMIN_KEY), Depends(_only_owner(watched.digest))]
+    _add_account_routes(app, watched, owner)
+    _add_watching_routes(app, watched, owner)
+    add_problem_handlers(app)
+    app.add_middleware(LastResort)
+    return app
+
+
+def _only_owner(digest: bytes) -> Callable[[Request], Awaitable[None]]:
+    async def check(request: Request) -> None:
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        known = len(key) <= _LONGEST_KEY and hmac.compare_digest(key_digest(key.strip()), digest)
+        if scheme.lower() != "bearer" or not known:
+            raise Problem(
+                HTTPStatus.UNAUTHORIZED,
+                ProblemType.UNAUTHENTICATED,
+                "send the owner's admin key in the header 'Authorization: Bearer KEY'",
+            )
+
+    return check
+
+
+def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
+    plane, ledger = watched.plane, watched.ledger
+
+    def report(account: Account) -> AccountReport:
+        price = plane.price_per_row if account.lineage == plane.lineage else None
+        return account_report(account.tally, account.budget, price=price)
+
+    def lineage_out(account: LineageAccount) -> LineageOut:
+        return LineageOut(
+            lineage=account.lineage,
+            served=account.lineage == plane.lineage,
+            created=account.created,
+            releases=account.releases,
+            newest_receipt=account.newest_receipt,
+            account=report(account),
+        )
+
+    def client_out(account: ClientAccount) -> ClientOut:
+        return ClientOut(
+            client=account.client,
+            revoked=account.revoked,
+            created=account.created,
+            releases=account.releases,
+            account=report(account),
+        )
+
+    @app.get("/api/lineages", summary="List the lineages with their budgets", dependencies=owner)
+    async def lineages() -> LineagesOut:
+        return LineagesOut(lineages=[lineage_out(account) for account in await ledger.lineages()])
+
+    @app.get("/api/lineages/{lineage}/clients", summary="List a lineage's clients, page by page", dependencies=owner)
+    async def clients(
+        lineage: str,
+        after: Annotated[str, Query(max_length=128, description="Only clients whose names sort after this.")] = "",
+        count: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+    ) -> ClientsOut:
+        if lineage not in await ledger.lineage_names():
+            raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
+        listed = [account for account in await ledger.clients(lineage) if account.client > after]
+        page = listed[:count]
+        return ClientsOut(
+            clients=[client_out(account) for account in page],
+            next_after=page[-1].client if len(listed) > count else None,
+        )
+
+
+def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
+    plane = watched.plane
+
+    @app.get("/api/models", summary="Read the models' certificates and how they are served", dependencies=owner)
+    async def models() -> dict[str, list[dict[str, Any]]]:
+        return {"models": [plane.model() | {"lineage": plane.lineage}]}
+
+    # In a thread: these read files.
+    @app.get("/api/verdicts", summary="Read the newest verdict of each attack and audit", dependencies=owner)
+    def kept() -> dict[str, Any]:
+        live = watched.live_audit() if watched.live_audit is not None else None
+        return {"verdicts": verdicts.newest(watched.verdicts), "live": live}
+
+    @app.get("/api/throughput", summary="See what was answered in each of the last seconds", dependencies=owner)
+    async def throughput() -> dict[str, Any]:
+        return watched.throughput.report()
+
+    @app.get("/livez", summary="Whether the process answers")
+    async def livez() -> dict[str, str]:
+        return {"status": "live"}
+
+    @app.get("/readyz", summary="Whether the service can charge and answer")
+    async def readyz(response: Response) -> dict[str, str]:
+        response.headers["Cache-Control"] = "no-store"
+        await plane.check_ready()
+        return {"status": "ready"}

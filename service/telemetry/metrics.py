@@ -1,0 +1,154 @@
+"""Counts of what the service did, for Prometheus and for the owner's page. docs/metrics.md lists every one.
+
+Promises: a label's values come from a fixed list (routes, statuses, problem types), never from a request; nothing is
+observed that was computed from logits or from private records. With several worker processes that share the folder of
+`share_between_processes`, the counts of all of them are read together.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+ROUTES = (
+    "/predict",
+    "/budget",
+    "/budget/receipts",
+    "/models",
+    "/audit",
+    "/livez",
+    "/readyz",
+    "/docs",
+    "/openapi.json",
+    "/v2",
+    "/v2/health/live",
+    "/v2/health/ready",
+)
+"""The paths that are counted by name. Any other is counted as what `route_of` says of it."""
+
+PROBLEM_HEADER = b"dpserve-problem"
+"""In every response that refuses: the last word of the problem's type."""
+
+_HUNG_UP = 499
+"""What is counted where nobody was left to answer."""
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+def share_between_processes() -> str:
+    """Return a new folder through which the processes started from here on share their counts.
+
+    Call before `Metrics` is made for the first time. The caller removes the folder at the end.
+    """
+    folder = tempfile.mkdtemp(prefix="dpserve-metrics-")
+    os.environ[MULTIPROCESS_FOLDER] = folder
+    return folder
+
+
+def route_of(path: str) -> str:
+    """Return the path as a label: one of a fixed list, whatever a stranger asks for."""
+    if path in ROUTES:
+        return path
+    parts = path.split("/")
+    match parts[1:]:
+        case ["models", _]:
+            return "/models/{name}"
+        case ["v2", "models", _]:
+            return "/v2/models/{name}"
+        case ["v2", "models", _, "ready" | "infer" as what]:
+            return "/v2/models/{name}/" + what
+        case ["v2", "models", _, "versions", _]:
+            return "/v2/models/{name}/versions/{version}"
+        case ["v2", "models", _, "versions", _, "ready" | "infer" as what]:
+            return "/v2/models/{name}/versions/{version}/" + what
+    return "other"
+
+
+class Metrics:
+    """The counters of one process."""
+
+    def __init__(self) -> None:
+        """Make counters that nothing has been counted in."""
+        from prometheus_client import CollectorRegistry, Counter, Histogram
+
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "dpserve_requests", "Requests answered, by route and status.", ("route", "status"), registry=self.registry
+        )
+        self.seconds = Histogram(
+            "dpserve_request_seconds",
+            "How long requests took, by route.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.rows = Counter("dpserve_rows", "Rows answered, charged or free.", ("outcome",), registry=self.registry)
+        self.refusals = Counter(
+            "dpserve_refusals", "Requests refused or failed, by the type of problem.", ("type",), registry=self.registry
+        )
+        self._charged, self._free = self.rows.labels("charged"), self.rows.labels("free")
+
+    def answered(self, rows: int, charged: int) -> None:
+        """Count the rows of one answered request: those that were charged, and the others, which cost nothing."""
+        self._charged.inc(charged)
+        self._free.inc(rows - charged)
+
+    def of_all_processes(self) -> "CollectorRegistry":
+        """Return what to read the counts from: this process's own, or those of all that share a folder."""
+        if not os.environ.get(MULTIPROCESS_FOLDER):
+            return self.registry
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=os.environ[MULTIPROCESS_FOLDER])  # type: ignore[no-untyped-call]
+        return registry
+
+
+class Counts:
+    """Middleware that counts every request of the data port, and how long it took."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Wrap `app`. clock: seconds."""
+        self._app = app
+        self._metrics = metrics
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and count it by its status when it ended."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = _HUNG_UP
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if status >= HTTPStatus.BAD_REQUEST:
+                    self._metrics.refusals.labels(_problem_of(message)).inc()
+            await send(message)
+
+        began = self._clock()
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            route = route_of(scope["path"])
+            self._metrics.requests.labels(route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(self._clock() - began)
+
+
+def _problem_of(message: Message) -> str:
+    for name, value in message.get("headers", ()):
+        if name == PROBLEM_HEADER:
+            return str(value.decode("latin-1"))
+    return "other"

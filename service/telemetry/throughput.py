@@ -1,0 +1,76 @@
+"""What the service did in each of the last seconds, read from its counters."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from prometheus_client import CollectorRegistry
+
+SECONDS = 120
+"""How far back it remembers."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts since the start. answered and refused are requests for rows; the others are rows."""
+
+    answered: float = 0.0
+    refused: float = 0.0
+    rows_charged: float = 0.0
+    rows_free: float = 0.0
+
+    def since(self, earlier: "Totals") -> dict[str, float]:
+        """Return how much more each is than it was."""
+        before = asdict(earlier)
+        return {name: value - before[name] for name, value in asdict(self).items()}
+
+
+def totals_of(registry: CollectorRegistry) -> Totals:
+    """Return the counts as they are now."""
+    totals = dict.fromkeys(asdict(Totals()), 0.0)
+    for metric in registry.collect():
+        for sample in metric.samples:
+            if sample.name == "dpserve_rows_total":
+                totals[f"rows_{sample.labels['outcome']}"] += sample.value
+            elif sample.name == "dpserve_requests_total" and _asks_for_rows(sample.labels["route"]):
+                totals["answered" if sample.labels["status"].startswith("2") else "refused"] += sample.value
+    return Totals(**totals)
+
+
+class Throughput:
+    """Looks at the counters once a second while `watch` runs."""
+
+    def __init__(self, registry: Callable[[], CollectorRegistry], clock: Callable[[], float] = time.time) -> None:
+        """Read what `registry` returns. clock: seconds since the epoch."""
+        self._registry = registry
+        self._clock = clock
+        self._seen: deque[tuple[float, Totals]] = deque(maxlen=SECONDS + 1)
+        self.look()
+
+    def look(self) -> None:
+        """Remember the counts of now."""
+        self._seen.append((self._clock(), totals_of(self._registry())))
+
+    async def watch(self) -> None:
+        """Look once a second until cancelled."""
+        while True:
+            await asyncio.sleep(1)
+            self.look()
+
+    def report(self) -> dict[str, object]:
+        """Return the totals, and for each second looked at how many more there were than before it."""
+        seen = list(self._seen)
+        return {
+            "totals": asdict(seen[-1][1]),
+            "seconds": [
+                {"time": now, "length": now - then} | totals.since(before)
+                for (then, before), (now, totals) in pairwise(seen)
+            ],
+        }
+
+
+def _asks_for_rows(route: str) -> bool:
+    return route == "/predict" or route.endswith("/infer")

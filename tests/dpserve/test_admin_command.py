@@ -1,0 +1,60 @@
+"""`dpserve serve` opens the owner's port on loopback, with a key that only the owner may read."""
+
+import re
+import stat
+
+import httpx
+
+KEY_LINE = re.compile(r"dpserve: the owner's port is (http://127\.0\.0\.1:\d+), its key is in (.+)")
+
+
+def test_the_owners_port_and_its_key(run, bundle):
+    process, address, lines = run.start_and_read(bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6)
+    try:
+        url, path = KEY_LINE.fullmatch(lines[0]).groups()
+        key_file = run.folder / "home" / "admin.key"
+        assert path == str(key_file)
+        assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+        with httpx.Client(headers={"Authorization": f"Bearer {key_file.read_text().strip()}"}) as owner:
+            (lineage,) = owner.get(f"{url}/api/lineages").json()["lineages"]
+            assert lineage["served"]
+            assert owner.get(f"{address}/api/lineages").status_code == 404
+        run("audit", "mechanism", "gaussian", "--classes", 3, "--epsilon", 1, "--trials", 100, "--seed", 1, "--json")
+        with httpx.Client(headers={"Authorization": f"Bearer {key_file.read_text().strip()}"}) as owner:
+            (verdict,) = owner.get(f"{url}/api/verdicts").json()["verdicts"]
+        assert verdict["name"] == "audit-mechanism"
+        assert verdict["report"]["convicted"] is False
+        assert len(verdict["pictures"]) == 1
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    assert process.returncode == 0
+
+
+def test_a_key_that_can_be_guessed_is_refused(run, bundle):
+    run.environment["DPSERVE_ADMIN_KEY"] = "secret"
+    said = run.fails("serve", bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6)
+    assert said.startswith("DPSERVE_ADMIN_KEY must have 20 characters or more")
+
+
+def test_the_key_of_the_environment_is_not_written_down(run, bundle):
+    key = "a-key-that-the-owner-chose"
+    run.environment["DPSERVE_ADMIN_KEY"] = key
+    process, _, lines = run.start_and_read(bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6)
+    try:
+        url, where = KEY_LINE.fullmatch(lines[0]).groups()
+        assert where == "the environment's DPSERVE_ADMIN_KEY"
+        assert httpx.get(f"{url}/api/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert not (run.folder / "home" / "admin.key").exists()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_no_owners_port_is_opened_where_none_is_wanted(run, bundle):
+    process, _, lines = run.start_and_read(bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6, "--no-admin")
+    process.terminate()
+    process.communicate(timeout=60)
+    assert lines == []
+    assert not (run.folder / "home" / "admin.key").exists()

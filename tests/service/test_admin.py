@@ -1,0 +1,114 @@
+"""The owner's port: over real HTTP, beside a real service, opened by its key alone."""
+
+import base64
+import time
+
+import pytest
+
+from accounting.ledger import key_digest
+from service.admin import verdicts
+from service.admin.server import AdminPort, admin_port
+from service.run import ServiceSettings, bind, url_of
+
+from .test_http import PRICE, ROW, problem
+
+KEY = "the-owner's-key-of-these-tests"
+
+
+@pytest.fixture
+def owner(service, tmp_path):
+    """An HTTP client of the owner's port, with its key."""
+    listening = bind(ServiceSettings(port=0))
+    admin = AdminPort(listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False})
+    opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
+    service.call(opened.__aenter__())
+    http = service.http(KEY)
+    http.base_url = url_of(listening)
+    yield http
+    service.call(opened.__aexit__(None, None, None))
+    listening.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api/lineages", "/api/lineages/colours-lineage/clients", "/api/models", "/api/verdicts", "/api/throughput"],
+)
+def test_nothing_is_told_without_the_admin_key(service, owner, path):
+    client_key = service.add_client()
+    for header in ({}, {"Authorization": f"Bearer {client_key}"}, {"Authorization": f"Basic {KEY}"}):
+        owner.headers.pop("Authorization", None)
+        problem(owner.get(path, headers=header), 401, "unauthenticated")
+
+
+def test_the_admin_key_opens_nothing_at_the_clients_port(service, owner):
+    problem(service.http(KEY).get("/budget"), 401, "unauthenticated")
+    problem(service.http(KEY).get("/api/lineages"), 404, "not-found")
+
+
+def test_lineages_and_clients_with_their_budgets(service, owner):
+    http = service.http(service.add_client("alice"))
+    service.add_client("bob")
+    http.post("/predict", json={"instances": [ROW, [0.5] * 4]})
+
+    (lineage,) = owner.get("/api/lineages").json()["lineages"]
+    assert lineage["lineage"] == service.data_plane.lineage
+    assert lineage["served"]
+    assert lineage["releases"] == 2
+    assert lineage["account"]["spent"]["rho"] == pytest.approx(2 * PRICE / 1e12)
+
+    path = f"/api/lineages/{lineage['lineage']}/clients"
+    first = owner.get(path, params={"count": 1}).json()
+    assert [client["client"] for client in first["clients"]] == ["alice"]
+    assert first["clients"][0]["account"]["spent"]["rho"] == pytest.approx(2 * PRICE / 1e12)
+    second = owner.get(path, params={"after": first["next_after"]}).json()
+    assert [client["client"] for client in second["clients"]] == ["bob"]
+    assert second["next_after"] is None
+    problem(owner.get("/api/lineages/no-such/clients"), 404, "not-found")
+
+
+def test_models_are_shown_with_their_certificates(service, owner):
+    (model,) = owner.get("/api/models").json()["models"]
+    assert model["name"] == "colours"
+    assert model["lineage"] == service.data_plane.lineage
+    assert model["weight_sensitivity"] == service.data_plane.certificate.weight_sensitivity
+
+
+def test_throughput_counts_answers_rows_and_refusals(service, owner):
+    http = service.http(service.add_client())
+    http.post("/predict", json={"instances": [ROW, ROW]})
+    http.post("/predict", json={"instances": [[9.0] * 4]})
+    expected = {"answered": 1, "refused": 1, "rows_charged": 1, "rows_free": 1}
+    until = time.monotonic() + 30
+    while (found := owner.get("/api/throughput").json())["totals"] != expected:
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
+    assert {name: sum(second[name] for second in found["seconds"]) for name in expected} == expected
+
+
+def test_the_newest_verdict_of_each_kind_is_shown(owner, tmp_path):
+    assert owner.get("/api/verdicts").json() == {"verdicts": [], "live": {"refuted": False}}
+    folder = tmp_path / "verdicts"
+    report = {"title": "An audit", "verdict": "Nothing found.", "convicted": False}
+    verdicts.keep(folder, "audit-mechanism", report, [], time=1.0)
+    verdicts.keep(folder, "attack", report | {"convicted": True}, [("ROC", "of it", b"\x89PNG")], time=2.0)
+    verdicts.keep(folder, "audit-mechanism", report | {"title": "A newer one"}, [], time=3.0)
+    (folder / "broken.json").write_text("{")
+    (folder / "other.json").write_text('{"time": 4, "report": {}, "pictures": []}')
+
+    first, second = owner.get("/api/verdicts").json()["verdicts"]
+    assert (first["name"], first["time"], first["report"]["title"]) == ("audit-mechanism", 3.0, "A newer one")
+    assert (second["name"], second["report"]["convicted"]) == ("attack", True)
+    assert base64.b64decode(second["pictures"][0]["png"]) == b"\x89PNG"
+
+
+def test_the_owners_port_is_ready_when_the_service_is(owner):
+    assert owner.get("/livez").json() == {"status": "live"}
+    assert owner.get("/readyz").json() == {"status": "ready"}
+
+
+def test_a_verdict_cannot_be_written_elsewhere(tmp_path):
+    for name in ("../attack", "a/b", "", "Attack"):
+        with pytest.raises(ValueError, match="cannot name a verdict"):
+            verdicts.keep(tmp_path, name, {}, [], time=0.0)
+    assert list(tmp_path.rglob("*.json")) == []
+    assert not (tmp_path.parent / "attack.json").exists()
