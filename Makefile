@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 
-.PHONY: demo serve test faults lint clean
+.PHONY: demo serve test faults bench bench-quick lint clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -19,6 +19,12 @@ test: lint
 
 faults: $(TESTS)
 	@DPSERVE_FAULTS=full $(BIN)/pytest tests/faults -q -n0
+
+bench: $(RUN)
+	@$(BIN)/python -m benchmarks.serving
+
+bench-quick: $(RUN)
+	@$(BIN)/python -m benchmarks.serving --quick
 
 lint: $(TESTS)
 	@$(BIN)/ruff check

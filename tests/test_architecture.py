@@ -31,7 +31,8 @@ def test_imports_point_one_way(package):
     files = list((ROOT / package).rglob("*.py"))
     assert files
     for path in files:
-        wrong = set(imported(path)) & (ALLOWED.keys() - ALLOWED[package] - {package})
+        # benchmarks/ has a service without privacy to compare with, which nothing here may reach.
+        wrong = set(imported(path)) & ({"benchmarks", *ALLOWED} - ALLOWED[package] - {package})
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 

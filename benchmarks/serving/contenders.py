@@ -10,24 +10,35 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.serving import answers, figures
 from benchmarks.serving.load import Body
-from benchmarks.serving.network import CLASSES, FEATURES, HIDDEN
+from benchmarks.serving.network import CLASSES, FEATURES, HIDDEN, Network
 from benchmarks.serving.processes import Server, free_port, started
+from training.bundle import load_bundle
+from training.objective import softmax
 
-_PEERS = Path(__file__).with_name("peers")
+PEERS = Path(__file__).with_name("peers")
 _ROOT = Path(__file__).parents[2]
 _OURS = Body('{"instances":[', "]}")
 _ROWS_JSON = Body('{"x":[', "]}")
+_PRICE = "rho:1e-7"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a running contender answers."""
+    """Where a running contender answers, how it is asked, how it is read, and what it should say."""
 
     server: Server
     url: str
     body: Callable[[int], Body]
+    read: Callable[[bytes], np.ndarray]
+    expected: answers.Answers | None
     key: str | None = None
+    features: int = FEATURES
+
+    def check(self) -> None:
+        """Raise RuntimeError unless it answers rightly."""
+        answers.check(self.url, self.body(3), self.read, self.expected, self.features, self.key)
 
 
 @dataclass(frozen=True)
@@ -38,35 +49,65 @@ class Contender:
     start: Callable[[Path], AbstractContextManager[Endpoint]]
 
 
-def train_bundle(folder: Path) -> Path:
+def train_bundle(folder: Path, *, features: int = FEATURES, classes: int = CLASSES) -> Path:
     """Train our head on random rows: the network's shape, on public random features. Returns the bundle."""
     generator = np.random.default_rng(0)
     records = folder / "records.npz"
-    np.savez(records, X=generator.random((500, FEATURES)), y=generator.integers(0, CLASSES, 500))
+    np.savez(records, X=generator.random((500, features)), y=generator.integers(0, classes, 500))
     bundle = folder / "public"
     _dpserve(
-        folder, "train", "--data", records, "--out", bundle, "--classes", ",".join(map(str, range(CLASSES))),
+        folder, "train", "--data", records, "--out", bundle, "--classes", ",".join(map(str, range(classes))),
         "--bounds", "0:1", "--features", "relu", "--random-features", HIDDEN, "--lam", 10,
     )  # fmt: skip
     return bundle
 
 
-def ours(bundle: Path, *options: str) -> Contender:
-    """Our service with everything: private, charged to an embedded ledger, durable before it answers."""
+def ours(
+    bundle: Path,
+    *options: str,
+    name: str = figures.OURS,
+    features: int = FEATURES,
+    program: tuple[str, ...] = ("-m", "dpserve"),
+) -> Contender:
+    """Our service with everything: private, charged to an embedded ledger, durable before it answers.
+
+    program: what Python runs in place of `dpserve`, with its arguments.
+    """
 
     @contextmanager
     def start(folder: Path) -> Iterator[Endpoint]:
         port = free_port()
         command = [
-            sys.executable, "-m", "dpserve", "serve", str(bundle), "--port", str(port), "--price", "rho:1e-7",
+            sys.executable, *program, "serve", str(bundle), "--port", str(port), "--price", _PRICE,
             "--epsilon", "50", "--delta", "1e-6", *options,
         ]  # fmt: skip
-        with started(command, f"http://127.0.0.1:{port}/readyz", folder / "ours.log", env=_home(folder)) as server:
+        ready = f"http://127.0.0.1:{port}/readyz"
+        with started(command, ready, folder / "ours.log", cwd=_ROOT, env=_home(folder)) as server:
             added = _dpserve(folder, "clients", "add", "load", "--epsilon", 50, "--delta", "1e-6")
             key = max(added.split(), key=len)
-            yield Endpoint(server, f"http://127.0.0.1:{port}/predict", lambda _: _OURS, key)
+            url = f"http://127.0.0.1:{port}/predict"
+            yield Endpoint(server, url, lambda _: _OURS, answers.of("predictions"), None, key, features)
 
-    return Contender("dpserve: private, charged, durable", start)
+    return Contender(name, start)
+
+
+def unprotected(bundle: Path, *, features: int = FEATURES) -> Contender:
+    """Our service on the same bundle, its privacy and its ledger switched off."""
+
+    @contextmanager
+    def start(folder: Path) -> Iterator[Endpoint]:
+        port = free_port()
+        command = [sys.executable, "-m", "benchmarks.serving.unprotected", str(bundle), str(port)]
+        head = load_bundle(bundle)
+        ready = f"http://127.0.0.1:{port}/readyz"
+        with started(command, ready, folder / "unprotected.log", cwd=_ROOT, env=_home(folder)) as server:
+            url = f"http://127.0.0.1:{port}/predict"
+            yield Endpoint(
+                server, url, lambda _: _OURS, answers.of("predictions"),
+                lambda rows: softmax(head.logits(head.features(rows))), "anybody", features,
+            )  # fmt: skip
+
+    return Contender(figures.UNPROTECTED, start)
 
 
 def plain() -> Contender:
@@ -78,9 +119,10 @@ def plain() -> Contender:
         command = [sys.executable, "-m", "benchmarks.serving.plain", str(port)]
         ready = f"http://127.0.0.1:{port}/livez"
         with started(command, ready, folder / "plain.log", cwd=_ROOT, env=_home(folder)) as server:
-            yield Endpoint(server, f"http://127.0.0.1:{port}/predict", lambda _: _OURS)
+            url = f"http://127.0.0.1:{port}/predict"
+            yield Endpoint(server, url, lambda _: _OURS, answers.of("predictions"), _network)
 
-    return Contender("plain, request by request", start)
+    return Contender(figures.PLAIN, start)
 
 
 def mlserver(environment: Path, *, in_process: bool) -> Contender:
@@ -95,9 +137,9 @@ def mlserver(environment: Path, *, in_process: bool) -> Contender:
         base = f"http://127.0.0.1:{ports['HTTP']}/v2/models/public"
         command = [str(environment / "mlserver/bin/mlserver"), "start", "."]
         with _peer(command, f"{base}/ready", folder, "mlserver", settings) as server:
-            yield Endpoint(server, f"{base}/infer", _v2)
+            yield Endpoint(server, f"{base}/infer", _v2, answers.of_v2, _network)
 
-    return Contender("MLServer, in process" if in_process else "MLServer, as it comes", start)
+    return Contender(figures.MLSERVER if in_process else figures.MLSERVER_WORKERS, start)
 
 
 def bentoml(environment: Path) -> Contender:
@@ -109,9 +151,10 @@ def bentoml(environment: Path) -> Contender:
         command = [str(environment / "bentoml/bin/bentoml"), "serve", "service:PublicNetwork", "--port", str(port)]
         settings = {"BENTOML_HOME": str(folder / "bentoml"), "BENTOML_DO_NOT_TRACK": "True"}
         with _peer(command, f"http://127.0.0.1:{port}/readyz", folder, "bentoml", settings) as server:
-            yield Endpoint(server, f"http://127.0.0.1:{port}/predict", lambda _: _ROWS_JSON)
+            url = f"http://127.0.0.1:{port}/predict"
+            yield Endpoint(server, url, lambda _: _ROWS_JSON, answers.of(None), _network)
 
-    return Contender("BentoML", start)
+    return Contender(figures.BENTOML, start)
 
 
 def litserve(environment: Path) -> Contender:
@@ -122,15 +165,32 @@ def litserve(environment: Path) -> Contender:
         port = free_port()
         command = [str(environment / "litserve/bin/python"), "server.py", str(port)]
         with _peer(command, f"http://127.0.0.1:{port}/health", folder, "litserve", {}) as server:
-            yield Endpoint(server, f"http://127.0.0.1:{port}/predict", lambda _: _ROWS_JSON)
+            url = f"http://127.0.0.1:{port}/predict"
+            yield Endpoint(server, url, lambda _: _ROWS_JSON, answers.of("probabilities"), _network)
 
-    return Contender("LitServe", start)
+    return Contender(figures.LITSERVE, start)
+
+
+def peers(environment: Path) -> list[Contender]:
+    """Return other people's servers, from the environments that `peers.install` made."""
+    return [
+        mlserver(environment, in_process=True),
+        mlserver(environment, in_process=False),
+        bentoml(environment),
+        litserve(environment),
+    ]
+
+
+def _network(rows: np.ndarray) -> np.ndarray:
+    return Network()(rows.astype(np.float32)).astype(np.float64)
 
 
 def _peer(
     command: list[str], ready: str, folder: Path, name: str, settings: dict[str, str]
 ) -> AbstractContextManager[Server]:
-    return started(command, ready, folder / f"{name}.log", cwd=_PEERS / name, env={"PYTHONPATH": str(_ROOT)} | settings)
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": str(_ROOT)} | threads | settings
+    return started(command, ready, folder / f"{name}.log", cwd=PEERS / name, env=environment)
 
 
 def _v2(rows: int) -> Body:
@@ -145,7 +205,7 @@ def _home(folder: Path) -> dict[str, str]:
 def _dpserve(folder: Path, *arguments: object) -> str:
     """Run a command of ours and return what it printed. Raises RuntimeError with what it said."""
     command = [sys.executable, "-m", "dpserve", *map(str, arguments)]
-    done = subprocess.run(command, env=os.environ | _home(folder), capture_output=True, text=True)
+    done = subprocess.run(command, env=os.environ | _home(folder), cwd=_ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return done.stdout

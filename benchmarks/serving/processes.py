@@ -25,10 +25,18 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Use:
-    """CPU seconds so far and the peak of resident memory in MiB, of a process and all below it."""
+    """What one process has used: CPU seconds so far, in the kernel and in all, and memory in MiB.
 
+    peak: of resident memory; resident: now, pages shared with others included; share: now, each shared page divided by
+    how many processes map it.
+    """
+
+    name: str
     cpu_seconds: float
-    peak_mebibytes: float
+    kernel_seconds: float
+    peak: float
+    resident: float
+    share: float
 
 
 @dataclass(frozen=True)
@@ -37,18 +45,15 @@ class Server:
 
     process: subprocess.Popen[bytes]
 
-    def use(self) -> Use:
-        """Return what the server has used so far. Shared pages count once for each process that maps them."""
-        ticks, kibibytes = 0, 0
+    def use(self) -> list[Use]:
+        """Return what each of the server's processes has used so far, the first one first."""
+        found = []
         for number in _family(self.process.pid):
             try:
-                fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-                status = Path(f"/proc/{number}/status").read_text()
+                found.append(_use(number))
             except OSError:
                 continue
-            ticks += int(fields[11]) + int(fields[12])
-            kibibytes += next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
-        return Use(ticks / _TICKS, kibibytes / 1024)
+        return found
 
 
 @contextmanager
@@ -73,6 +78,21 @@ def started(
                 process.wait(10)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
+
+
+def _use(number: int) -> Use:
+    process = Path(f"/proc/{number}")
+    name, _, after = (process / "stat").read_text().rpartition(")")
+    fields = after.split()
+    user, kernel = int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
+    kibibytes = {}
+    for table in ("status", "smaps_rollup"):
+        for line in (process / table).read_text().splitlines():
+            what, _, value = line.partition(":")
+            if what in ("VmHWM", "VmRSS", "Pss"):
+                kibibytes[what] = int(value.split()[0])
+    peak, resident, share = (kibibytes.get(what, 0) / 1024 for what in ("VmHWM", "VmRSS", "Pss"))
+    return Use(name.partition("(")[2], user + kernel, kernel, peak, resident, share)
 
 
 def _wait(process: subprocess.Popen[bytes], ready: str, log: Path) -> None:

@@ -1,0 +1,53 @@
+"""Contenders take turns, one at a time on an otherwise idle machine; a round of each before the next of any."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.serving.contenders import Contender, Endpoint
+from benchmarks.serving.figures import Figures, Idle, Measured, Setting, idle, medians
+from benchmarks.serving.load import Round, load
+from benchmarks.serving.processes import Use
+
+_SECONDS_TO_WARM = 1.0
+
+
+def compare(
+    chosen: Sequence[Contender], settings: Sequence[Setting], folder: Path, *, rounds: int, seconds: float
+) -> tuple[dict[str, dict[str, Figures]], dict[str, Idle]]:
+    """Return the medians by setting and contender, and idle memory by contender. Raises RuntimeError.
+
+    Each round starts each contender anew in a folder of its own, checks that it answers rightly, and loads it in each
+    setting for `seconds`.
+    """
+    measured: dict[tuple[str, str], list[Measured]] = {}
+    starts: dict[str, list[list[Use]]] = {}
+    for number in range(rounds):
+        for position, contender in enumerate(chosen):
+            print(f"round {number + 1} of {rounds}: {contender.name}", file=sys.stderr)
+            home = folder / f"{number}-{position}"
+            home.mkdir()
+            with contender.start(home) as endpoint:
+                starts.setdefault(contender.name, []).append(endpoint.server.use())
+                endpoint.check()
+                for setting in settings:
+                    measured.setdefault((contender.name, str(setting)), []).append(measure(endpoint, setting, seconds))
+    results: dict[str, dict[str, Figures]] = {}
+    for (name, setting_name), seen in measured.items():
+        results.setdefault(setting_name, {})[name] = medians(seen)
+    return results, {name: idle(uses) for name, uses in starts.items()}
+
+
+def measure(endpoint: Endpoint, setting: Setting, seconds: float) -> Measured:
+    """Load a running contender for `seconds`, after a moment that is not counted."""
+
+    def loaded(taking: float) -> Round:
+        return load(
+            endpoint.url, endpoint.body(setting.rows), connections=setting.connections, seconds=taking,
+            rows=setting.rows, features=endpoint.features, key=endpoint.key,
+        )  # fmt: skip
+
+    loaded(_SECONDS_TO_WARM)
+    before = endpoint.server.use()
+    seen = loaded(seconds)
+    return Measured(seen, before, endpoint.server.use())

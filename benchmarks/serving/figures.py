@@ -1,0 +1,160 @@
+"""From rounds to figures: medians, ratios, and the goals that they are held against. Nothing here measures."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.serving.load import Round
+from benchmarks.serving.processes import Use
+
+OURS = "dpserve: private, charged, durable"
+UNPROTECTED = "dpserve without privacy and ledger"
+PLAIN = "plain, request by request"
+MLSERVER, MLSERVER_WORKERS = "MLServer, in process", "MLServer, as it comes"
+BENTOML, LITSERVE = "BentoML", "LitServe"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A kind of load: so many connections, so many rows in a request."""
+
+    connections: int
+    rows: int
+
+    def __str__(self) -> str:
+        """Return the words that head its table."""
+        return f"{self.connections} connection{'s' * (self.connections > 1)}, {self.rows} row{'s' * (self.rows > 1)}"
+
+
+MANY, ONE, BATCHES = Setting(32, 1), Setting(1, 1), Setting(4, 256)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One contender in one round of one setting: what the load saw, and what its processes used before and after."""
+
+    round: Round
+    before: Sequence[Use]
+    after: Sequence[Use]
+
+    @property
+    def cpu(self) -> float:
+        """CPU milliseconds a request, of all processes."""
+        used = sum(use.cpu_seconds for use in self.after) - sum(use.cpu_seconds for use in self.before)
+        return used / max(self.round.requests, 1) * 1e3
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Medians of a contender's rounds in one setting. Latencies in ms, CPU in ms a request, memory in MiB.
+
+    peak_memory: the peaks of all its processes added up. low, high: the slowest and the fastest round, in requests per
+    second.
+    """
+
+    per_second: float
+    low: float
+    high: float
+    p50: float
+    p99: float
+    p999: float
+    cpu: float
+    peak_memory: float
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Medians of a contender's memory before the first request, in MiB.
+
+    total: of all its processes, each shared page counted once; worker: the largest process by itself, with all that it
+    maps.
+    """
+
+    total: float
+    worker: float
+
+
+Results = Mapping[str, Mapping[str, Figures]]
+"""By setting, by contender."""
+
+
+def medians(rounds: Sequence[Measured]) -> Figures:
+    """Return the medians of the rounds of one contender in one setting. Raises StatisticsError for none."""
+    seen = [one.round for one in rounds]
+    rates = [one.per_second for one in seen]
+    return Figures(
+        per_second=statistics.median(rates),
+        low=min(rates),
+        high=max(rates),
+        p50=statistics.median(one.p50 for one in seen),
+        p99=statistics.median(one.p99 for one in seen),
+        p999=statistics.median(one.p999 for one in seen),
+        cpu=statistics.median(one.cpu for one in rounds),
+        peak_memory=statistics.median(sum(use.peak for use in one.after) for one in rounds),
+        wrong=sum(one.wrong for one in seen),
+    )
+
+
+def idle(starts: Sequence[Sequence[Use]]) -> Idle:
+    """Return the medians of what a contender's processes held when it had just started."""
+    return Idle(
+        statistics.median(sum(use.share for use in uses) for uses in starts),
+        statistics.median(max(use.resident for use in uses) for uses in starts),
+    )
+
+
+def ratio(value: float, other: float) -> float:
+    """Return value / other; infinite where the other did nothing."""
+    return value / other if other else float("inf")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio of one run and what it should be."""
+
+    what: str
+    value: float
+    bound: float
+    at_least: bool = True
+
+    @property
+    def met(self) -> bool:
+        """Whether the value keeps the bound."""
+        return self.value >= self.bound if self.at_least else self.value <= self.bound
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        sign = ">=" if self.at_least else "<="
+        return f"{self.what:66}{self.value:8.2f}   {sign} {self.bound:<6g} {'met' if self.met else 'missed'}"
+
+
+def goals(results: Results, idle_by_name: Mapping[str, Idle]) -> list[Goal]:
+    """Return the goals that this run has figures for."""
+    found: list[Goal] = []
+
+    def add(what: str, setting: Setting, others: Sequence[str], bound: float, *, latency: bool = False) -> None:
+        by_name = results.get(str(setting), {})
+        there = [by_name[name] for name in others if name in by_name]
+        if OURS not in by_name or not there:
+            return
+        ours = by_name[OURS]
+        if latency:
+            value = max(ratio(ours.p50, other.p50) for other in there)
+        else:
+            value = min(ratio(ours.per_second, other.per_second) for other in there)
+        found.append(Goal(f"{setting}: {what}", value, bound, at_least=not latency))
+
+    add("requests/s over MLServer's faster", MANY, (MLSERVER, MLSERVER_WORKERS), 3.5)
+    add("requests/s over BentoML's", MANY, (BENTOML,), 9)
+    add("requests/s over LitServe's", MANY, (LITSERVE,), 9)
+    add("requests/s over ours without privacy and ledger", MANY, (UNPROTECTED,), 0.9)
+    add("requests/s over plain", MANY, (PLAIN,), 1)
+    many = results.get(str(MANY), {}).get(OURS)
+    if many is not None:
+        found.append(Goal(f"{MANY}: p99 over p50", ratio(many.p99, many.p50), 2, at_least=False))
+    add("median latency over MLServer's faster", ONE, (MLSERVER, MLSERVER_WORKERS), 0.7, latency=True)
+    add("requests/s over ours without privacy and ledger", BATCHES, (UNPROTECTED,), 0.9)
+    if OURS in idle_by_name:
+        found.append(Goal("MiB of an idle worker, certified head", idle_by_name[OURS].worker, 120, at_least=False))
+    return found

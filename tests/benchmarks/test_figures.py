@@ -1,0 +1,95 @@
+"""The statistics of the benchmark's table."""
+
+import statistics
+
+import pytest
+
+from benchmarks.serving.figures import (
+    BATCHES,
+    BENTOML,
+    LITSERVE,
+    MANY,
+    MLSERVER,
+    MLSERVER_WORKERS,
+    ONE,
+    OURS,
+    PLAIN,
+    UNPROTECTED,
+    Figures,
+    Goal,
+    Idle,
+    Measured,
+    goals,
+    idle,
+    medians,
+    ratio,
+)
+from benchmarks.serving.load import Round
+from benchmarks.serving.processes import Use
+
+
+def use(cpu, peak=10.0, resident=8.0, share=5.0):
+    return Use("python", cpu, 0.0, peak, resident, share)
+
+
+def measured(requests, cpu, p50=1.0, wrong=0):
+    return Measured(Round(requests, 2.0, wrong, p50, 2 * p50, 3 * p50), [use(1.0)], [use(1.0 + cpu), use(0.5 * cpu)])
+
+
+def figures(per_second, p50=1.0, p99=1.5):
+    return Figures(per_second, per_second, per_second, p50, p99, p99, 0.1, 100.0, 0)
+
+
+def test_medians_are_of_rounds_and_not_of_each_other():
+    found = medians([measured(100, 0.1, 3.0), measured(400, 0.2, 1.0), measured(200, 0.4, 2.0, wrong=1)])
+    assert (found.per_second, found.low, found.high) == (100.0, 50.0, 200.0)
+    assert (found.p50, found.p99, found.p999) == (2.0, 4.0, 6.0)
+    assert found.cpu == pytest.approx(statistics.median([1.5 * 1.0, 1.5 * 0.5, 1.5 * 2.0]))
+    assert found.peak_memory == 20.0
+    assert found.wrong == 1
+
+
+def test_nothing_has_no_median():
+    with pytest.raises(statistics.StatisticsError):
+        medians([])
+
+
+def test_idle_memory_counts_shared_pages_once_and_a_worker_by_itself():
+    assert idle([[use(0, resident=80, share=50), use(0, resident=30, share=10)]]) == Idle(60, 80)
+
+
+def test_a_ratio_to_nothing_is_infinite():
+    assert ratio(3, 2) == 1.5
+    assert ratio(3, 0) == float("inf")
+
+
+def test_goals_take_the_peer_that_is_hardest_to_beat():
+    many = {
+        OURS: figures(7000, p50=4, p99=9),
+        UNPROTECTED: figures(7500),
+        PLAIN: figures(6900),
+        MLSERVER: figures(2000),
+        MLSERVER_WORKERS: figures(1000),
+        BENTOML: figures(800),
+        LITSERVE: figures(600),
+    }
+    one = {OURS: figures(500, p50=1.0), MLSERVER: figures(500, p50=2.0), MLSERVER_WORKERS: figures(300, p50=1.25)}
+    found = goals({str(MANY): many, str(ONE): one}, {OURS: Idle(60, 121)})
+    by_what = {goal.what.partition(": ")[2] or goal.what: goal for goal in found}
+    assert by_what["requests/s over MLServer's faster"].value == 3.5
+    assert by_what["requests/s over MLServer's faster"].met
+    assert not by_what["requests/s over BentoML's"].met
+    assert by_what["requests/s over LitServe's"].met
+    assert by_what["requests/s over ours without privacy and ledger"].met
+    assert by_what["requests/s over plain"].met
+    assert not by_what["p99 over p50"].met
+    assert by_what["median latency over MLServer's faster"].value == 0.8
+    assert not by_what["median latency over MLServer's faster"].met
+    assert not by_what["MiB of an idle worker, certified head"].met
+    assert not any(goal.what.startswith(str(BATCHES)) for goal in found)
+
+
+def test_a_goal_that_is_just_reached_is_met():
+    assert Goal("", 0.9, 0.9).met
+    assert Goal("", 2, 2, at_least=False).met
+    assert not Goal("", 2.01, 2, at_least=False).met
