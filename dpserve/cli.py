@@ -4,28 +4,50 @@ Every foreseen error is one clear line on stderr and exit status 1; wrong usage 
 """
 
 import sys
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-_COMMANDS = {
-    "train": ("bundles", "train"),
-    "inspect": ("bundles", "inspect"),
-    "plan": ("planning", "plan"),
-    "serve": ("serving", "serve"),
-    "explain": ("explaining", "explain"),
-    "clients": ("clients", "app"),
-    "lineage": ("lineages", "app"),
-    "ledger": ("ledger", "app"),
-    "attack": ("attacking", "attack"),
-    "audit": ("auditing", "app"),
-    "demo": ("demonstration", "demo"),
-    "reproduce": ("reproducing", "app"),
-    "train-published": ("bundles", "train_published"),
+
+@dataclass(frozen=True)
+class _Command:
+    """Where a command is, and what the list of all commands says about it: the list imports none of them."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+_GROUPS = {
+    "Look": {
+        "demo": _Command("demonstration", "demo", "Train, serve and ask until refused, in a minute; nothing is kept."),
+    },
+    "Train": {
+        "plan": _Command("planning", "plan", "What a budget buys: which mechanism, how noisy, how many answers."),
+        "train": _Command("bundles", "train", "Train a model on private records and write a certified bundle."),
+        "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),
+        "train-published": _Command("bundles", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
+    },
+    "Serve": {
+        "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
+        "clients": _Command("clients", "app", "Who may ask, and for how much: keys and budgets."),
+        "lineage": _Command("lineages", "app", "What all clients of one set of records may learn together."),
+        "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),
+        "ledger": _Command("ledger", "app", "Check, copy and mend the ledger."),
+        "config": _Command("configuring", "app", "What the service is told by flags, environment and file."),
+    },
+    "Attack and audit": {
+        "attack": _Command("attacking", "attack", "Who was trained on? Ask an endpoint as an adversary would."),
+        "audit": _Command("auditing", "app", "Bound from below what a mechanism or a service leaks."),
+        "reproduce": _Command("reproducing", "app", "Measure again: a published paper, or our own tables."),
+    },
 }
-"""Each command's module in `dpserve.commands`, and what it is called there."""
+_COMMANDS = {name: command for group in _GROUPS.values() for name, command in group.items()}
+_FROM_CONFIGURATION = {"serve"}
 
 
 class _Commands(TyperGroup):
@@ -41,15 +63,30 @@ class _Commands(TyperGroup):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        module, attribute = _COMMANDS[cmd_name]
-        found = getattr(import_module(f"dpserve.commands.{module}"), attribute)
+        entry = _COMMANDS[cmd_name]
+        found = getattr(import_module(f"dpserve.commands.{entry.module}"), entry.attribute)
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-            alone.command(cmd_name)(found)
+            alone.command(cmd_name, cls=_class_of(cmd_name))(found)
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
         return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in the groups in which they are used."""
+        del ctx
+        for title, commands in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, command.summary) for name, command in commands.items()])
+
+
+def _class_of(name: str) -> type[TyperCommand]:
+    if name not in _FROM_CONFIGURATION:
+        return TyperCommand
+    from dpserve.commands.configuring import Configured
+
+    return Configured
 
 
 app = typer.Typer(
@@ -61,9 +98,22 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _dpserve() -> None:
+@app.callback(epilog="Begin with 'dpserve demo'. 'dpserve COMMAND --help' says what a command takes.")
+def _dpserve(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="DPSERVE_CONFIG",
+            help="A TOML file with the options of 'serve'; flags and DPSERVE_ variables stand above it.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Serve a model trained on private records: every answer private, and charged to a budget."""
+    if config is not None:
+        from dpserve.configuration import choose_file
+
+        choose_file(config)
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """What `dpserve audit service` does: two services of neighbouring models, its own or running ones, told apart."""
 
 import asyncio
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from audit.distinguishing.service import observe_services
 from audit.reports import Report
 from dpserve.client import Client
 from dpserve.commands.audit_output import counting
+from dpserve.configuration import environment_without_settings
 from mechanisms.mechanism import Mechanism, priced
 from service.errors import CannotServe
 from training.bundle import CertifiedHead, load_bundle, save_bundle
@@ -180,7 +180,7 @@ def _service(
     command += ["--mechanism", mechanism.name, "--ledger", str(folder / "ledger"), "--rho", repr(rho)]
     command += ["--delta", repr(_ACCOUNT_DELTA), "--accepts", accepts]
     command += ["--accept-unproven"] if mechanism.status != "proven" else []
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)}
+    environment = environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)}
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(  # noqa: S603
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment

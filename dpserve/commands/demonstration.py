@@ -1,7 +1,6 @@
 """`dpserve demo`: the whole way once, on real records, in a temporary folder."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.training_progress import train_with_progress
+from dpserve.configuration import environment_without_settings
 from service.errors import CannotServe
 from service.run import ServiceSettings, bind
 from training.bundle import save_bundle
@@ -104,7 +104,7 @@ def _service(bundle: Path, lineage: str, folder: Path, port: int, *, quiet: bool
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)},
+        env=environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)},
     )
     try:
         address = ""

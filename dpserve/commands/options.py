@@ -83,7 +83,9 @@ def journals_folder() -> Path:
 
 
 def ledger_location(given: str | None) -> str:
-    """Return the URL or folder to open the ledger at."""
+    """Return the URL or folder to open the ledger at: as given, else as the configuration's file says."""
+    if given is None:
+        given = configured_ledger()
     if given is None:
         return str(state_folder() / "ledger")
     if not given or (":" in given and "://" not in given):
@@ -93,6 +95,13 @@ def ledger_location(given: str | None) -> str:
             param_hint="--ledger",
         )
     return given
+
+
+def configured_ledger() -> str | None:
+    """Return the ledger of the configuration's file, or None."""
+    from dpserve.configuration import shared_setting
+
+    return shared_setting("ledger")
 
 
 @dataclass(frozen=True, kw_only=True)

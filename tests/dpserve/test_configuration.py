@@ -1,0 +1,207 @@
+"""Flags stand above the environment, the environment above the file, the file above the defaults."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from dpserve import configuration
+from dpserve.cli import _COMMANDS
+from dpserve.commands.serving import serve
+from dpserve.configuration import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("DPSERVE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def write(home, text):
+    (home / "dpserve.toml").write_text(text)
+
+
+def test_the_environment_stands_above_the_file(home, monkeypatch):
+    write(home, '[serve]\nport = 9000\nhost = "::1"\nself-audit-rows = 9\n')
+    monkeypatch.setenv("DPSERVE_PORT", "9001")
+    found = configuration.settings(serve)
+    assert found["port"] == configuration.Setting(9001, "environment DPSERVE_PORT")
+    assert found["host"] == configuration.Setting("::1", str(home / "dpserve.toml"))
+    assert found["self_audit_rows"].value == 9
+    assert set(found) == {"port", "host", "self_audit_rows"}
+
+
+def test_every_option_of_serve_may_stand_in_the_file_and_in_the_environment(home, monkeypatch):
+    names = configuration._model(serve).model_fields
+    assert {"bundle", "price", "ledger", "epsilon", "rehearsal", "largest_batch"} <= set(names)
+    for name in names:
+        monkeypatch.setenv(configuration.variable(name), "1")
+    assert set(configuration.settings(serve)) >= set(names) - configuration.BUDGET_WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[serve]\nprise = 1\n", "nothing is called 'prise' in \\[serve\\]; did you mean 'price'"),
+        ("[serve]\nlargest_batch = 1\n", "did you mean 'largest-batch'"),
+        ("[srve]\nport = 1\n", "nothing is called 'srve'; did you mean 'serve'"),
+        ("[serve]\nledger = 'x'\n", "nothing is called 'ledger' in \\[serve\\]"),
+        ("xylophone = 1\n", "known are ledger, serve"),
+        ("serve = 1\n", "must be a table"),
+        ("[serve]\nport = 'many'\n", "port = 'many': .*integer"),
+        ("[serve]\nself-audit-key = ['dps-secret']\n", "self-audit-key = .*string"),
+        ("[serve\n", "is not TOML"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_to_write(home, text, said):
+    write(home, text)
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        configuration.settings(serve)
+    assert "dps-secret" not in str(caught.value)
+    assert str(home) in str(caught.value)
+
+
+def test_a_misspelt_variable_is_refused_and_a_foreign_one_is_not(monkeypatch):
+    monkeypatch.setenv("DPSERVE_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("DPSERVE_DATA_DIR", "/data")
+    monkeypatch.setenv("DPSERVE_ADMIN_KEY", "of twenty characters")
+    assert configuration.settings(serve) == {}
+    monkeypatch.setenv("DPSERVE_EPSILOM", "3")
+    with pytest.raises(ConfigurationError, match="did you mean DPSERVE_EPSILON"):
+        configuration.settings(serve)
+
+
+def test_a_port_set_by_service_links_is_told_apart(monkeypatch):
+    monkeypatch.setenv("DPSERVE_PORT", "tcp://10.0.0.1:8000")
+    with pytest.raises(ConfigurationError, match="enableServiceLinks"):
+        configuration.settings(serve)
+
+
+def test_one_budget_replaces_another(home, monkeypatch):
+    write(home, "[serve]\nepsilon = 3.0\ndelta = 1e-6\n")
+    assert configuration.settings(serve).keys() == {"epsilon", "delta"}
+    monkeypatch.setenv("DPSERVE_RHO", "0.5")
+    found = configuration.settings(serve)
+    assert found.keys() == {"rho", "delta"}
+    assert configuration.without_other_budgets(found, {"mu"}).keys() == {"delta"}
+    assert configuration.without_other_budgets(found, {"port"}) == found
+
+
+def test_paths_are_seen_from_the_file(home):
+    write(home, 'ledger = "books"\n[serve]\nbundle = "model"\n')
+    found = configuration.settings(serve)
+    assert found["ledger"].value == configuration.shared_setting("ledger") == str(home / "books")
+    assert found["bundle"].value == home / "model"
+    write(home, 'ledger = "redis://store:6379/0"\n')
+    assert configuration.shared_setting("ledger") == "redis://store:6379/0"
+
+
+def test_a_named_file_must_be_there(home, monkeypatch):
+    assert configuration.settings(serve) == {}
+    monkeypatch.setenv("DPSERVE_CONFIG", str(home / "other.toml"))
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        configuration.settings(serve)
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        configuration.shared_setting("ledger")
+
+
+def test_lists_are_written_with_commas_in_the_environment(home, monkeypatch):
+    def command(origins: Annotated[list[str] | None, typer.Option()] = None) -> None:
+        """A command with a list."""
+
+    monkeypatch.setenv("DPSERVE_ORIGINS", "https://a.example, https://b.example")
+    assert configuration.settings(command)["origins"].value == ["https://a.example", "https://b.example"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("self_audit_key", "dps_very_secret", "(hidden)"),
+        ("ledger", "redis://user:very_secret@host:6379/0", "redis://(hidden)@host:6379/0"),
+        ("ledger", "redis://host/0?password=very_secret&db=1", "redis://host/0?password=(hidden)&db=1"),
+        ("ledger", "/var/lib/ledger", "/var/lib/ledger"),
+        ("tls_key", Path("/tls/key.pem"), "/tls/key.pem"),
+        ("port", 1, 1),
+    ],
+)
+def test_no_secret_is_shown(name, value, shown):
+    assert configuration.shown(name, value) == shown
+
+
+def test_config_show_names_every_source_and_no_secret(run):
+    (run.folder / "own.toml").write_text(
+        'ledger = "redis://:very_secret@store:6379/0"\n[serve]\nport = 9000\nprice = "rho:0.1"\nlargest-batch = 7\n'
+    )
+    run.environment |= {"DPSERVE_SELF_AUDIT_KEY": "very_secret", "DPSERVE_PRICE": "rho:0.2"}
+    arguments = ("--config", "own.toml", "config", "show", "--json", "--port", 9001)
+    printed = run(*arguments).stdout
+    rows = {row["setting"]: (row["value"], row["source"]) for row in json.loads(printed)["settings"]}
+    file = str(run.folder / "own.toml")
+    assert rows["port"] == (9001, "flag")
+    assert rows["price"] == ("rho:0.2", "environment DPSERVE_PRICE")
+    assert rows["largest-batch"] == (7, file)
+    assert rows["ledger"] == ("redis://(hidden)@store:6379/0", file)
+    assert rows["self-audit-key"] == ("(hidden)", "environment DPSERVE_SELF_AUDIT_KEY")
+    assert rows["host"] == ("127.0.0.1", "default")
+    table = run("--config", "own.toml", "config", "show").stdout
+    assert "very_secret" not in printed + table
+    assert "environment DPSERVE_PRICE" in table
+
+
+def test_a_service_is_started_from_the_file_alone(run, bundle):
+    (run.folder / "home" / "dpserve.toml").write_text(
+        f'ledger = "books"\n[serve]\nbundle = "{bundle}"\nport = 0\nepsilon = 3\ndelta = 1e-6\nprice = "rho:0.001"\n'
+    )
+    process, _ = run.start()
+    try:
+        assert (run.folder / "home" / "books").is_dir()
+        run("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-6)
+        assert "alice" in run("clients", "list").stdout
+    finally:
+        process.terminate()
+        process.communicate()
+    assert not (run.folder / "home" / "ledger").exists()
+
+
+def test_a_value_out_of_range_is_refused_wherever_it_stands(run):
+    run.environment["DPSERVE_PORT"] = "70000"
+    assert run.fails("serve", "model").startswith("the environment's DPSERVE_PORT: port: ")
+    assert "--port" in run("serve", "model", "--port", 70000, status=2).stderr
+    del run.environment["DPSERVE_PORT"]
+    (run.folder / "home").mkdir(exist_ok=True)
+    (run.folder / "home" / "dpserve.toml").write_text("[serve]\nprise = 1\n")
+    assert "did you mean 'price'" in run.fails("serve", "model")
+    assert "Usage" in run("serve", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("dpserve se", "serve"), ("dpserve clients a", "add"), ("dpserve serve --large", "--largest-batch")],
+)
+def test_the_shell_completes(run, typed, offered):
+    run.environment |= {
+        "_DPSERVE_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ")),
+    }
+    program = "import sys; sys.argv[0] = 'dpserve'; from dpserve.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=run.environment, cwd=run.folder, capture_output=True, text=True, timeout=60
+    )
+    assert offered in done.stdout.split()
+
+
+def test_the_help_lists_every_command_once_with_a_line(run):
+    printed = run("--help").stdout
+    for name, command in _COMMANDS.items():
+        assert printed.count(f"\n  {name} ") == 1
+        assert command.summary.split()[0] in printed
+    assert "dpserve demo" in printed
