@@ -408,6 +408,7 @@ class Accounts:
         own = [] if expected is None else [keys.client(expected).account, keys.client(expected).tally]
         found, *fields = await self.call(lineage, "find_client", [keys.api_keys, *own], [digest], durably=False)
         if found is None:
+            self._named.pop((lineage, digest), None)
             raise UnknownKey
         name = found.decode()
         account = None
@@ -425,6 +426,13 @@ class Accounts:
         if account.revoked:
             raise ClientRevoked(account.client)
         return account
+
+    def remembered(self, lineage: str, digest: bytes) -> str | None:
+        """Return whose the API key of this digest was when `authenticate` last found it, or None.
+
+        Asks nothing: it says to whom a request is to be charged whose `key_digest` is then checked with the charge.
+        """
+        return self._named.get((lineage, digest))
 
     # Receipts
 

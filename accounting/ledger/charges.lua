@@ -1,29 +1,32 @@
 
 -- charge and quote --------------------------------------------------------------------------------------------
--- KEYS  services; the lineage's account, tally, receipts, young rows, old rows, clients; then each client's
+-- KEYS  services; the lineage's account, tally, receipts, young rows, old rows, clients, API keys; then each client's
 --       account, tally, receipts, young requests, old requests
 -- ARGV  lineage, rows a generation holds, requests a generation holds; then for each request the fields that
 --       `read_request` reads
 -- charge replies to each {'charged', receipt number or 0, rows charged, packed answers, the hash before the
--- receipt, the number of the receipt that the same request got before or 0}, or {'terms', model, mechanism, cost}
--- for one that was sent before and was decided at other terms, or a refusal; quote {'quoted', a letter for each
--- row: new, paid or again}, then the refusal if any.
+-- receipt, the number of the receipt that the same request got before or 0, how both accounts stand now}, or
+-- {'terms', model, mechanism, cost} for one that was sent before and was decided at other terms, or a refusal; quote
+-- {'quoted', a letter for each row: new, paid or again}, then the refusal if any.
+--
+-- A request that names the digest of an API key is decided only if that key is still its client's: whose it is may be
+-- remembered by a service, and is looked at here, at the same instant as the charge.
 --
 -- A request that was sent before, with the same idempotency key and body, stays what it was then, though the model
 -- or the price is another now: whoever asks hears the terms and asks again at these, with `answered_only`, which
 -- charges nothing.
 
-local REQUEST_FIELDS = 14
+local REQUEST_FIELDS = 15
 
 local function read_lineage(keys)
   return {
     account = keys[2], tally = keys[3], receipts = keys[4], rows = {young = keys[5], old = keys[6]},
-    clients = keys[7], name = 'the lineage', members = {},
+    clients = keys[7], api_keys = keys[8], name = 'the lineage', members = {},
   }
 end
 
 local function client_of(lineage, keys, place, name)
-  local first = 5 * place + 3
+  local first = 5 * place + 4
   local client = lineage.members[place]
   if not client then
     client = {
@@ -49,6 +52,7 @@ local function read_request(lineage, keys, args, at)
     cost = args[at + 4], kind = args[at + 5], price = amount(args[at + 6]), time = args[at + 7],
     key = key, body_digest = body_digest, ids = split_row_ids(args[at + 10]),
     terms = args[at + 11], foreseen = args[at + 12], answered_only = args[at + 13] == '1',
+    digest = args[at + 14],
   }
 end
 
@@ -144,10 +148,26 @@ local function refuse_revoked(account, name)
   return account.revoked == '1' and {'revoked'} or damaged('the account of ' .. name)
 end
 
+-- Tells whether the API key that the request came with is its client's, now.
+local function has_its_key(lineage, request)
+  local client, digest = request.client, request.digest
+  if digest == '' or client.digest == digest then
+    return true
+  end
+  if redis.call('HGET', lineage.api_keys, digest) ~= client.name then
+    return false
+  end
+  client.digest = digest
+  return true
+end
+
 -- Returns nothing for a request that may be decided, having read who pays; or the refusal.
 local function admit(lineage, request)
   if not read_lineage_account(lineage) then
     return {'unknown-lineage'}
+  end
+  if not has_its_key(lineage, request) then
+    return {'unknown-key'}
   end
   local account = read_client_account(lineage, request.client)
   if not account then
@@ -211,6 +231,13 @@ local function write_charge(lineage, request, fresh, capacity)
   return number
 end
 
+-- How both accounts stand: what the client has spent, its limit, what it accepts, its delta; the lineage's the same two.
+local function standing(lineage, client)
+  local own, whole = client.state, lineage.state
+  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(whole.spent), text(whole.limit)},
+    ' ')
+end
+
 -- Tells whether a request that came before cannot have what it bought: at other terms, no answer can be drawn at these
 -- any more; and of rows that were forgotten, or charged in an earlier epoch, another would be a second charge for it.
 local function is_cut_off(request, earlier, fresh, answered)
@@ -243,7 +270,8 @@ local function charge_request(lineage, capacities, keys, args, at)
     wrote = true
   end
   -- A replay counts as a write of whoever sends it on: it must not be on its way before it is durable.
-  return {'charged', number, text(#fresh), answers, head, earlier or '0'}, wrote or answers ~= ''
+  local reply = {'charged', number, text(#fresh), answers, head, earlier or '0', standing(lineage, request.client)}
+  return reply, wrote or answers ~= ''
 end
 
 -- Decides on each request for itself: one that cannot be read, or whose client's keys cannot be, fails alone.

@@ -34,7 +34,7 @@ from accounting.ledger.holdings import (
 )
 from accounting.ledger.micro_batches import MicroBatches
 from accounting.ledger.store import DEADLINE, Store
-from accounting.ledger.values import Charge, ChargeRequest, Quote
+from accounting.ledger.values import Charge, ChargeRequest, Quote, Standing
 from accounting.ledger.wire import DecidedBefore, Head, LineageKeys
 
 ROWS_IN_A_BATCH = 1000
@@ -168,8 +168,8 @@ class Ledger(Accounts):
     async def charge(self, request: ChargeRequest) -> Charge:
         """Charge both accounts for the request's new rows, durably, or raise.
 
-        Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient or
-        UnknownLineage, having changed nothing; LedgerUnavailable if no decision is known. Rows that were paid
+        Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient, UnknownKey
+        or UnknownLineage, having changed nothing; LedgerUnavailable if no decision is known. Rows that were paid
         for before are free and come back answered, or unanswered for the caller to compute. Charges that are
         asked for at the same time go to the store in one call.
         """
@@ -219,6 +219,11 @@ class Ledger(Accounts):
         except LedgerError as error:
             return error
         return decision
+
+    @staticmethod
+    def standing(request: ChargeRequest, charge: Charge) -> Standing:
+        """Return how both accounts stood once `request` was decided so. Raises LedgerDamaged."""
+        return wire.read_standing_of(request.lineage, charge)
 
     async def quote(self, request: ChargeRequest) -> Quote:
         """Return what charging the request would cost now and whether it would be admitted; spend nothing.

@@ -28,7 +28,8 @@ local function check_format(stated)
 end
 
 local function read_account(key, what)
-  local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'revoked', 'seq', 'head', 'epoch', 'format')
+  local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'revoked', 'seq', 'head', 'epoch', 'format',
+    'delta')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
@@ -48,6 +49,7 @@ local function read_account(key, what)
     seq = stored_amount(fields[5] or '0', what),
     head = head,
     epoch = fields[7] or '0',
+    delta = fields[9] or '',
   }
 end
 

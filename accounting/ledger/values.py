@@ -119,7 +119,8 @@ class ChargeRequest:
     `rows` are the rows' canonical bytes (the caller sees to it that equal rows have equal bytes); a row that
     occurs twice is charged once. `cost` is that of one release of one row. `time` is when the request came, in
     seconds since the epoch. With `answered_only` it is decided only if all of its rows are answered already, and so
-    costs nothing.
+    costs nothing. `key_digest` is that of the API key that it came with: it is decided only if the key is the client's
+    at that instant; empty where the client is known otherwise.
     """
 
     lineage: str
@@ -131,6 +132,7 @@ class ChargeRequest:
     time: float
     idempotency: Idempotency | None = None
     answered_only: bool = False
+    key_digest: bytes = b""
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold."""
@@ -281,12 +283,22 @@ class Charge:
     """An admitted request: its rows by position, and the receipt, or None if no row of it was new.
 
     `earlier` is the number of the receipt that the same request got when it came before, by its idempotency key, or
-    None.
+    None. `standing` is how both accounts stood then, as the store said it: `Ledger.standing` reads it.
     """
 
     receipt: Receipt | None
     rows: tuple[Answered | Unanswered, ...]
     earlier: int | None = None
+    standing: bytes = field(default=b"", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a client's account stood at one instant. `spent` and `lineage_left`, of the lineage's budget, are picorho."""
+
+    budget: Budget
+    spent: int
+    lineage_left: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from accounting.ledger.errors import (
     Scope,
     TermsChanged,
     UnknownClient,
+    UnknownKey,
     UnknownLineage,
     WrongFunctionVersion,
 )
@@ -38,6 +39,7 @@ from accounting.ledger.values import (
     LineageAccount,
     Quote,
     Receipt,
+    Standing,
     Terms,
     Unanswered,
     checked_name,
@@ -192,7 +194,8 @@ class Head:
 @lru_cache(maxsize=256)
 def _keys_of_charges(lineage: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    return keys.services, keys.account, keys.tally, keys.receipts, keys.rows, keys.old_rows, keys.clients
+    contents = (keys.tally, keys.receipts, keys.rows, keys.old_rows, keys.clients, keys.api_keys)
+    return keys.services, keys.account, *contents
 
 
 @lru_cache(maxsize=4096)
@@ -240,6 +243,7 @@ def charge_call(
             request.terms_digest,
             foreseen,
             int(request.answered_only),
+            request.key_digest,
         ]
     return named, arguments
 
@@ -254,8 +258,8 @@ class DecidedBefore:
 def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | DecidedBefore | LedgerError:
     """Read what the function `charge` replied to one request."""
     match _words(reply):
-        case ["charged", number, releases, answers, previous, earlier]:
-            return _charge(request, int(number), int(releases), answers, previous, int(earlier) or None)
+        case ["charged", number, releases, answers, previous, earlier, standing]:
+            return _charge(request, int(number), int(releases), answers, previous, int(earlier) or None, standing)
         case others:
             return _undecided(request, others)
 
@@ -317,13 +321,21 @@ def refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
             return ClientRevoked(request.client)
         case ["unknown-client"]:
             return UnknownClient(request.client)
+        case ["unknown-key"]:
+            return UnknownKey()
         case ["unknown-lineage"]:
             return UnknownLineage(request.lineage)
     raise LedgerUnavailable(_UNREADABLE)
 
 
 def _charge(
-    request: ChargeRequest, number: int, releases: int, answers: bytes, previous: bytes, earlier: int | None
+    request: ChargeRequest,
+    number: int,
+    releases: int,
+    answers: bytes,
+    previous: bytes,
+    earlier: int | None,
+    standing: bytes,
 ) -> Charge:
     rows: list[Answered | Unanswered] = [Unanswered(row) for row in request.row_ids]
     for position, answer in _unpacked(answers):
@@ -344,7 +356,7 @@ def _charge(
             previous=previous,
             hash=chain.receipt_hash(previous, request.terms_digest, number, releases),
         )
-    return Charge(receipt, tuple(rows), earlier)
+    return Charge(receipt, tuple(rows), earlier, standing)
 
 
 def settle_call(settlements: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[Argument]:
@@ -373,6 +385,20 @@ def read_standing(
         case ["failed", what]:
             return LedgerUnavailable(f"the ledger's store reports: {what.decode(errors='replace')}")
     return LedgerUnavailable(_UNREADABLE)
+
+
+@lru_cache(maxsize=4096)
+def _budget_of(limit: int, accepts: str, delta: str) -> Budget:
+    return Budget(limit, cast(Accepts, accepts), float(delta))
+
+
+def read_standing_of(lineage: str, charge: Charge) -> Standing:
+    """Read how both accounts stood once the request was decided. Raises LedgerDamaged."""
+    try:
+        spent, limit, accepts, delta, whole_spent, whole_limit = charge.standing.decode().split(" ")
+        return Standing(_budget_of(int(limit), accepts, delta), int(spent), max(0, int(whole_limit) - int(whole_spent)))
+    except ValueError as error:
+        raise LedgerDamaged(lineage, f"what the store holds cannot be read: {error!r}") from error
 
 
 def budget_arguments(budget: Budget) -> list[Argument]:

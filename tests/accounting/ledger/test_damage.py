@@ -229,8 +229,8 @@ async def test_malformed_requests_fail_alone(books: Ledger, store: "redis.Redis[
         (10, ""),
     ]:
         keys, words = charge_call(requests, remembered_rows=1000, head=None)
-        words[3 + 14 + field] = value
-        words[3 + 14 + 8] = "key"
+        words[3 + 15 + field] = value
+        words[3 + 15 + 8] = "key"
         _, _, first, second, third = _raw(store, "charge", keys, words)
         assert (first[0], second[0], third[0]) == (b"charged", b"malformed", b"charged")
     assert (await books.client(lineage, "bob")).releases == 3

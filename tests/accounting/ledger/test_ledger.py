@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from accounting.ledger import (
     Answered,
     BudgetExhausted,
     Charge,
+    ChargeRequest,
     ClientExists,
     ClientRevoked,
     IdempotencyConflict,
@@ -17,6 +19,7 @@ from accounting.ledger import (
     Ledger,
     MechanismNotAccepted,
     RowNotCharged,
+    Standing,
     Unanswered,
     UnknownClient,
     UnknownKey,
@@ -391,6 +394,52 @@ async def test_an_api_key_finds_its_client_until_it_is_revoked(ledger: Ledger, l
     with pytest.raises(ClientRevoked):
         await ledger.authenticate(lineage, digest)
     assert [client.revoked for client in await ledger.clients(lineage)] == [True, False]
+
+
+async def test_a_key_is_checked_at_the_instant_of_the_charge(ledger: Ledger, store_url: str, lineage: str) -> None:
+    """Whoever remembers whose a key was charges nobody with it once it is another's, nobody's, or revoked."""
+    await open_accounts(ledger, lineage, releases(9), ann=releases(5), bob=releases(5))
+    digest = key_digest(f"{lineage}/ann")
+
+    def with_key(client: str, row: str) -> ChargeRequest:
+        return replace(asking(lineage, client, row), key_digest=digest)
+
+    assert (await ledger.charge(with_key("ann", "1"))).receipt is not None
+    before = dump(store_url, lineage)
+    decisions = await ledger.charge_batch([with_key("bob", "2"), with_key("ann", "1"), with_key("bob", "3")])
+    assert [type(decision) for decision in decisions] == [UnknownKey, Charge, UnknownKey]
+    with pytest.raises(UnknownKey):
+        await ledger.quote(with_key("bob", "2"))
+    await ledger.rotate_key(lineage, "ann", key_digest("ann's next"))
+    assert dump(store_url, lineage) != before
+    before = dump(store_url, lineage)
+    for row in ("1", "2"):  # neither a replay nor a new row
+        with pytest.raises(UnknownKey):
+            await ledger.charge(with_key("ann", row))
+    assert dump(store_url, lineage) == before
+    digest = key_digest("ann's next")
+    assert (await ledger.charge(with_key("ann", "2"))).receipt is not None
+    await ledger.revoke(lineage, "ann")
+    with pytest.raises(ClientRevoked):
+        await ledger.charge(with_key("ann", "1"))
+
+
+async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(5), ann=releases(3), bob=releases(9))
+    requests = [asking(lineage, *words) for words in (("ann", "1", "2"), ("bob", "1"), ("ann", "1"), ("ann", "3"))]
+    decisions = await ledger.charge_batch(requests)
+    seen = [ledger.standing(*both) for both in zip(requests, decisions, strict=True) if isinstance(both[1], Charge)]
+    ann, bob = releases(3), releases(9)
+    assert seen == [
+        Standing(ann, 2 * PRICE, 3 * PRICE),
+        Standing(bob, 1 * PRICE, 2 * PRICE),
+        Standing(ann, 2 * PRICE, 2 * PRICE),
+        Standing(ann, 3 * PRICE, 1 * PRICE),
+    ]
+    await ledger.set_lineage_budget(lineage, releases(2))
+    (replay,) = await ledger.charge_batch([requests[0]])
+    assert isinstance(replay, Charge)
+    assert ledger.standing(requests[0], replay) == Standing(ann, 3 * PRICE, 0)
 
 
 async def test_what_does_not_exist_is_said_not_to(ledger: Ledger, lineage: str) -> None:
