@@ -4,7 +4,7 @@ Both take the same steps of the same networks on the same batches: forward, clip
 one run on the same machine, interleaved. Processor time is counted, so that other work on the machine matters less.
 Opacus works in float32, as it is used, and once in float64, as ours does. Ours draws its noise from exact tables and
 ChaCha20, Opacus from PyTorch's generator.
-Run: python benchmarks/dpsgd.py [--batch 600] [--rounds 5] [--threads 1]
+Run: python -m benchmarks.dpsgd [--batch 600] [--rounds 5] [--threads 1]
 """
 
 import argparse

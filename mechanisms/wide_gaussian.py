@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanisms.noise import Integers, InversionTable, rounded_gaussian
-from mechanisms.randomness import Words
+from mechanisms.randomness import Randomness, Words
 
 SCALE = 2**24
 """S, in steps: a draw has at least the noise of N(0, S^2)."""
@@ -22,7 +22,8 @@ DISTANCE = 2.0**-104
 
 _DIGIT_SCALES = (2**10, 2**9, 2**9)
 _DIGIT_BITS = 7
-_GUIDE_BITS = 16
+GUIDE_BITS = 18
+"""More cells leave fewer draws to the search; so many still fit the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,21 +42,36 @@ class WideGaussian:
             total += digit.draw(words[..., 2 * i : 2 * i + 2])
         return total
 
+    def sample(self, size: int, randomness: Randomness) -> Integers:
+        """Return `size` draws, (size,). Takes 6 `size` words: all first ones, then all second ones, and so on.
+
+        They are asked for one digit at a time: what is read next is still in the cache, and no block of memory is so
+        large that the system takes it back at once and hands it out again page by page.
+        """
+        total: Integers = np.zeros(size, dtype=np.int64)
+        for digit in self.digits:
+            total <<= _DIGIT_BITS
+            total += digit.draw(randomness.words(2 * size).reshape(2, size).T)
+        return total
+
 
 @dataclass(frozen=True, eq=False)
 class _Digit:
-    """A rounded Gaussian and a guide to its table: the value that the upper 16 bits select, or -1 if they do not."""
+    """A rounded Gaussian and a guide to its table: the value that the upper 18 bits select, or -1 if they do not."""
 
     table: InversionTable
-    guide: npt.NDArray[np.int64]
+    guide: npt.NDArray[np.int16]
 
-    def draw(self, words: Words) -> Integers:
+    def draw(self, words: Words) -> npt.NDArray[np.int16]:
         """Invert as `InversionTable` does, but search only where the guide leaves more than one value."""
-        values: Integers = self.guide[words[..., 0] >> np.uint64(64 - _GUIDE_BITS)]
+        cells = (words[..., 0] >> np.uint64(64 - GUIDE_BITS)).view(np.int64)
+        # There are as many cells as such numbers: "wrap" spares the check, which takes longer than the look-up.
+        values: npt.NDArray[np.int16] = self.guide.take(cells, mode="wrap")
         open_ = np.nonzero(values < 0)
         values[open_] = self.table.invert(words[open_])
-        signs = (words[..., -1] & np.uint64(1)).astype(np.int64)
-        values *= 1 - 2 * signs
+        # The conversion keeps the lowest bits, of which the last is the sign.
+        last = words[..., -1].astype(np.uint8) & np.uint8(1)
+        values *= np.int16(1) - (last << np.uint8(1)).view(np.int8)
         return values
 
 
@@ -82,9 +98,10 @@ def wide_gaussian() -> WideGaussian:
 
 
 def _digit(table: InversionTable) -> _Digit:
-    edges = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - _GUIDE_BITS)
+    edges = np.arange(1 << GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - GUIDE_BITS)
     below = np.searchsorted(table.high, edges, side="left").astype(np.int64)
     following = np.append(below[1:], len(table.high))
-    guide = np.where(below == following, below, -1)
+    # Small enough for the cache: a table has 12 2^10 values at most.
+    guide = np.where(below == following, below, -1).astype(np.int16)
     guide.setflags(write=False)
     return _Digit(table, guide)

@@ -13,7 +13,7 @@ from scipy import stats
 from accounting import sampling_error
 from mechanisms import noise
 from mechanisms.noise import rounded_gaussian
-from mechanisms.wide_gaussian import DISTANCE, SCALE, wide_gaussian
+from mechanisms.wide_gaussian import DISTANCE, GUIDE_BITS, SCALE, wide_gaussian
 
 FALSE_ALARM = 1e-6
 
@@ -30,7 +30,7 @@ def test_the_guide_draws_what_the_search_draws(seeded):
 
 def test_the_guide_is_right_at_every_one_of_its_edges_and_at_the_thresholds():
     law = wide_gaussian()
-    edges = np.arange(2**16, dtype=np.uint64) << np.uint64(48)
+    edges = np.arange(2**GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - GUIDE_BITS)
     for digit, scale in zip(law.digits, (2**10, 2**9, 2**9), strict=True):
         plain = rounded_gaussian(scale)
         around = np.concatenate([edges, edges - np.uint64(1), digit.table.high, digit.table.high - np.uint64(1)])
@@ -43,6 +43,11 @@ def test_the_digits_are_put_together(seeded):
     words = seeded(4).words(6 * 1000).reshape(-1, 6)
     a, b, c = (rounded_gaussian(s).draw(words[:, 2 * i : 2 * i + 2]) for i, s in enumerate((2**10, 2**9, 2**9)))
     assert np.array_equal(law.draw(words), 2**14 * a + 2**7 * b + c)
+
+
+def test_a_sample_is_the_draws_of_its_words_by_columns(seeded):
+    law = wide_gaussian()
+    assert np.array_equal(law.sample(1000, seeded(6)), law.draw(seeded(6).words(6 * 1000).reshape(6, 1000).T))
 
 
 def test_the_law_is_the_convolution_that_is_proved():

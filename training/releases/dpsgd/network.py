@@ -112,7 +112,10 @@ class Network:
             for (weights, biases), (a, d) in zip(
                 views, self._clipped(parameters, inputs[block], labels[block], clip_norm), strict=True
             ):
-                weights += a.T @ d
+                if start == 0:
+                    np.matmul(a.T, d, out=weights)
+                else:
+                    weights += a.T @ d
                 biases += d.sum(axis=0)
         return total
 
@@ -149,15 +152,15 @@ class Network:
         with np.errstate(over="ignore", invalid="ignore"):
             values = [on_grid(inputs)]
             for weights, biases in layers[:-1]:
-                values.append(on_grid(self._activated(product(values[-1], weights) + biases)))
+                values.append(on_grid(self._activated(_affine(values[-1], weights, biases))))
             weights, biases = layers[-1]
-            d = probabilities(product(values[-1], weights) + biases)
+            d = probabilities(_affine(values[-1], weights, biases))
             d[np.arange(len(labels)), labels] -= 1
             d = on_grid(d)
             factors = [(values[-1], d)]
             for a, before, (weights, _) in zip(values[:0:-1], values[-2::-1], layers[:0:-1], strict=True):
                 d = product(d, weights.T)
-                d *= (1 - a * a) if self.activation == "tanh" else (a > 0)
+                d *= 1 - a * a if self.activation == "tanh" else a > 0
                 d = on_grid(d)
                 factors.append((before, d))
         return factors[::-1]
@@ -166,6 +169,12 @@ class Network:
         """Return the activation of z, in its place."""
         activated: Floats = np.tanh(z, out=z) if self.activation == "tanh" else np.maximum(z, 0, out=z)
         return activated
+
+
+def _affine(rows: Floats, weights: Floats, biases: Floats) -> Floats:
+    z = product(rows, weights)
+    z += biases
+    return z
 
 
 def softmax(logits: Floats) -> Floats:

@@ -120,8 +120,7 @@ def grid_step(release: StepRelease, size: int) -> float:
 
 def with_noise(total: Floats, step: float, randomness: Randomness) -> Floats:
     """Return `total` (size,) rounded to multiples of `step`, with Gaussian noise of SCALE steps on each."""
-    law = wide_gaussian()
-    # One word of every draw after another, so that each is read in one run of memory.
-    words = randomness.words(total.size * law.words_per_draw).reshape(law.words_per_draw, total.size).T
-    noisy: Floats = np.multiply(grid.on_grid(total, np.array(step)) + law.draw(words), step)
-    return noisy
+    noisy = grid.on_grid(total, np.array(step))
+    noisy += wide_gaussian().sample(total.size, randomness)
+    released: Floats = np.multiply(noisy, step)
+    return released
