@@ -22,9 +22,9 @@ local function open_lineage(keys, args)
 end
 
 -- KEYS  and clients, keys; the client's account and every other key that a client of its own has
--- ARGV  limit, accepts, delta, time, client, key digest
+-- ARGV  limit, accepts, delta, time, client, key digest, when the key expires, its scopes
 local function add_client(keys, args)
-  local limit, name, digest = text(amount(args[5])), args[9], args[10]
+  local limit, name, key = text(amount(args[5])), args[9], read_new_key(args[10], args[11], args[12])
   if not read_account(keys[2], 'the lineage') then
     check_unused('the lineage', rest(keys, 3))
     return {'unknown-lineage'}
@@ -37,14 +37,14 @@ local function add_client(keys, args)
   if listed then
     damaged('the account of ' .. name .. ' is lost')
   end
-  if redis.call('HEXISTS', keys[5], digest) == 1 then
+  if redis.call('HEXISTS', keys[5], key.digest) == 1 then
     return {'key-in-use'}
   end
   write_act(keys[2], keys[3], 'add', name, args[5] .. ' ' .. args[6] .. ' ' .. args[7])
   redis.call('HSET', keys[6], 'limit', limit, 'spent', '0', 'accepts', args[6],
-    'delta', args[7], 'created', args[8], 'revoked', '0', 'digest', digest)
+    'delta', args[7], 'created', args[8], 'revoked', '0', 'api_keys', pack_keys({key}))
   redis.call('SADD', keys[4], name)
-  redis.call('HSET', keys[5], digest, name)
+  write_key(keys[5], name, key)
   return {'added'}
 end
 
@@ -95,23 +95,67 @@ local function revoke(keys, args)
   return {'revoked', not ok and line or nil}
 end
 
--- KEYS  and keys; the client's account.  ARGV  client, new key digest
-local function rotate_key(keys, args)
-  local fields = redis.call('HMGET', keys[5], 'digest', 'revoked')
+local function short(digest)
+  return (string.gsub(string.sub(digest, 1, 6), '.', function(byte)
+    return string.format('%02x', string.byte(byte))
+  end))
+end
+
+-- Returns the keys that stay, and those of them whose end is new, and those that are taken away.
+local function end_keys(entries, which, seconds)
+  local now, kept, ending, gone = store_seconds(), {}, {}, {}
+  for _, key in ipairs(entries) do
+    local last = math.min(key.expires == '-' and LARGEST or whole(key.expires), now + seconds)
+    if which ~= 'all' and which ~= key.digest then
+      kept[#kept + 1] = key
+    elseif last <= now then
+      gone[#gone + 1] = key
+    else
+      kept[#kept + 1] = {digest = key.digest, expires = text(last), scopes = key.scopes}
+      ending[#ending + 1] = kept[#kept]
+    end
+  end
+  return kept, ending, gone
+end
+
+-- KEYS  and keys; the client's account
+-- ARGV  client, the act: add-key, rotate-key or remove-key; the new key's digest or nothing, when it expires, its
+--       scopes; which former keys end: all, none or a digest; after how many seconds
+local function change_keys(keys, args)
+  local name, act, which, seconds = args[5], args[6], args[10], amount(args[11])
+  local fields = redis.call('HMGET', keys[5], 'api_keys', 'revoked')
   if not fields[1] then
     return {'unknown-client'}
   end
   if fields[2] == '1' then
     return {'revoked'}
   end
-  if redis.call('HEXISTS', keys[4], args[6]) == 1 then
+  local new = args[7] ~= '' and read_new_key(args[7], args[8], args[9]) or nil
+  if new and redis.call('HEXISTS', keys[4], new.digest) == 1 then
     return {'key-in-use'}
   end
-  write_act(keys[2], keys[3], 'rotate-key', args[5], '')
-  redis.call('HDEL', keys[4], fields[1])
-  redis.call('HSET', keys[4], args[6], args[5])
-  redis.call('HSET', keys[5], 'digest', args[6])
-  return {'rotated'}
+  local kept, ending, gone = end_keys(split_keys(fields[1]), which, seconds)
+  if #which == 32 and #ending + #gone == 0 then
+    return {'unknown-key'}
+  end
+  kept[#kept + 1] = new
+  if #kept > MOST_KEYS then
+    return {'too-many-keys'}
+  end
+  local which_words = #which == 32 and short(which) or which
+  local detail = new and short(new.digest) .. ' ' .. terms_of_key(new) .. ', ' or ''
+  write_act(keys[2], keys[3], act, name, detail .. 'ends ' .. which_words .. ' after ' .. text(seconds))
+  for _, key in ipairs(gone) do
+    redis.call('HDEL', keys[4], key.digest)
+  end
+  for _, key in ipairs(ending) do
+    write_key(keys[4], name, key)
+  end
+  if new then
+    write_key(keys[4], name, new)
+  end
+  redis.call('HSET', keys[5], 'api_keys', pack_keys(kept))
+  return {'changed'}
 end
 
 -- KEYS  services; the lineage's clients
@@ -145,11 +189,13 @@ local function read(keys)
   return replies
 end
 
--- KEYS  services; the lineage's keys; then those of the client whom the caller expects.  ARGV  key digest
--- Replies the client's name, or nothing; then what `read` replies of the other keys.
+-- KEYS  services; the lineage's keys; then those of the client whom the caller expects.  ARGV  key digest, scope
+-- Replies the client's name, or nothing; why it is refused, or nothing; then what `read` replies of the other keys.
 local function find_client(keys, args)
   local replies = read(rest(keys, 2))
-  table.insert(replies, 1, redis.call('HGET', keys[2], args[5]))
+  local name, refused = find_key(keys[2], args[5], args[6])
+  table.insert(replies, 1, refused and refused[1] or '')
+  table.insert(replies, 1, name or '')
   return replies
 end
 
@@ -175,7 +221,7 @@ register('open_lineage', {}, open_lineage)
 register('add_client', {}, add_client)
 register('set_budget', EVEN_WHEN_FULL, set_budget)
 register('revoke', EVEN_WHEN_FULL, revoke)
-register('rotate_key', EVEN_WHEN_FULL, rotate_key)
+register('change_keys', EVEN_WHEN_FULL, change_keys)
 register('find_client', {'no-writes'}, find_client)
 register('list_clients', {'no-writes'}, list_clients)
 register('page', {'no-writes'}, page)

@@ -12,15 +12,18 @@ from typing import Any
 
 from accounting.budgets import Budget
 from accounting.ledger import wire
+from accounting.ledger.api_keys import ApiKey, KeyScope, read_keys, read_owner
 from accounting.ledger.errors import (
     AcceptsTooLate,
     ClientExists,
     ClientRevoked,
     CoinsNotProvidedFor,
+    KeyExpired,
     KeyInUse,
     LedgerDamaged,
     LedgerError,
     LedgerRefusal,
+    ScopeMissing,
     StoreBehind,
     UnknownClient,
     UnknownKey,
@@ -257,18 +260,19 @@ class Accounts:
                     )
         return found
 
-    async def api_keys(self, lineage: str) -> tuple[dict[bytes, str], dict[str, bytes]]:
-        """Return whose each API key is, by its digest, and the digest that each client's account states.
+    async def api_keys(self, lineage: str) -> tuple[list[tuple[str, ApiKey]], dict[str, tuple[ApiKey, ...]]]:
+        """Return each API key that opens something with whose it is, and the keys that each client's account states.
 
-        The latter is empty for a client that only its receipts brought back, and has no key.
+        There are none of the latter for a client that only its receipts brought back.
         """
         names, replies = await self._read_with_clients(
             lineage, [LineageKeys(lineage).api_keys], lambda own: [own.account]
         )
         with reading(lineage):
             known, *accounts = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
-            owners = {digest: name.decode() for digest, name in known.items()}
-            return owners, {name: fields[b"digest"] for name, fields in zip(names, accounts, strict=True)}
+            owners = [read_owner(digest, entry) for digest, entry in known.items()]
+            stated = {name: read_keys(fields[b"api_keys"]) for name, fields in zip(names, accounts, strict=True)}
+            return owners, stated
 
     async def indexed_receipts(self, lineage: str, client: str, upto: int) -> list[int]:
         """Return the numbers up to `upto` of the receipts that the client is shown as its own."""
@@ -308,18 +312,21 @@ class Accounts:
     # Clients
 
     async def add_client(
-        self, lineage: str, client: str, budget: Budget, digest: bytes, *, time: float
+        self, lineage: str, client: str, budget: Budget, key: ApiKey | bytes, *, time: float
     ) -> ClientAccount:
-        """Open a client's account; `digest` is `key_digest` of its API key, `time` in seconds since the epoch.
+        """Open a client's account with its first API key, or the `key_digest` of one that is good for all and for ever.
+
+        time: seconds since the epoch.
 
         Raises UnknownLineage, ClientExists, and KeyInUse if the key is another client's.
         """
+        first = key if isinstance(key, ApiKey) else ApiKey(key)
         keys, own = LineageKeys(lineage), LineageKeys(lineage).client(client)
         (status,) = await self.call(
             lineage,
             "add_client",
             [keys.account, keys.acts, keys.clients, keys.api_keys, own.account, own.tally, own.receipts, own.held],
-            [*wire.budget_arguments(budget), repr(time), client, digest],
+            [*wire.budget_arguments(budget), repr(time), client, first.digest, *first.terms],
             durably=True,
         )
         if status == b"unknown-lineage":
@@ -381,33 +388,18 @@ class Accounts:
             why = failure[0].decode(errors="replace")
             raise LedgerDamaged(lineage, f"{client} is revoked now, and the act of it could not be written: {why}")
 
-    async def rotate_key(self, lineage: str, client: str, digest: bytes) -> None:
-        """Give a client another API key, of this digest; the former one is unknown from now on.
+    async def authenticate(self, lineage: str, digest: bytes, scope: KeyScope = "predict") -> ClientAccount:
+        """Return the account of the client whose API key has this digest and is good for `scope` now.
 
-        Raises UnknownClient, ClientRevoked, and KeyInUse if the key is another client's.
+        Raises UnknownKey, KeyExpired, ScopeMissing and ClientRevoked.
         """
-        keys = LineageKeys(lineage)
-        (status,) = await self.call(
-            lineage,
-            "rotate_key",
-            [keys.account, keys.acts, keys.api_keys, keys.client(client).account],
-            [client, digest],
-            durably=True,
-        )
-        if status == b"unknown-client":
-            raise UnknownClient(client)
-        if status == b"revoked":
-            raise ClientRevoked(client)
-        if status == b"key-in-use":
-            raise KeyInUse
-
-    async def authenticate(self, lineage: str, digest: bytes) -> ClientAccount:
-        """Return the account of the client whose API key has this digest. Raises UnknownKey, ClientRevoked."""
         keys = LineageKeys(lineage)
         expected = self._named.get((lineage, digest))  # who has this key now is asked all the same
         own = [] if expected is None else [keys.client(expected).account, keys.client(expected).tally]
-        found, *fields = await self.call(lineage, "find_client", [keys.api_keys, *own], [digest], durably=False)
-        if found is None:
+        found, refused, *fields = await self.call(
+            lineage, "find_client", [keys.api_keys, *own], [digest, scope], durably=False
+        )
+        if not found:
             self._named.pop((lineage, digest), None)
             raise UnknownKey
         name = found.decode()
@@ -425,6 +417,8 @@ class Accounts:
             self._named[lineage, digest] = name
         if account.revoked:
             raise ClientRevoked(account.client)
+        if refused:
+            raise KeyExpired if refused == b"key-expired" else ScopeMissing(scope)
         return account
 
     def remembered(self, lineage: str, digest: bytes) -> str | None:

@@ -9,8 +9,9 @@
 -- {'terms', model, mechanism, cost} for one that was sent before and was decided at other terms, or a refusal; quote
 -- {'quoted', a letter for each row: new, paid or again}, then the refusal if any.
 --
--- A request that names the digest of an API key is decided only if that key is still its client's: whose it is may be
--- remembered by a service, and is looked at here, at the same instant as the charge.
+-- A request that names the digest of an API key is decided only if that key is still its client's, has not expired and
+-- is good for predictions: whose it is may be remembered by a service, and is looked at here, at the instant of the
+-- charge.
 --
 -- A request that was sent before, with the same idempotency key and body, stays what it was then, though the model
 -- or the price is another now: whoever asks hears the terms and asks again at these, with `answered_only`, which
@@ -148,17 +149,15 @@ local function refuse_revoked(account, name)
   return account.revoked == '1' and {'revoked'} or damaged('the account of ' .. name)
 end
 
--- Tells whether the API key that the request came with is its client's, now.
-local function has_its_key(lineage, request)
+-- Returns the refusal of the API key that the request came with, or nil; a key that is good is looked at once a call.
+local function refuse_its_key(lineage, request)
   local client, digest = request.client, request.digest
-  if digest == '' or client.digest == digest then
-    return true
+  if client.digest == digest then
+    return nil
   end
-  if redis.call('HGET', lineage.api_keys, digest) ~= client.name then
-    return false
-  end
-  client.digest = digest
-  return true
+  local refused = refuse_key(lineage.api_keys, digest, client.name, 'predict')
+  client.digest = not refused and digest or nil
+  return refused
 end
 
 -- Returns nothing for a request that may be decided, having read who pays; or the refusal.
@@ -166,8 +165,9 @@ local function admit(lineage, request)
   if not read_lineage_account(lineage) then
     return {'unknown-lineage'}
   end
-  if not has_its_key(lineage, request) then
-    return {'unknown-key'}
+  local refused = refuse_its_key(lineage, request)
+  if refused then
+    return refused
   end
   local account = read_client_account(lineage, request.client)
   if not account then

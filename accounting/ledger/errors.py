@@ -110,6 +110,31 @@ class UnknownKey(LedgerRefusal):
         super().__init__("no client has this key")
 
 
+class KeyExpired(LedgerRefusal):
+    """The API key was its client's and has expired, by the store's clock."""
+
+    def __init__(self) -> None:
+        """Name nothing."""
+        super().__init__("this API key has expired")
+
+
+class ScopeMissing(LedgerRefusal):
+    """The API key is its client's and is not good for this. `scope`: what it would need."""
+
+    def __init__(self, needed: str) -> None:
+        """Name the scope."""
+        self.needed = needed
+        super().__init__(f"this API key is not good for this: it has not the scope {needed!r}")
+
+
+class TooManyKeys(LedgerRefusal):
+    """The client has as many API keys as one may have."""
+
+    def __init__(self, client: str) -> None:
+        """Name the client."""
+        super().__init__(f"client {client!r} has as many API keys as one may have: take one away first")
+
+
 class ClientExists(LedgerRefusal):
     """The lineage already has a client of this name; a name, once revoked, is not given again."""
 

@@ -72,14 +72,15 @@ local function refuse_steps(scope, holder, steps, least_delta)
 end
 
 -- KEYS  services; the lineage's account, tally, receipts, held; the client's account, tally, receipts, held, young
---       requests, old requests, and the lineage's clients, all of them absent where the owner holds
+--       requests, old requests, and the lineage's clients and API keys, all of them absent where the owner holds
 -- ARGV  lineage, client or nothing for the owner, model, mechanism, time, idempotency key, body digest, requests a
---       generation holds, least delta for each picorho of a limit; then for each step what `read_steps` reads
+--       generation holds, least delta for each picorho of a limit, digest of the API key that the request came with or
+--       nothing; then for each step what `read_steps` reads
 local function read_hold(keys, args)
   local hold = {
     charged = {lineage = args[5], model = args[7], mechanism = args[8], time = args[9]},
     name = args[6], key = args[10], body_digest = args[11], capacity = amount(args[12]),
-    least_delta = tonumber(args[13]), steps = read_steps(args, 14),
+    least_delta = tonumber(args[13]), steps = read_steps(args, 15),
     lineage = read_holder(keys[2], keys[3], keys[4], keys[5], 'the lineage'),
   }
   if not hold.lineage.state then
@@ -97,7 +98,7 @@ local function read_hold(keys, args)
     end
     return nil, {'unknown-client'}
   end
-  local refused = refuse_revoked(state, hold.name)
+  local refused = refuse_key(keys[13], args[14], hold.name, 'predict') or refuse_revoked(state, hold.name)
   if refused then
     return nil, refused
   end

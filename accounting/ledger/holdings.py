@@ -59,7 +59,8 @@ class HoldRequest:
     release under the same id is paid for again. It must say nothing about what was drawn, because the hashes of
     receipts are seen by clients who paid for none of it (`ReleaseCertificate.drawn`). `mechanism` is for the receipts,
     and names the tier. `steps` are the costs of the steps from the first to the one wished for. `time` is in seconds
-    since the epoch.
+    since the epoch. `key_digest` is that of the API key that the request came with, which must be the client's and good
+    for predictions at that instant; empty where the client is known otherwise.
     """
 
     lineage: str
@@ -70,6 +71,7 @@ class HoldRequest:
     steps: tuple[Cost, ...]
     time: float
     idempotency: Idempotency | None = None
+    key_digest: bytes = b""
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold, and a step that no budget provides for."""
@@ -162,12 +164,12 @@ def hold_call(request: HoldRequest) -> tuple[list[str], list[Argument]]:
     if request.client:
         client = keys.client(request.client)
         named += [client.account, client.tally, client.receipts, client.held, client.requests, client.old_requests]
-        named.append(keys.clients)
+        named += [keys.clients, keys.api_keys]
     idempotency = request.idempotency
     arguments: list[Argument] = [request.lineage, request.client, request.model, request.mechanism]
     arguments += [repr(request.time), idempotency.key if idempotency else ""]
     arguments += [idempotency.body_digest if idempotency else "", wire.IDEMPOTENCY_KEYS // 2]
-    arguments.append(repr(LEAST_DELTA_PER_PICORHO))
+    arguments += [repr(LEAST_DELTA_PER_PICORHO), request.key_digest]
     for step, after, cost in zip(request.step_ids, request.befores, request.steps, strict=True):
         arguments += _step(step, after, cost, request.terms_digest(cost))
     return named, arguments

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from accounting.ledger import wire
-from accounting.ledger.accounts import Accounts, reading
+from accounting.ledger.accounts import reading
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerError, LedgerRefusal, LedgerUnavailable
 from accounting.ledger.holdings import (
@@ -32,6 +32,7 @@ from accounting.ledger.holdings import (
     read_hold_quote,
     read_holding,
 )
+from accounting.ledger.keyed_accounts import KeyedAccounts
 from accounting.ledger.micro_batches import MicroBatches
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Charge, ChargeRequest, Quote, Standing
@@ -50,7 +51,7 @@ Settlement = Sequence[tuple[bytes, bytes]]
 """Row ids, each with the answer that was computed for it."""
 
 
-class Ledger(Accounts):
+class Ledger(KeyedAccounts):
     """A ledger in a store that speaks the Redis protocol. Make one with `connect` or `open`."""
 
     def __init__(self, store: Store, *, journals: Path | None = None, remembered_rows: int = REMEMBERED_ROWS) -> None:

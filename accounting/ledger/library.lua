@@ -1,4 +1,4 @@
-#!lua name=dpserve_14
+#!lua name=dpserve_15
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -17,14 +17,14 @@
 -- exactly; a sum or product beyond 2^53 may be rounded, but rounding is monotone and every limit is below
 -- 2^53, so what is over the limit stays over it.
 --
--- The library is this file, `sha256.lua`, `receipts.lua`, `rows.lua`, `charges.lua`, `accounts.lua`,
+-- The library is this file, `sha256.lua`, `receipts.lua`, `rows.lua`, `keys.lua`, `charges.lua`, `accounts.lua`,
 -- `recovery.lua` and `holdings.lua`, in this order, loaded as one. Its name and its functions' names carry the
 -- version, so that a store runs several side by side: a newer program loads its own and takes nothing away from an
 -- older service. What lies in the store has a number of its own, FORMAT: a lineage that a newer library wrote in
 -- another format is refused by an older one (see `read_account`). FORMAT counts the formats of published programs: it
 -- stays 1 until one is published, and what was written before that by another version need not be readable.
 
-local VERSION = '14'
+local VERSION = '15'
 local FORMAT = 1
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

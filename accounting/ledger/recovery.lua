@@ -6,7 +6,7 @@
 -- KEYS  services; the lineage's account, acts, tally, receipts, held, rows, applied, keys, clients, then each
 --       client's account
 -- ARGV  the number of the lineage's fields, these; how many receipts were put back under new numbers, their former
---       hashes; how many services wrote to the lineage, these; for each client its name, key digest, the number of
+--       hashes; how many services wrote to the lineage, these; for each client its name, its API keys, the number of
 --       its fields, these; then each act's id and its fields (kind, subject, detail, time, previous, hash)
 -- Writes a lineage of which there is nothing as a backup has it, but for its limit, which `finish_restore` sets, and
 -- its receipts, which `apply` puts back before that.
@@ -36,9 +36,9 @@ local function restore(keys, args)
   local first_applied, last_applied = list()
   local first_service, last_service = list()
   for place = 11, #keys do
-    local name, digest = args[at], args[at + 1]
+    local name, own_keys = args[at], split_keys(args[at + 1])
     at = at + 2
-    others[place] = {name = name, digest = digest, fields = fields()}
+    others[place] = {name = name, api_keys = own_keys, fields = fields()}
   end
   if (#args - at + 1) % 7 ~= 0 then
     malformed('acts must come whole')
@@ -58,8 +58,8 @@ local function restore(keys, args)
   for place, client in pairs(others) do
     redis.call('HSET', keys[place], unpack(client.fields))
     redis.call('SADD', keys[10], client.name)
-    if client.digest ~= '' then
-      redis.call('HSET', keys[9], client.digest, client.name)
+    for _, key in ipairs(client.api_keys) do
+      write_key(keys[9], client.name, key)
     end
   end
   return {'restored'}
@@ -80,7 +80,7 @@ local function bring_back(lineage, client, clients, time)
   redis.call('SISMEMBER', clients, client.name) -- which fails, before anything is written, if it is no set
   if not read_account(client.account, 'the account of ' .. client.name) then
     redis.call('HSET', client.account, 'limit', '0', 'spent', '0', 'accepts', 'any',
-      'delta', redis.call('HGET', lineage.account, 'delta'), 'created', time, 'revoked', '1', 'digest', '')
+      'delta', redis.call('HGET', lineage.account, 'delta'), 'created', time, 'revoked', '1', 'api_keys', '')
     redis.call('SADD', clients, client.name)
   end
 end

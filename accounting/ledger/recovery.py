@@ -44,7 +44,7 @@ __all__ = [
 _RECEIPTS_IN_A_CALL = 200
 
 _WRITTEN_BY_ACTS = frozenset(
-    (b"limit", b"accepts", b"delta", b"created", b"revoked", b"digest", b"acts", b"acts_head", b"epoch", b"format")
+    (b"limit", b"accepts", b"delta", b"created", b"revoked", b"api_keys", b"acts", b"acts_head", b"epoch", b"format")
 )
 """Of an account's fields those that its receipts do not write."""
 
@@ -193,7 +193,7 @@ async def _restore_section(ledger: Ledger, section: Section, receipts: Sequence[
     arguments += [len(section.applied), *sorted(section.applied), len(section.services), *sorted(section.services)]
     for name, stored in section.clients.items():
         fields = _undone(stored)
-        arguments += [name, fields[b"digest"], 2 * len(fields), *_flat(fields)]
+        arguments += [name, fields[b"api_keys"], 2 * len(fields), *_flat(fields)]
     for act in section.acts:
         arguments += [f"{act.sequence}-0", act.kind, act.subject, act.detail, act.time, act.previous, act.hash]
     named = [keys.account, keys.acts, keys.tally, keys.receipts, keys.held, keys.rows, keys.applied]

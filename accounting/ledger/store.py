@@ -33,7 +33,7 @@ FORMAT = 1
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
 
-_PARTS = ("library", "sha256", "receipts", "rows", "charges", "accounts", "recovery", "holdings")
+_PARTS = ("library", "sha256", "receipts", "rows", "keys", "charges", "accounts", "recovery", "holdings")
 _NONCE_BYTES = 8
 
 _TRIED = "dpserve:{trial}:written"

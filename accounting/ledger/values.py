@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 
 from accounting.budgets import Budget
 from accounting.ledger import chain
+from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import LedgerRefusal
 from accounting.losses import Cost
 
@@ -232,9 +233,9 @@ class Receipt:
 class Act:
     """What the owner changed, as written in the store.
 
-    `kind` is open, add, budget, revoke, rotate-key or reconcile; `subject` the client, empty for the lineage;
-    `detail` the new limit in picorho, what is accepted and delta, or what was reconciled; `time` the store's own,
-    in seconds since the epoch, as text.
+    `kind` is open, add, budget, revoke, add-key, rotate-key, remove-key or reconcile; `subject` the client, empty for
+    the lineage; `detail` the new limit in picorho, what is accepted and delta, what became of which keys, or what was
+    reconciled; `time` the store's own, in seconds since the epoch, as text.
     """
 
     sequence: int
@@ -346,3 +347,4 @@ class ClientAccount(Account):
 
     client: str
     revoked: bool
+    api_keys: tuple[ApiKey, ...] = ()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from accounting.budgets import Budget
 from accounting.ledger import chain
 from accounting.ledger.accounts import Accounts
+from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import LedgerDamaged
 from accounting.ledger.journal import JournalContents
 from accounting.ledger.values import Account, Act, ClientAccount, LineageAccount, Receipt
@@ -213,12 +214,13 @@ class _Books:
                     f"client {client.client} is revoked without an act, or not revoked in spite of one"
                 )
 
-    def check_api_keys(self, owners: Mapping[bytes, str], stated: Mapping[str, bytes]) -> None:
-        for name, digest in stated.items():
-            if digest and owners.get(digest) != name:
-                self.findings.append(f"the API key of client {name} is not known as this client's")
-        for name in sorted({name for digest, name in owners.items() if stated.get(name, b"?") not in (digest, b"")}):
-            self.findings.append(f"an API key is known as client {name}'s, and is not")
+    def check_api_keys(self, owners: Sequence[tuple[str, ApiKey]], stated: Mapping[str, Sequence[ApiKey]]) -> None:
+        known = set(owners)
+        for name, keys in stated.items():
+            if any((name, key) not in known for key in keys):
+                self.findings.append(f"an API key of client {name} is not known as this client's, or at other terms")
+        for name in sorted({name for name, key in owners if name not in stated or key not in (stated[name] or [key])}):
+            self.findings.append(f"an API key is known as client {name}'s, and is not, or at other terms")
 
     def check_index(self, client: str, shown: Sequence[int]) -> None:
         if list(shown) != self.numbers.get(client, []):

@@ -12,10 +12,12 @@ from typing import Any, Protocol, cast
 
 from accounting.budgets import Accepts, Budget
 from accounting.ledger import chain
+from accounting.ledger.api_keys import read_keys
 from accounting.ledger.errors import (
     BudgetExhausted,
     ClientRevoked,
     IdempotencyConflict,
+    KeyExpired,
     LedgerDamaged,
     LedgerError,
     LedgerRefusal,
@@ -23,6 +25,7 @@ from accounting.ledger.errors import (
     MechanismNotAccepted,
     RowNotCharged,
     Scope,
+    ScopeMissing,
     TermsChanged,
     UnknownClient,
     UnknownKey,
@@ -157,7 +160,7 @@ class LineageKeys:
 
     @property
     def api_keys(self) -> str:
-        """Hash: API key digest to client."""
+        """Hash: API key digest to whose it is, when it expires and its scopes."""
         return self._key("keys")
 
     @property
@@ -321,10 +324,20 @@ def refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
             return ClientRevoked(request.client)
         case ["unknown-client"]:
             return UnknownClient(request.client)
-        case ["unknown-key"]:
-            return UnknownKey()
         case ["unknown-lineage"]:
             return UnknownLineage(request.lineage)
+        case others:
+            return _refusal_of_key(others)
+
+
+def _refusal_of_key(reply: Sequence[Any]) -> LedgerRefusal:
+    match reply:
+        case ["unknown-key"]:
+            return UnknownKey()
+        case ["key-expired"]:
+            return KeyExpired()
+        case ["key-scope", scope]:
+            return ScopeMissing(scope.decode())
     raise LedgerUnavailable(_UNREADABLE)
 
 
@@ -441,6 +454,7 @@ def read_client(lineage: str, client: str, reply: Sequence[Any]) -> ClientAccoun
         tally=_tally(reply[1]),
         created=float(fields[b"created"]),
         revoked={b"0": False, b"1": True}[fields[b"revoked"]],
+        api_keys=read_keys(fields[b"api_keys"]),
     )
 
 

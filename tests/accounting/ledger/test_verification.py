@@ -54,16 +54,26 @@ FOUND: dict[str, tuple[Damage, list[str]]] = {
         ["the budget of ann is not the one that was last set"],
     ),
     "an API key that is another client's now": (
-        lambda store, keys: store.hset(keys.api_keys, _digest(keys, "ann"), "bob"),  # type: ignore[arg-type]
-        ["the API key of client ann is not known as this client's", "an API key is known as client bob's, and is not"],
+        lambda store, keys: store.hset(keys.api_keys, _digest(keys, "ann"), "bob - predict,budget-read"),  # type: ignore[arg-type]
+        [
+            "an API key of client ann is not known as this client's, or at other terms",
+            "an API key is known as client bob's, and is not, or at other terms",
+        ],
     ),
     "a further API key": (
-        lambda store, keys: store.hset(keys.api_keys, key_digest("mallory"), "bob"),  # type: ignore[arg-type]
-        ["an API key is known as client bob's, and is not"],
+        lambda store, keys: store.hset(keys.api_keys, key_digest("mallory"), "bob - predict"),  # type: ignore[arg-type]
+        ["an API key is known as client bob's, and is not, or at other terms"],
     ),
     "API keys that are gone": (
         lambda store, keys: store.delete(keys.api_keys),
-        [f"the API key of client {name} is not known as this client's" for name in ("ann", "bob")],
+        [f"an API key of client {name} is not known as this client's, or at other terms" for name in ("ann", "bob")],
+    ),
+    "an API key that was made to last": (
+        lambda store, keys: store.hset(keys.api_keys, _digest(keys, "ann"), "ann - predict"),  # type: ignore[arg-type]
+        [
+            "an API key of client ann is not known as this client's, or at other terms",
+            "an API key is known as client ann's, and is not, or at other terms",
+        ],
     ),
     "the epoch": (
         lambda store, keys: store.hset(keys.account, "epoch", "7"),
@@ -97,7 +107,7 @@ async def test_a_client_that_was_brought_back_and_given_a_budget_is_no_finding(
     await open_accounts(books, lineage, releases(99), ann=releases(50))
     keys = LineageKeys(lineage)
     fields = {"limit": "0", "spent": "0", "accepts": "any", "delta": "0.5", "created": "1.0", "revoked": "1"}
-    store.hset(keys.client("bob").account, mapping=fields | {"digest": ""})
+    store.hset(keys.client("bob").account, mapping=fields | {"api_keys": ""})
     store.sadd(keys.clients, "bob")
     assert (await verify(books, lineage)).findings == ()
     await books.set_client_budget(lineage, "bob", releases(3))

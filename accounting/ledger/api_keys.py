@@ -1,0 +1,100 @@
+"""API keys, as the ledger keeps them: a digest, when it ends, and what it is good for."""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+KeyScope = Literal["predict", "budget-read"]
+"""What a key is good for: to ask for answers and quotes; to read the account and its receipts."""
+
+SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
+
+_DIGEST = hashlib.sha256().digest_size
+_NEVER = "-"
+_LONGEST_LIFE = 100 * 366 * 86400
+_ID = re.compile(r"[0-9a-f]{12}")
+
+
+def checked_scopes(names: Iterable[str]) -> tuple[KeyScope, ...]:
+    """Return the scopes of these names, each once. Raises ValueError for none, and for a name that is none."""
+    asked = set(names)
+    if not asked or asked - set(SCOPES):
+        raise ValueError(f"the scopes of an API key are one or more of {', '.join(SCOPES)}")
+    return tuple(scope for scope in SCOPES if scope in asked)
+
+
+def expiry(life: float | None, *, now: float) -> int | None:
+    """Return when a key ends that is to last `life` seconds from `now` on, rounded down; None lasts for ever.
+
+    Raises ValueError for a life that is over before it begins, or of more than a hundred years.
+    """
+    if life is None:
+        return None
+    if not 1 <= life <= _LONGEST_LIFE:
+        raise ValueError("an API key lasts from a second to a hundred years, or for ever")
+    return math.floor(now + life)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One API key. digest: `key_digest` of it; expires: whole seconds since the epoch by the store's clock, or None."""
+
+    digest: bytes
+    expires: int | None = None
+    scopes: tuple[KeyScope, ...] = SCOPES
+
+    def __post_init__(self) -> None:
+        """Refuse what the store could not hold."""
+        if len(self.digest) != _DIGEST:
+            raise ValueError("the digest of an API key has 32 bytes")
+        if self.expires is not None and not 0 <= self.expires < 2**53:
+            raise ValueError("an API key expires at a time from 0 to 2^53 seconds since the epoch")
+        if self.scopes != checked_scopes(self.scopes):
+            raise ValueError(f"the scopes of an API key are in the order of {', '.join(SCOPES)}")
+
+    @property
+    def id(self) -> str:
+        """What the owner calls it: twelve hexadecimal digits of its digest. It opens nothing."""
+        return self.digest[:6].hex()
+
+    @property
+    def terms(self) -> tuple[str, str]:
+        """When it expires and its scopes, as the store writes them."""
+        return _NEVER if self.expires is None else str(self.expires), ",".join(self.scopes)
+
+    def ended(self, now: float) -> bool:
+        """Whether it is of no use any more. now: seconds since the epoch."""
+        return self.expires is not None and now >= self.expires
+
+
+def is_key_id(text: str) -> bool:
+    """Return whether `text` could be an `ApiKey.id`."""
+    return _ID.fullmatch(text) is not None
+
+
+def read_keys(packed: bytes) -> tuple[ApiKey, ...]:
+    """Read what an account's field `api_keys` holds (see `keys.lua`). Raises ValueError or IndexError."""
+    found, at = [], 0
+    while at < len(packed):
+        terms = at + _DIGEST + 1
+        end = terms + packed[terms - 1]
+        if end > len(packed):
+            raise ValueError("the API keys of an account are cut off")
+        found.append(_read(packed[at : at + _DIGEST], packed[terms:end].decode()))
+        at = end
+    return tuple(found)
+
+
+def read_owner(digest: bytes, entry: bytes) -> tuple[str, ApiKey]:
+    """Read whose a key is, and its terms, from the lineage's hash of keys. Raises ValueError."""
+    client, _, terms = entry.decode().partition(" ")
+    return client, _read(digest, terms)
+
+
+def _read(digest: bytes, terms: str) -> ApiKey:
+    expires, scopes = terms.split(" ")
+    named = cast(tuple[KeyScope, ...], tuple(scopes.split(",")))  # which ApiKey checks
+    return ApiKey(digest, None if expires == _NEVER else int(expires), named)
