@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 
 from accounting.explanation import AccountExplanation
 from accounting.ledger import Ledger
-from service.http.authentication import BEARER, authenticated_client
+from service.http.authentication import BEARER, Authentication
 from service.http.last_resort import LastResort
 from service.http.ledger_routes import SaysRehearsal, add_receipt_route, rehearsal_note
 from service.http.predictions import OPENAPI, PATH, PastRouting, Predictions
@@ -36,8 +36,9 @@ def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics:
             "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
         },
     )
-    predictions = Predictions(data_plane, ledger, largest_body=largest_body, metrics=metrics)
-    _add_client_routes(app, data_plane, ledger, predictions)
+    authentication = Authentication(ledger, data_plane.lineage)
+    predictions = Predictions(data_plane, authentication, largest_body=largest_body, metrics=metrics)
+    _add_client_routes(app, data_plane, authentication, predictions)
     _add_public_routes(app, data_plane)
     add_problem_handlers(app)
     app.add_middleware(PastRouting, predictions=predictions)
@@ -48,7 +49,9 @@ def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics:
     return app
 
 
-def _add_client_routes(app: FastAPI, data_plane: Plane, ledger: Ledger, predictions: Predictions) -> None:
+def _add_client_routes(
+    app: FastAPI, data_plane: Plane, authentication: Authentication, predictions: Predictions
+) -> None:
     security = [Depends(BEARER)]
 
     @app.post(
@@ -61,11 +64,11 @@ def _add_client_routes(app: FastAPI, data_plane: Plane, ledger: Ledger, predicti
     async def predict(request: Request) -> Response:
         return await predictions.answer(request)
 
-    add_receipt_route(app, data_plane, ledger)
+    add_receipt_route(app, data_plane, authentication)
 
     @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
     async def budget(request: Request) -> HolderExplanation | AccountExplanation:
-        client = await authenticated_client(request, ledger, data_plane.lineage)
+        client = (await authentication.caller(request, "budget-read")).client
         return await data_plane.explained_budget(client)
 
 

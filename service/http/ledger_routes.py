@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Query, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from accounting.ledger import BudgetExhausted, Ledger, MechanismNotAccepted, Quote
+from accounting.ledger import BudgetExhausted, MechanismNotAccepted, Quote
 from accounting.picorho import to_rho
-from service.http.authentication import BEARER, authenticated_client
+from service.http.authentication import BEARER, Authentication
 from service.http.problems import Problem, ProblemType
 from service.http.schemas import ClientReceiptOut, QuoteOut, ReceiptsOut
 from service.plane import Plane, TierQuote
@@ -62,7 +62,7 @@ def without_tier(tier: str | None) -> set[str]:
     return {"tier"} if tier is None else set()
 
 
-def add_receipt_route(app: FastAPI, data_plane: Plane, ledger: Ledger) -> None:
+def add_receipt_route(app: FastAPI, data_plane: Plane, authentication: Authentication) -> None:
     """Add `GET /budget/receipts`."""
 
     @app.get("/budget/receipts", summary="Read your receipts, page by page", dependencies=[Depends(BEARER)])
@@ -71,7 +71,7 @@ def add_receipt_route(app: FastAPI, data_plane: Plane, ledger: Ledger) -> None:
         after: Annotated[int, Query(ge=0, le=2**53, description="Only receipts with a number above this.")] = 0,
         count: Annotated[int, Query(ge=1, le=_LARGEST_PAGE, description="At most so many.")] = 100,
     ) -> ReceiptsOut:
-        client = await authenticated_client(request, ledger, data_plane.lineage)
+        client = (await authentication.caller(request, "budget-read")).client
         page = await data_plane.receipts(client, after=after, count=count)
         return ReceiptsOut(
             receipts=[

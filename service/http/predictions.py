@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from accounting.ledger import Idempotency, Ledger
+from accounting.ledger import Idempotency
 from accounting.picorho import to_rho
 from service.fault_points import pass_point
-from service.http.authentication import authenticated_client
+from service.http.authentication import Authentication
 from service.http.bodies import parse_off_the_loop, read_body
 from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, rehearsal_note, wants_dry_run, without_tier
 from service.http.problems import Problem, ProblemType
@@ -56,20 +56,20 @@ OPENAPI: dict[str, Any] = {
 
 
 class Predictions:
-    """Answers predictions of one model for clients of one ledger."""
+    """Answers predictions of one model for whoever is authenticated."""
 
-    def __init__(self, plane: Plane, ledger: Ledger, *, largest_body: int, metrics: Metrics) -> None:
+    def __init__(self, plane: Plane, authentication: Authentication, *, largest_body: int, metrics: Metrics) -> None:
         """Answer from `plane`. largest_body: bytes; a longer body is refused unread."""
         self._metrics = metrics
         self._plane = plane
-        self._ledger = ledger
+        self._authentication = authentication
         self._largest_body = largest_body
         self._encode = msgspec.json.Encoder().encode
 
     async def answer(self, request: Request) -> Response:
         """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
         plane = self._plane
-        client = await authenticated_client(request, self._ledger, plane.lineage)
+        client = (await self._authentication.caller(request, "predict")).client
         pass_point("authenticated")
         body = await read_body(request, self._largest_body)
         parsed = await parse_off_the_loop(body)

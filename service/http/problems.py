@@ -22,6 +22,8 @@ class ProblemType(StrEnum):
     NOT_FOUND = "urn:dpserve:problem:not-found"
     METHOD_NOT_ALLOWED = "urn:dpserve:problem:method-not-allowed"
     UNAUTHENTICATED = "urn:dpserve:problem:unauthenticated"
+    INSUFFICIENT_SCOPE = "urn:dpserve:problem:insufficient-scope"
+    KEY_EXPIRED = "urn:dpserve:problem:key-expired"
     KEY_REVOKED = "urn:dpserve:problem:key-revoked"
     UNKNOWN_MODEL = "urn:dpserve:problem:unknown-model"
     UNKNOWN_TIER = "urn:dpserve:problem:unknown-tier"

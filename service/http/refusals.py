@@ -7,13 +7,17 @@ from accounting.ledger import (
     BudgetExhausted,
     ClientRevoked,
     IdempotencyConflict,
+    KeyExpired,
     LedgerBusy,
     LedgerDamaged,
     LedgerError,
+    LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
     RowNotCharged,
+    ScopeMissing,
     UnknownClient,
+    UnknownKey,
     UnknownLineage,
 )
 from accounting.picorho import to_rho
@@ -29,6 +33,8 @@ REFUSALS = (InvalidRows, UnknownModel, UnknownTier, LedgerError)
 def as_problem(error: Exception) -> Problem:
     """Return the problem that a refusal is answered with; what it says may be read by anyone."""
     match error:
+        case LedgerRefusal() if isinstance(error, _OF_WHO_ASKS):
+            return _problem_of_who_asks(error)
         case InvalidRows():
             return Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -56,14 +62,26 @@ def as_problem(error: Exception) -> Problem:
             return Problem(HTTPStatus.FORBIDDEN, ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
         case IdempotencyConflict():
             return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT, str(error))
-        case ClientRevoked() | UnknownClient():
-            return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_REVOKED, "this API key was revoked")
         case LedgerUnavailable() | UnknownLineage() | RowNotCharged():
             return Problem(HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
     _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
     return Problem(
         HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, "the service failed; the owner's log says where"
     )
+
+
+_OF_WHO_ASKS = (ClientRevoked, UnknownClient, UnknownKey, KeyExpired, ScopeMissing)
+
+
+def _problem_of_who_asks(error: LedgerRefusal) -> Problem:
+    match error:
+        case UnknownKey():
+            return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.UNAUTHENTICATED, "this API key is not known")
+        case KeyExpired():
+            return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_EXPIRED, "this API key has expired")
+        case ScopeMissing():
+            return Problem(HTTPStatus.FORBIDDEN, ProblemType.INSUFFICIENT_SCOPE, str(error), scope=error.needed)
+    return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_REVOKED, "this API key was revoked")
 
 
 def _why_unavailable(error: Exception) -> str:

@@ -1,0 +1,74 @@
+"""Who may ask for what: keys that expire, and keys that are good for some things only, over real HTTP."""
+
+import time
+
+import pytest
+
+from accounting.ledger import ApiKey, key_digest, new_api_key
+
+from .test_http import PRICE, ROW, problem
+
+BODY = {"instances": [ROW]}
+GUARDED = (
+    ("POST", "/predict", "predict"),
+    ("GET", "/budget", "budget-read"),
+    ("GET", "/budget/receipts", "budget-read"),
+)
+
+
+def add_key(service, client="alice", **terms):
+    key = new_api_key()
+    service.call(service.ledger.add_key(service.data_plane.lineage, client, ApiKey(key_digest(key), **terms)))
+    return service.http(key)
+
+
+def ask(http, method, path):
+    return http.request(method, path, json=BODY if method == "POST" else None)
+
+
+def test_an_expired_key_is_neither_answered_nor_charged_nor_given_replays(service):
+    good = service.http(service.add_client())
+    assert good.post("/predict", json=BODY).status_code == 200
+    expired = add_key(service, expires=int(time.time()) - 1)
+    for method, path, _ in GUARDED:
+        problem(ask(expired, method, path), 401, "key-expired")
+    problem(expired.post("/predict", json={"instances": [[0.5] * 4]}), 401, "key-expired")
+    problem(expired.post("/predict?dry_run=true", json=BODY), 401, "key-expired")
+    assert service.spent() == PRICE
+
+
+def test_a_key_that_is_known_to_the_service_is_refused_when_it_ends(service):
+    good = service.http(service.add_client())
+    http = add_key(service, expires=int(time.time()) + 1000)
+    assert http.post("/predict", json=BODY).status_code == 200
+    lineage, key = service.data_plane.lineage, http.headers["Authorization"].removeprefix("Bearer ")
+    service.call(service.ledger.remove_key(lineage, "alice", key_digest(key)))
+    problem(http.post("/predict", json={"instances": [[0.5] * 4]}), 401, "unauthenticated")
+    assert good.post("/predict", json=BODY).status_code == 200
+    assert service.spent() == PRICE
+
+
+@pytest.mark.parametrize("scope", ["predict", "budget-read"])
+def test_a_key_is_good_for_its_scopes_alone(service, scope):
+    service.add_client()
+    http = add_key(service, scopes=(scope,))
+    for method, path, needed in GUARDED:
+        response = ask(http, method, path)
+        if needed == scope:
+            assert response.status_code == 200
+        else:
+            assert problem(response, 403, "insufficient-scope")["scope"] == needed
+    assert service.spent() == (PRICE if scope == "predict" else 0)
+
+
+def test_both_keys_are_good_while_one_replaces_the_other(service):
+    old = service.http(service.add_client())
+    new = new_api_key()
+    lineage = service.data_plane.lineage
+    service.call(service.ledger.rotate_key(lineage, "alice", key_digest(new), overlap=3600))
+    assert old.get("/budget").status_code == service.http(new).get("/budget").status_code == 200
+    newest = new_api_key()
+    service.call(service.ledger.rotate_key(lineage, "alice", key_digest(newest)))
+    for http in (old, service.http(new)):
+        problem(http.get("/budget"), 401, "unauthenticated")
+    assert service.http(newest).get("/budget").status_code == 200
