@@ -8,17 +8,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.ledger import ClientAccount, Ledger, Receipt, key_digest, new_api_key
+from accounting.ledger import ClientAccount, Ledger, Receipt, new_api_key
 from accounting.picorho import to_rho
-from dpserve.commands import options
+from dpserve.commands import client_keys, options
+from dpserve.commands.client_keys import Lineage, Name
 from dpserve.commands.lineages import FIGURES, chosen_lineage, figures_of
 
 app = typer.Typer(help="Who may ask, and for how much.", no_args_is_help=True)
-
-Name = Annotated[str, typer.Argument(help="The client's name.")]
-Lineage = Annotated[
-    str | None, typer.Option("--lineage", help="The lineage, or a bundle of it; needed when the ledger has several.")
-]
 
 
 @app.command("add")
@@ -31,6 +27,8 @@ def add(
     posterior_belief: options.PosteriorBelief = None,
     advantage: options.Advantage = None,
     accepts: options.AcceptsWhatIsNeeded = None,
+    expires_in: client_keys.Expires = None,
+    scope: client_keys.ScopesOption = None,
     lineage: Lineage = None,
     ledger: options.Ledger_ = None,
 ) -> None:
@@ -39,17 +37,17 @@ def add(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
     words.budget(accepts or "gaussian")  # so that nonsense is refused before the ledger is opened
-    key = new_api_key()
+    secret = new_api_key()
+    key = client_keys.key_of(secret, expires_in, scope)
 
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             chosen = await chosen_lineage(opened, lineage)
             budget = words.budget(accepts or (await opened.lineage(chosen)).budget.accepts)
-            await opened.add_client(chosen, name, budget, key_digest(key), time=time.time())
+            await opened.add_client(chosen, name, budget, key, time=time.time())
 
     asyncio.run(apply())
-    typer.echo(f"The API key of {name}, shown this once:", err=True)
-    typer.echo(key)
+    client_keys.print_key(secret, f"The API key of {name}")
 
 
 @app.command("list")
@@ -87,6 +85,8 @@ def show(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) ->
     )
     for cost, releases in account.tally.items():
         console.print(f"{releases} releases at {cost}", highlight=False)
+    if account.api_keys:
+        console.print(client_keys.table_of_keys(account.api_keys), highlight=False)
     table = Table("receipt", "time", "model", "mechanism", "rows", "rho")
     for receipt in receipts:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(receipt.time))
@@ -134,18 +134,9 @@ def set_budget(
     typer.echo(asyncio.run(apply()))
 
 
-@app.command("rotate-key")
-def rotate_key(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) -> None:
-    """Give a client a new API key; the former one is refused from now on."""
-    key = new_api_key()
-
-    async def apply() -> None:
-        async with Ledger.open(options.ledger_location(ledger)) as opened:
-            await opened.rotate_key(await chosen_lineage(opened, lineage), name, key_digest(key))
-
-    asyncio.run(apply())
-    typer.echo(f"The new API key of {name}, shown this once:", err=True)
-    typer.echo(key)
+app.command("add-key")(client_keys.add_key)
+app.command("rotate-key")(client_keys.rotate_key)
+app.command("remove-key")(client_keys.remove_key)
 
 
 @app.command("revoke")

@@ -15,7 +15,7 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 
-from accounting.ledger import Account, ClientAccount, Ledger, LineageAccount, key_digest
+from accounting.ledger import Account, ClientAccount, KeyScope, Ledger, LineageAccount, key_digest
 from accounting.report import AccountReport, account_report
 from service.admin import verdicts
 from service.http.app import add_problem_handlers
@@ -49,6 +49,15 @@ class LineagesOut(BaseModel):
     lineages: list[LineageOut]
 
 
+class KeyOut(BaseModel):
+    """One API key; nothing here opens anything."""
+
+    id: str
+    scopes: tuple[KeyScope, ...]
+    expires: int | None
+    """Seconds since the epoch; null for never."""
+
+
 class ClientOut(BaseModel):
     """One client's account."""
 
@@ -56,6 +65,7 @@ class ClientOut(BaseModel):
     revoked: bool
     created: float
     releases: int
+    keys: list[KeyOut]
     account: AccountReport
 
 
@@ -135,6 +145,7 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
         return ClientOut(
             client=account.client,
             revoked=account.revoked,
+            keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in account.api_keys],
             created=account.created,
             releases=account.releases,
             account=report(account),

@@ -60,6 +60,8 @@ def test_lineages_and_clients_with_their_budgets(service, owner):
     first = owner.get(path, params={"count": 1}).json()
     assert [client["client"] for client in first["clients"]] == ["alice"]
     assert first["clients"][0]["account"]["spent"]["rho"] == pytest.approx(2 * PRICE / 1e12)
+    (key,) = first["clients"][0]["keys"]
+    assert (key["scopes"], key["expires"]) == (["predict", "budget-read"], None)
     second = owner.get(path, params={"after": first["next_after"]}).json()
     assert [client["client"] for client in second["clients"]] == ["bob"]
     assert second["next_after"] is None
