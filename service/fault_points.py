@@ -12,8 +12,9 @@ VARIABLE = "DPSERVE_FAULT_POINT"
 POINTS = ("authenticated", "validated", "charged", "released", "settled", "answered")
 """Those that every request for rows passes."""
 
-HELD = "held"
-"""Passed when a service has charged its lineage for a model that is paid for once, before it listens."""
+OPENED, HELD = "opened", "held"
+"""Passed by a service of a model that is paid for once, before it listens: when its lineage has an account that could
+pay for the model, and when that account was charged for it."""
 
 _name, _, _passing = os.environ.get(VARIABLE, "").partition(":")
 _left = int(_passing or 1)

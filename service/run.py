@@ -23,7 +23,7 @@ from mechanisms.randomness import Randomness, SystemRandomness
 from service.admin.server import AdminPort, admin_port
 from service.data_plane import DataPlane, ServedModel
 from service.errors import CannotServe
-from service.fault_points import HELD, pass_point
+from service.fault_points import HELD, OPENED, pass_point
 from service.http.app import create_app
 from service.http.impatience import impatient_protocol
 from service.plane import Plane
@@ -173,6 +173,7 @@ async def serve_release(
     """
     plane = ReleasePlane(model, ledger, largest_batch=settings.largest_batch)
     await check_release(ledger, model.certificate)
+    pass_point(OPENED)
     charged = await plane.hold_for_owner()
     pass_point(HELD)
     if charged:

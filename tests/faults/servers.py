@@ -84,6 +84,10 @@ class StoreServer:
         self.kill()
 
 
+class NotServing(Exception):
+    """A service ended before it said that it serves."""
+
+
 @dataclass
 class Services:
     """Starts `dpserve serve` processes of one bundle, with one home and so one ledger."""
@@ -122,7 +126,8 @@ class Services:
                 if line.startswith("dpserve: serving"):
                     address = line.split()[-1]
                     break
-            assert address, self.log.read_text()
+            if not address:
+                raise NotServing(self.log.read_text())
             yield address, process
         finally:
             process.terminate()

@@ -11,16 +11,17 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.ledger.verification import verify
 from mechanisms.randomness import SystemRandomness
-from service.fault_points import HELD
+from service.fault_points import HELD, OPENED
 from training.bundle import CertifiedHead
 from training.releases.weights import release_weights, save_weights
 
 from .conftest import fault, trials
-from .servers import Services
+from .servers import NotServing, Services
 
 pytestmark = pytest.mark.anyio
 
 LINEAGE = "two-lineage"
+OWN = Budget.from_rho(0.2, 1e-6, "gaussian")
 PRICES = {"coarse": 10**10, "fine": 10**11}
 STEPS = ("charged", "released", "answered", "authenticated", "validated")
 """The quick form takes the first three. An answer that is computed anew each time is never settled."""
@@ -48,8 +49,7 @@ async def test_a_client_moves_to_a_tier_while_its_service_is_killed(head: Certif
         for trial, point in enumerate(itertools.islice(itertools.cycle(STEPS), trials(100, 3))):
             client, key = f"client{trial}", new_api_key()
             async with Ledger.open(services.ledger) as ledger:
-                own = Budget.from_rho(0.2, 1e-6, "gaussian")
-                await ledger.add_client(LINEAGE, client, own, key_digest(key), time=0.0)
+                await ledger.add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
             _ask(living, key, "coarse", "first").raise_for_status()
             with services.serving(fault=point) as (doomed, process):
                 with contextlib.suppress(httpx.HTTPError):
@@ -64,19 +64,34 @@ async def test_a_client_moves_to_a_tier_while_its_service_is_killed(head: Certif
             found.trial(held=one_answer and paid_once and right)
 
 
-async def test_a_service_is_killed_while_it_charges_its_lineage(head: CertifiedHead, tmp_path: Path) -> None:
-    bundle = _bundle(head, tmp_path / "bundle", {"full": 10**11})
-    services = Services(bundle, tmp_path / "home", str(tmp_path / "ledger"), tmp_path / "log", price=None)
-    with fault("release's service killed after its start charged the lineage") as found:
-        for _ in range(trials(10, 1)):
+async def test_a_service_is_killed_on_the_way_to_its_first_answer(head: CertifiedHead, tmp_path: Path) -> None:
+    """Each trial is a release of its own, whose first service dies, at its start or on its first client's request."""
+    services = Services(tmp_path, tmp_path / "home", str(tmp_path / "ledger"), tmp_path / "log", price=None)
+    steps = (OPENED, HELD, *STEPS)
+    with fault("release's first service killed at each of its steps, restarted") as found:
+        for trial, point in enumerate(itertools.islice(itertools.cycle(steps), trials(70, 4))):
+            services.bundle = _bundle(head, tmp_path / f"bundle-{trial}", {"full": 10**10})
+            client, key = f"client{trial}", new_api_key()
+            if point not in (OPENED, HELD):
+                async with Ledger.open(services.ledger) as ledger:
+                    await ledger.add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
             with (
-                contextlib.suppress(AssertionError),  # it dies before it says that it serves
-                services.serving("--rho", 1, "--delta", 1e-6, fault=HELD),
+                contextlib.suppress(httpx.HTTPError, NotServing),  # it may die before it says that it serves
+                services.serving("--rho", 1, "--delta", 1e-6, fault=point) as (doomed, process),
             ):
-                pytest.fail("the service survived its fault")
-            with services.serving():
-                pass
+                with contextlib.suppress(httpx.HTTPError):
+                    raise AssertionError(f"{point} was survived: {_ask(doomed, key, 'full', 'first').text}")
+                assert process.wait(60) == -9
             async with Ledger.open(services.ledger) as ledger:
-                lineage = await ledger.lineage(LINEAGE)
+                charged = (await ledger.lineage(LINEAGE)).releases
+                if point in (OPENED, HELD):
+                    await ledger.add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
+            with services.serving() as (living, _):
+                first, again = (_ask(living, key, "full", "first").json() for _ in range(2))
+            async with Ledger.open(services.ledger) as ledger:
+                account, lineage = await ledger.client(LINEAGE, client), await ledger.lineage(LINEAGE)
                 right = (await verify(ledger, LINEAGE)).findings == ()
-            found.trial(held=lineage.releases == lineage.newest_receipt == 1 and right)
+            one_answer = first["predictions"] == again["predictions"]
+            charged_before = charged == trial + (point != OPENED)
+            paid_once = lineage.releases == trial + 1 and account.releases == 1
+            found.trial(held=one_answer and charged_before and paid_once and right)

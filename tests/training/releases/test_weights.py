@@ -16,14 +16,17 @@ from accounting.losses import Cost
 from audit.estimators.error_rates import gdp
 from mechanisms.gaussian_vector import GaussianVector
 from mechanisms.randomness import SystemRandomness
+from tests.training.conftest import make_records
 from training.bundle import CertifiedHead, load_bundle, save_bundle
 from training.certificate import Certificate, derive, now
 from training.errors import BundleError, TrainingError
 from training.feature_maps import Identity
 from training.loading import load_model
+from training.recipe import Recipe
 from training.releases.loading import load_release
 from training.releases.model import ReleasedModel, TieredModel
 from training.releases.weights import ReleasedWeights, WeightsCertificate, release_weights, save_weights
+from training.train import train
 
 Floats = NDArray[np.float64]
 
@@ -153,6 +156,37 @@ def test_the_same_audit_convicts_tiers_with_noise_of_their_own_charged_as_the_fi
     found = gdp(*best_linear_test(worlds[0], worlds[1]), 1 - FALSE_ALARM).value
 
     assert found > model.certificate.precisions[-1].mu
+
+
+def test_who_holds_the_weights_of_a_trained_head_learns_what_is_claimed() -> None:
+    """Two neighbours, trained and released over and over; the best direction is known. False alarms 1e-6.
+
+    Weights with noise for a third of the sensitivity (the planted fault) are convicted, so the audit is not blind.
+    """
+    records = make_records(n=3, features=1, classes=20)
+    records = replace(records, X=np.ones((3, 1)), y=np.array([0, 1, 2]))
+    feature_map = Identity(lower=(0.0,), upper=(1.0,), clip_norm=1.0, bias=0.0)
+    worlds = [
+        train(world, Recipe("small", feature_map, 8.0, 1e-6), "l")
+        for world in (records, replace(records, X=records.X[:-1], y=records.y[:-1]))
+    ]
+    direction = worlds[0].weights - worlds[1].weights
+
+    def found(understated: float) -> float:
+        seen = []
+        for seed, head in enumerate(worlds):
+            certified = head.certificate.weight_sensitivity
+            certificate = head.certificate.model_copy(update={"weight_sensitivity": certified / understated})
+            randomness = Seeded(20 + seed)
+            released = (
+                release_weights(replace(head, certificate=certificate), {"full": PRICES["fine"]}, "l", randomness)
+                for _ in range(DRAWS // 2)
+            )
+            seen.append(np.array([np.vdot(model.weights, direction) for model in released]))
+        return gdp(*seen, 1 - FALSE_ALARM).value
+
+    assert 0.5 < found(understated=1) <= 1.5
+    assert found(understated=3) > 1.5
 
 
 @given(st.lists(st.integers(401 * 10**6, 6 * 10**11), min_size=1, max_size=6))
