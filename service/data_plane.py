@@ -5,6 +5,7 @@ is what was stored first; a refusal spends nothing; replies are put together by 
 cannot be another's; nothing but the mechanism's release ever leaves.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -80,7 +81,7 @@ class DataPlane(Plane):
     async def _tick(self, asked: Sequence[tuple[ChargeRequest, Floats]]) -> list[Prediction | LedgerError]:
         """Answer requests together: each gets its own rows' answers, found by row identity, or its own refusal."""
         # Features and sensitivities are public, and computed first: what they fail on is never charged.
-        phi = self.head.features(np.concatenate([X for _, X in asked]))
+        phi = await self._features(np.concatenate([X for _, X in asked]))
         sensitivity = self.head.logit_sensitivity(phi)
         charges = await self._ledger.charge_batch([request for request, _ in asked])
         pass_point("charged")
@@ -97,6 +98,12 @@ class DataPlane(Plane):
             charge if isinstance(charge, LedgerError) else failed.get(place) or _prediction(charge, answers)
             for place, charge in enumerate(charges)
         ]
+
+    async def _features(self, X: Floats) -> Floats:
+        """phi of each row, (n, D). A backbone takes its time, in which the loop serves others."""
+        if isinstance(self.head, CertifiedHead) and self.head.on_backbone:
+            return await asyncio.to_thread(self.head.features, X)
+        return self.head.features(X)
 
     async def _settle(
         self, charges: Sequence[Charge | LedgerError], drawn: dict[bytes, bytes], answers: dict[bytes, bytes]

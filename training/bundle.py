@@ -1,21 +1,27 @@
 """A bundle: a certified head in a folder, its certificate sealed into its weights (`training.sealing`).
 
 Loading verifies: the certificate's numbers are derived again, both files are compared with each other, and the public
-random tensors are drawn again from their seed.
+random tensors are drawn again from their seed. A head on a backbone has the network's public weights beside it, in
+`backbone.safetensors`, and the certificate has that file's digest. Only such a bundle needs PyTorch.
 """
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.certificate import Certificate
-from training.errors import BundleError
+from training.errors import BundleError, TrainingError
+from training.extras import extra
+from training.feature_maps import Backbone
 from training.sealing import Tensors, kind_of, load_sealed, save_sealed
 from training.sensitivity import LARGEST_WEIGHT_NORM, weight_norm
 
 Floats = NDArray[np.float64]
+
+BACKBONE_FILE = "backbone.safetensors"
 
 _FEATURE_MAP_PREFIX = "feature_map."
 _SQUARES_UNDERFLOW = 2.0**-500
@@ -29,6 +35,11 @@ class CertifiedHead:
     certificate: Certificate
     weights: Floats
     tensors: dict[str, Floats]
+
+    @property
+    def on_backbone(self) -> bool:
+        """Whether features come from a deep network, and take their time."""
+        return isinstance(self.certificate.feature_map, Backbone)
 
     def features(self, X: Floats) -> Floats:
         """phi of each row: (n, D)."""
@@ -45,19 +56,58 @@ class CertifiedHead:
         return self.certificate.logit_sensitivity_per_norm * norms
 
 
-def save_bundle(folder: Path, head: CertifiedHead) -> Certificate:
-    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+def save_bundle(folder: Path, head: CertifiedHead, backbone: bytes | None = None) -> Certificate:
+    """Write the bundle into a new folder; return its certificate with the digest.
+
+    backbone: the safetensors file with the backbone's weights, if the head stands on one. Raises BundleError.
+    """
     tensors: Tensors = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in head.tensors.items()}
-    return save_sealed(folder, {"weights": head.weights} | tensors, head.certificate)
+    public = {} if backbone is None else {BACKBONE_FILE: backbone}
+    _check_backbone(head.certificate, backbone)
+    return save_sealed(folder, {"weights": head.weights} | tensors, head.certificate, public)
 
 
-def load_bundle(folder: Path) -> CertifiedHead:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
+def load_bundle(folder: Path, device: str | None = None) -> CertifiedHead:
+    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different.
+
+    device: where a backbone computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not there, or
+    if one is named and the head stands on no backbone.
+    """
     if (kind := kind_of(folder)) not in ("head", "published"):
         raise BundleError(
             f"{folder} holds a model of the kind {kind!r}, and this takes a head whose answers are paid for one by one"
         )
-    return _checked_head(*load_sealed(folder, Certificate))
+    head = _checked_head(*load_sealed(folder, Certificate))
+    feature_map = head.certificate.feature_map
+    if not isinstance(feature_map, Backbone):
+        if device is not None:
+            raise TrainingError(f"{head.certificate.name} has no backbone to compute on a device: leave --device out")
+        return head
+    try:
+        content = (folder / BACKBONE_FILE).read_bytes()
+    except OSError as error:
+        raise BundleError(f"{folder} lacks its backbone: cannot read {error.filename}: {error.strerror}") from error
+    _check_backbone(head.certificate, content)
+    attached = with_network(feature_map, content, device or "cpu")
+    return replace(head, certificate=head.certificate.model_copy(update={"feature_map": attached}))
+
+
+def with_network(feature_map: Backbone, content: bytes, device: str) -> Backbone:
+    """Return the map with its network, ready to answer: rows are computed together. Raises TrainingError."""
+    with extra("torch", "a backbone"):
+        from training.backbones.extractor import Extractor, load_network
+    network = load_network(feature_map.architecture, content, len(feature_map.lower))
+    if network.width != feature_map.width:
+        raise BundleError(f"the backbone gives {network.width} features, and the certificate says {feature_map.width}")
+    return feature_map.computed_by(Extractor(network, device).together)
+
+
+def _check_backbone(certificate: Certificate, content: bytes | None) -> None:
+    feature_map = certificate.feature_map
+    expected = feature_map.weights_sha256 if isinstance(feature_map, Backbone) else None
+    found = None if content is None else hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise BundleError(f"the backbone's weights have the SHA-256 {found}, and the certificate says {expected}")
 
 
 def _checked_head(certificate: Certificate, tensors: Tensors) -> CertifiedHead:

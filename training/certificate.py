@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from training.errors import BundleError
-from training.feature_maps import NORM_BOUND, AnyFeatureMap
+from training.feature_maps import NORM_BOUND, Backbone, FeatureMap, HeadFeatureMap
 from training.sealing import SealedCertificate
 from training.sensitivity import (
     LARGEST_PARAMETER,
@@ -55,6 +55,15 @@ ASSUMPTIONS = (
     "they are published.",
 )
 
+BACKBONE_ASSUMPTIONS = (
+    "The backbone's weights, which `weights_sha256` of the feature map names, were made without the private records: "
+    "nobody trained, tuned, distilled or chose them on these records or by results on them. What a public collection "
+    "that they were trained on says about a person who is also in the private records is not covered.",
+    "While the private records' features were computed, the network gave the same numbers for the same row in the same "
+    "place of a batch of the same size, whatever stood in the other places; this was checked on public rows.",
+)
+"""What a head on a backbone rests on beside the rest."""
+
 
 class Certificate(SealedCertificate):
     """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
@@ -71,7 +80,7 @@ class Certificate(SealedCertificate):
     )
     classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
     feature_names: tuple[str, ...] = Field(min_length=1)
-    feature_map: AnyFeatureMap
+    feature_map: HeadFeatureMap
     feature_norm_bound: float
     """R, with ||phi(x)||_2 <= R for every x."""
     strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
@@ -102,7 +111,7 @@ class Certificate(SealedCertificate):
             for name, value in derived.items()
             if getattr(self, name) != value
         ]
-        if self.assumptions != ASSUMPTIONS:
+        if self.assumptions != assumptions_on(self.feature_map):
             differs.append(OTHER_ASSUMPTIONS)
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
@@ -110,6 +119,11 @@ class Certificate(SealedCertificate):
     def public(self) -> dict[str, object]:
         """Return what may be shown to clients, ready for JSON."""
         return self.model_dump(mode="json", exclude={"weights_sha256", "lineage", "created"})
+
+
+def assumptions_on(feature_map: FeatureMap) -> tuple[str, ...]:
+    """Return what the proof for a head on this feature map assumes."""
+    return (*ASSUMPTIONS, *BACKBONE_ASSUMPTIONS) if isinstance(feature_map, Backbone) else ASSUMPTIONS
 
 
 def derive(strong_convexity: float, tolerance: float, dimension: int) -> dict[str, float]:

@@ -1,14 +1,15 @@
 """Public feature maps phi with ||phi(x)|| <= 1 for every input, chosen without the private records.
 
-Every map begins alike. A row x is clipped to its declared bounds and scaled to u in [0, 1]^d, then drawn
-radially into the unit ball: v = u min(1, c / ||u||) / c for the public `clip_norm` c. Every map ends alike: the
-mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant coordinate beta (the bias) is
+Every map begins alike. A row x is clipped to its declared bounds and scaled to u in [0, 1]^d, then, but for a
+backbone, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public `clip_norm` c. Every map ends
+alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant coordinate beta (the bias) is
 appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
 
 - identity: h = v.
 - fourier: h = (cos(Omega v), sin(Omega v)) / sqrt(k) with k = D/2 public random frequencies: ||h|| = 1, as
   cos^2 + sin^2 = 1 for each (Rahimi and Recht 2007). Omega has N(0, 1/bandwidth^2) entries.
 - relu: h = relu(Omega v) sqrt(2/D), drawn radially into the unit ball. Omega has N(0, 1) entries.
+- backbone: h = b min(1, c / ||b||) / c, where b is what a frozen public network makes of u.
 
 Rounding: every result is shrunk by 1 - 2^-30, more than the relative error of a norm over 2^22 coordinates, so
 the vector of doubles that is really used also has norm <= 1. `evaluation_error` bounds how far that vector is
@@ -16,13 +17,15 @@ from the one of exact arithmetic, whatever the order of summation.
 """
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
 
 NORM_BOUND = 1.0
 """R: no row's features are longer than this, whatever the map."""
@@ -78,7 +81,7 @@ class FeatureMap(BaseModel):
 
         X: (n, d). tensors: what `public_tensors` returned. Returns (n, dimension) with rows of norm at most 1.
         """
-        hidden = self._hidden(self._into_unit_ball(X), tensors)
+        hidden = self._hidden(self._scaled(X), tensors)
         phi = np.empty((len(X), self.dimension))
         phi[:, :-1] = hidden * (math.sqrt(1 - self.bias**2) * _SHRINK)
         phi[:, -1] = self.bias * _SHRINK
@@ -90,11 +93,15 @@ class FeatureMap(BaseModel):
         # one over the d scaled features and one over at most its own dimension.
         return 8 * (max(len(self.lower), self.dimension) + 8) * _UNIT_ROUNDOFF
 
-    def _into_unit_ball(self, X: Floats) -> Floats:
+    def _scaled(self, X: Floats) -> Floats:
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
-        return _clip_norm((np.clip(X, lower, upper) - lower) / (upper - lower), self.clip_norm) / self.clip_norm
+        scaled: Floats = (np.clip(X, lower, upper) - lower) / (upper - lower)
+        return scaled
 
-    def _hidden(self, v: Floats, tensors: dict[str, Floats]) -> Floats:
+    def _into_unit_ball(self, vectors: Floats) -> Floats:
+        return _clip_norm(vectors, self.clip_norm) / self.clip_norm
+
+    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
         raise NotImplementedError
 
 
@@ -103,9 +110,9 @@ class Identity(FeatureMap):
 
     kind: Literal["identity"] = "identity"
 
-    def _hidden(self, v: Floats, tensors: dict[str, Floats]) -> Floats:
+    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
         del tensors
-        return v
+        return self._into_unit_ball(u)
 
 
 class Fourier(FeatureMap):
@@ -130,8 +137,8 @@ class Fourier(FeatureMap):
         """omega: (D/2, d)."""
         return {"omega": _standard_normal(self.seed, (self.random_features // 2, len(self.lower))) / self.bandwidth}
 
-    def _hidden(self, v: Floats, tensors: dict[str, Floats]) -> Floats:
-        angles = v @ tensors["omega"].T
+    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
+        angles = self._into_unit_ball(u) @ tensors["omega"].T
         return np.hstack([np.cos(angles), np.sin(angles)]) / math.sqrt(angles.shape[1])
 
 
@@ -156,11 +163,64 @@ class Relu(FeatureMap):
         """omega: (D, d)."""
         return {"omega": _standard_normal(self.seed, (self.random_features, len(self.lower)))}
 
-    def _hidden(self, v: Floats, tensors: dict[str, Floats]) -> Floats:
+    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
+        v = self._into_unit_ball(u)
         return _clip_norm(np.maximum(v @ tensors["omega"].T, 0) * math.sqrt(2 / self.random_features), 1.0)
 
 
+class Backbone(FeatureMap):
+    """The features of a frozen public network, drawn radially into a ball of radius `clip_norm`.
+
+    What the proofs need of it, although nobody bounds a deep network's rounding errors:
+
+    - Training (`sensitivity.weight_sensitivity`): neighbouring data sets have the same features for the records that
+      they share, of norm at most 1. Any function of the record alone will do, continuous or not. So b(x) is *defined*
+      as the single-precision numbers that the device gives for x; `Extractor.apart` sees to it that they are a
+      function of x alone, whatever other records there are. What follows, in doubles, is off by at most
+      `evaluation_error` from the exact phi of that b: as for every map.
+    - Answering (`sensitivity.logit_sensitivity_per_norm`): neighbouring weights meet the same phi, of a known norm.
+      It depends on no private record, whatever shares its batch, and the doubles that are multiplied are the ones
+      whose norm is taken. They need not be those that training would have computed: another device, another batch
+      and another order of summation cost accuracy of the order of 1e-6, and no privacy.
+    - Whatever the network gives, the norm is at most 1: numbers that are not finite count as a row of zeros.
+
+    None of this holds if the weights themselves come from the private records: that is an assumption, which the
+    certificate states.
+    """
+
+    kind: Literal["backbone"] = "backbone"
+    architecture: str = Field(pattern=r"^[a-z0-9_-]{1,64}$")
+    """Its name in `training.backbones.architectures`."""
+    width: int = Field(ge=1, lt=_LARGEST_DIMENSION)
+    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the safetensors file with the public weights."""
+    _extract: Callable[[Singles], Singles] | None = PrivateAttr(default=None)
+
+    @property
+    def dimension(self) -> int:
+        """The network's features and the bias."""
+        return self.width + 1
+
+    def computed_by(self, extract: Callable[[Singles], Singles]) -> Self:
+        """Return this map, computed by a network: from scaled rows (n, d) to features (n, width)."""
+        attached = self.model_copy()
+        attached._extract = extract
+        return attached
+
+    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
+        del tensors
+        if self._extract is None:
+            raise RuntimeError("a backbone computes nothing before its network is attached: see `computed_by`")
+        b = self._extract(u.astype(np.float32)).astype(np.float64)
+        b[~np.isfinite(b).all(axis=1)] = 0.0
+        return self._into_unit_ball(b)
+
+
 AnyFeatureMap = Annotated[Identity | Fourier | Relu, Field(discriminator="kind")]
+"""Those that are computed from a seed."""
+
+HeadFeatureMap = Annotated[Identity | Fourier | Relu | Backbone, Field(discriminator="kind")]
+"""Those that a certified head may stand on."""
 
 
 def default_clip_norm(features: int) -> float:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from training.bundle import CertifiedHead, load_bundle
+from training.errors import TrainingError
 from training.published.bundle import PublishedNetwork, load_published
 from training.releases.loading import load_kind
 from training.releases.model import ReleasedModel
@@ -12,11 +13,17 @@ from training.teachers.bundle import Teachers, load_teachers
 AnyModel = CertifiedHead | PublishedNetwork | Teachers | ReleasedModel
 
 
-def load_model(folder: Path) -> AnyModel:
-    """Read and verify a bundle of any kind. Raises BundleError saying what is missing, damaged or different."""
-    match kind_of(folder):
+def load_model(folder: Path, device: str | None = None) -> AnyModel:
+    """Read and verify a bundle of any kind. Raises BundleError saying what is missing, damaged or different.
+
+    device: where a backbone computes, as for `load_bundle`. Raises TrainingError if the model has none.
+    """
+    kind = kind_of(folder)
+    if device is not None and kind != "head":
+        raise TrainingError(f"{folder} has no backbone to compute on a device: leave --device out")
+    match kind:
         case "head":
-            return load_bundle(folder)
+            return load_bundle(folder, device)
         case "published":
             return load_published(folder)
         case "teachers":

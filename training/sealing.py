@@ -7,7 +7,9 @@ write both can forge the folder whole: that is whoever runs the service. No pick
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 import numpy as np
@@ -49,10 +51,13 @@ class SealedCertificate(BaseModel):
 AnyCertificate = TypeVar("AnyCertificate", bound=SealedCertificate)
 
 
-def save_sealed(folder: Path, tensors: Tensors, certificate: AnyCertificate) -> AnyCertificate:
+def save_sealed(
+    folder: Path, tensors: Tensors, certificate: AnyCertificate, public: Mapping[str, bytes] = MappingProxyType({})
+) -> AnyCertificate:
     """Write both files into a new folder that its owner alone can read; return the certificate with the digest.
 
-    The folder appears whole or not at all. Raises BundleError if it exists already.
+    public: further files by name, whose digests the certificate holds already. The folder appears whole or not at all.
+    Raises BundleError if it exists already.
     """
     if folder.exists():
         raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
@@ -62,7 +67,8 @@ def save_sealed(folder: Path, tensors: Tensors, certificate: AnyCertificate) -> 
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True, mode=0o700)
-        for name, content in ((MODEL_FILE, model), (CERTIFICATE_FILE, certificate.model_dump_json(indent=2).encode())):
+        written = {MODEL_FILE: model, CERTIFICATE_FILE: certificate.model_dump_json(indent=2).encode()}
+        for name, content in {**written, **public}.items():
             (draft / name).touch(mode=0o600)
             (draft / name).write_bytes(content)
         draft.rename(folder)

@@ -3,7 +3,7 @@
 import secrets
 
 from training.bundle import CertifiedHead
-from training.certificate import Certificate, derive, now
+from training.certificate import Certificate, assumptions_on, derive, now
 from training.data.records import Records
 from training.objective import RegularisedCrossEntropy
 from training.recipe import Recipe
@@ -28,9 +28,10 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
             "created": now(),
             "classes": records.declaration.classes,
             "feature_names": records.declaration.feature_names,
-            "feature_map": recipe.feature_map.model_dump(),
+            "feature_map": recipe.feature_map,
             "strong_convexity": recipe.strong_convexity,
             "tolerance": recipe.tolerance,
+            "assumptions": assumptions_on(recipe.feature_map),
             "lineage": lineage,
         }
         | derive(recipe.strong_convexity, recipe.tolerance, recipe.feature_map.dimension)

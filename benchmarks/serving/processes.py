@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -101,10 +100,7 @@ def _wait(process: subprocess.Popen[bytes], ready: str, log: Path) -> None:
         try:
             with urllib.request.urlopen(ready, timeout=2):
                 return
-        except urllib.error.HTTPError as error:
-            if error.code < 500:
-                return
-        except OSError:
+        except OSError:  # an HTTPError is one
             pass
         time.sleep(0.1)
     raise RuntimeError(f"{ready} does not answer; its log ends:\n{log.read_text(errors='replace')[-2000:]}")

@@ -17,7 +17,7 @@ _SECONDS_BETWEEN = 0.004
 
 
 def sampled(written: Path) -> None:
-    """Run the command line, counting stages every 4 ms of CPU time; write the counts at the end."""
+    """Run the command line, counting stages every 4 ms of CPU time from SIGUSR1 on; write the counts at the end."""
     stage_of_file: dict[str, str | None] = {}
     counts: Counter[str] = Counter()
 
@@ -34,8 +34,11 @@ def sampled(written: Path) -> None:
             frame = frame.f_back
         counts[OTHER] += 1
 
+    def begin(*_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS_BETWEEN, _SECONDS_BETWEEN)
+
     signal.signal(signal.SIGPROF, sample)
-    signal.setitimer(signal.ITIMER_PROF, _SECONDS_BETWEEN, _SECONDS_BETWEEN)
+    signal.signal(signal.SIGUSR1, begin)
     try:
         main()
     finally:

@@ -5,6 +5,7 @@ frame belongs to. Time in the kernel counts for the stage that called it. Sampli
 """
 
 import json
+import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ def profile(bundle: Path, folder: Path, setting: figures.Setting, seconds: float
     sampled = contenders.ours(bundle, program=("-m", "benchmarks.serving.profiled", str(written)))
     with sampled.start(folder) as endpoint:
         endpoint.check()
+        endpoint.server.process.send_signal(signal.SIGUSR1)  # what start-up took is not a request's
         seen = measure(endpoint, setting, seconds)
     samples = Counter(json.loads(written.read_text()))
     print(f"{samples.total()} samples", file=sys.stderr)

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from dpserve.commands.backbones import public_network
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
     Training,
@@ -26,7 +27,7 @@ from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Records
 from training.errors import TrainingError
-from training.feature_maps import FeatureMap, Fourier, Identity, Relu, default_clip_norm
+from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import check_lineage_name, lineage_of, owner_key
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork, save_published
@@ -38,6 +39,7 @@ from training.teachers.bundle import Teachers
 DPSGD = "--release dpsgd"
 CHOOSING = "--budget, in place of --release"
 TEACHERS = "--release teachers"
+BACKBONE = "--backbone"
 _PER_ANSWER = "--epsilon 3 --delta 1e-6"
 
 
@@ -75,8 +77,8 @@ def train(
     clip_norm: Annotated[
         float | None,
         typer.Option(
-            help="Scaled rows longer than this are drawn back to it. [default: half the square root of the "
-            "number of features]",
+            help="Scaled rows, or a backbone's features, longer than this are drawn back to it. [default: half the "
+            "square root of their number]",
             show_default=False,
         ),
     ] = None,
@@ -197,6 +199,26 @@ def train(
         str | None,
         typer.Option(help="The model's public name. [default: the bundle's folder name]", show_default=False),
     ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="The architecture of a frozen public network, in place of --features: perceptron, resnet18 or "
+            "resnet50.",
+            rich_help_panel=BACKBONE,
+        ),
+    ] = None,
+    backbone_weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Its weights, FILE.safetensors: public, and made without these records.", rich_help_panel=BACKBONE
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Where it computes: cpu or cuda. [default: cpu]", show_default=False, rich_help_panel=BACKBONE
+        ),
+    ] = None,
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
@@ -208,13 +230,20 @@ def train(
     shared = {
         "lower": declaration.lower,
         "upper": declaration.upper,
-        "clip_norm": default_clip_norm(declaration.features) if clip_norm is None else clip_norm,
+        "clip_norm": clip_norm,
         "bias": bias,
     }
-    feature_map = _feature_map(features, shared, random_features, bandwidth, seed)
+    network = public_network(backbone, backbone_weights, device)
+    if network is not None and (release is not None or budget is not None or features != "identity"):
+        raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
     lineage_name = _lineage(records, lineage)
     if out.exists():
         raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
+    content = None
+    if network is None:
+        feature_map = _feature_map(features, shared, random_features, bandwidth, seed)
+    else:
+        feature_map, content = network.feature_map(shared, declaration.features)
     options = {
         "lam": lam,
         "tolerance": tolerance,
@@ -258,15 +287,15 @@ def train(
             words = _PER_ANSWER
     else:
         check_options(None, training.options)
-        print_certificate(Console(), _train_head(training))
+        print_certificate(Console(), _train_head(training, content))
         words = _PER_ANSWER
     Console().print(f"Wrote the bundle {out}. Next: dpserve serve {out} {words}", highlight=False)
 
 
-def _train_head(training: Training) -> Certificate:
+def _train_head(training: Training, backbone: bytes | None) -> Certificate:
     lam = training.needed("lam", "a larger Lambda means less noise and a simpler model")
     recipe = Recipe(training.name, training.feature_map, lam, training.options.get("tolerance", DEFAULT_TOLERANCE))
-    return save_bundle(training.out, train_with_progress(training.records, recipe, training.lineage))
+    return save_bundle(training.out, train_with_progress(training.records, recipe, training.lineage), backbone)
 
 
 def train_published(
@@ -341,6 +370,7 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         ("neighbouring data sets", certificate.neighbouring),
         ("objective", certificate.objective),
         ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"),
+        *_backbone_rows(feature_map),
         ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
         ("Lambda", f"{certificate.strong_convexity:g}"),
@@ -352,6 +382,13 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         table.add_row(what, value)
     console.print(table, highlight=False)
     console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
+
+
+def _backbone_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
+    if not isinstance(feature_map, Backbone):
+        return []
+    said = f"{feature_map.architecture}, weights with SHA-256 {feature_map.weights_sha256[:16]}..."
+    return [("backbone, declared public", said)]
 
 
 def _lineage(records: Records, given: str | None) -> str:
@@ -380,7 +417,7 @@ def _read(
     raise TrainingError(f"--data takes 'digits', a .csv or an .npz file, not {data!r}")
 
 
-def _feature_map(kind: str, shared: dict[str, object], random_features: int, bandwidth: float, seed: int) -> FeatureMap:
+def _feature_map(kind: str, shared: dict[str, Any], random_features: int, bandwidth: float, seed: int) -> FeatureMap:
     choices: dict[str, tuple[type[FeatureMap], dict[str, object]]] = {
         "identity": (Identity, {}),
         "fourier": (Fourier, {"random_features": random_features, "bandwidth": bandwidth, "seed": seed}),
@@ -389,6 +426,8 @@ def _feature_map(kind: str, shared: dict[str, object], random_features: int, ban
     if kind not in choices:
         raise TrainingError(f"--features takes identity, fourier or relu, not {kind!r}")
     chosen, parameters = choices[kind]
+    if shared["clip_norm"] is None:
+        shared = shared | {"clip_norm": default_clip_norm(len(shared["lower"]))}
     try:
         return chosen.model_validate(shared | parameters)
     except ValidationError as error:

@@ -101,6 +101,10 @@ def serve(
         ),
     ] = None,
     admin: Annotated[bool, typer.Option("--admin/--no-admin", help="Whether there is an owner's port.")] = True,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Where the model's backbone computes: cpu or cuda. [default: cpu]", show_default=False),
+    ] = None,
     rehearsal: Annotated[
         bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
     ] = False,
@@ -111,7 +115,7 @@ def serve(
     needed the first time, and refused if they differ from what the account has.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    model = load_model(bundle)
+    model = load_model(bundle, device)
     if isinstance(model, ReleasedModel):
         if self_audit_key is not None:
             raise CannotServe("a release that is paid for once has no noise left to audit: leave --self-audit-key out")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from training.feature_maps import Fourier, Identity, Relu, default_clip_norm
+from training.feature_maps import Backbone, Fourier, Identity, Relu, default_clip_norm
 
 LOWER, UPPER = (0.0, -5.0, 1e-3), (1.0, 5.0, 1e9)
 MAPS = [
@@ -102,3 +102,46 @@ def test_the_same_seed_draws_the_same_tensors():
 def test_nonsense_is_refused(broken):
     with pytest.raises(ValidationError):
         Identity(**{"lower": LOWER, "upper": UPPER, "clip_norm": 1.0, "bias": 0.0} | broken)
+
+
+class TestBackbone:
+    BACKBONE = Backbone(
+        lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.3, architecture="perceptron", width=5, weights_sha256="0" * 64
+    )
+
+    @settings(max_examples=200)
+    @given(
+        b=st.lists(st.floats(width=32), min_size=5, max_size=5),
+        clip_norm=st.floats(2.0**-20, 2.0**20),
+        bias=st.floats(0, 0.99),
+    )
+    def test_no_row_is_longer_than_one_whatever_the_network_gives(self, b, clip_norm, bias):
+        feature_map = self.BACKBONE.model_copy(update={"clip_norm": clip_norm, "bias": bias})
+        feature_map = feature_map.computed_by(lambda rows: np.array([b] * len(rows), dtype=np.float32))
+        phi = feature_map(np.array([LOWER]), {})
+        assert phi.shape == (1, feature_map.dimension) == (1, 6)
+        assert sum(Fraction(value) ** 2 for value in phi[0]) <= 1
+        if not np.isfinite(b).all():
+            assert (phi[0, :-1] == 0).all()
+
+    def test_features_are_within_the_stated_error_of_what_the_network_gave(self):
+        b = np.random.default_rng(3).standard_normal((20, 5)).astype(np.float32)
+        feature_map = self.BACKBONE.computed_by(lambda rows: b)
+        shrink = 1 - mpmath.mpf(2) ** -30
+        scale, constant = mpmath.sqrt(1 - mpmath.mpf(0.3) ** 2) * shrink / 2, mpmath.mpf(0.3) * shrink
+        for row, phi in zip(b.tolist(), feature_map(np.zeros((20, 3)), {}), strict=True):
+            with mpmath.workdps(40):
+                expected = [value * scale for value in clip([mpmath.mpf(value) for value in row], 2.0)] + [constant]
+                off = mpmath.norm([mpmath.mpf(value) - e for value, e in zip(phi, expected, strict=True)])
+            assert off <= feature_map.evaluation_error({})
+
+    def test_the_network_is_given_rows_within_the_bounds_scaled(self):
+        given_rows = []
+        feature_map = self.BACKBONE.computed_by(lambda rows: given_rows.append(rows) or np.zeros((len(rows), 5)))
+        feature_map(np.array([[0.5, 0.0, 1e-3], [9.0, -9.0, 2e9]]), {})
+        assert given_rows[0].dtype == np.float32
+        np.testing.assert_array_equal(given_rows[0], np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 1.0]], dtype=np.float32))
+
+    def test_it_computes_nothing_without_its_network(self):
+        with pytest.raises(RuntimeError, match="attached"):
+            self.BACKBONE(np.zeros((1, 3)), {})

@@ -1,0 +1,124 @@
+"""A head on a backbone: from `dpserve train` to a service that charges, and what its bundle refuses."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+from typer.testing import CliRunner
+
+from dpserve.cli import app
+from training.bundle import BACKBONE_FILE, load_bundle, save_bundle
+from training.certificate import ASSUMPTIONS, BACKBONE_ASSUMPTIONS
+from training.errors import BundleError, TrainingError
+from training.feature_maps import NORM_BOUND
+from training.sealing import CERTIFICATE_FILE, MODEL_FILE
+
+from .conftest import FEATURES, perceptron_weights
+
+
+@pytest.fixture
+def trained(tmp_path, content, monkeypatch):
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path / "home"))
+    generator = np.random.default_rng(4)
+    np.savez(tmp_path / "records.npz", X=generator.random((60, FEATURES)), y=generator.integers(0, 3, 60))
+    (tmp_path / "weights.safetensors").write_bytes(content)
+    return tmp_path
+
+
+def train(folder, *options):
+    arguments = [
+        "train", "--data", str(folder / "records.npz"), "--out", str(folder / "bundle"), "--classes", "0,1,2",
+        "--bounds", "0:1", *options,
+    ]  # fmt: skip
+    return CliRunner().invoke(app, arguments)
+
+
+def backbone(folder):
+    return "--lam", "1", "--backbone", "perceptron", "--backbone-weights", str(folder / "weights.safetensors")
+
+
+@pytest.fixture
+def bundle(trained):
+    done = train(trained, *backbone(trained))
+    assert done.exit_code == 0, done.output
+    return trained / "bundle"
+
+
+def test_it_loads_what_was_trained(bundle, content):
+    head = load_bundle(bundle)
+    feature_map = head.certificate.feature_map
+    assert feature_map.weights_sha256 == hashlib.sha256(content).hexdigest()
+    assert (bundle / BACKBONE_FILE).read_bytes() == content
+    assert (bundle / BACKBONE_FILE).stat().st_mode & 0o077 == 0
+    assert head.certificate.assumptions == (*ASSUMPTIONS, *BACKBONE_ASSUMPTIONS)
+    assert feature_map.clip_norm == np.sqrt(8) / 2
+    assert head.on_backbone
+    phi = head.features(np.random.default_rng(0).random((70, FEATURES)))
+    assert phi.shape == (70, 9)
+    assert (np.linalg.norm(phi, axis=1) <= NORM_BOUND).all()
+    assert head.logits(phi).shape == (70, 3)
+
+
+def test_inspect_names_the_backbone(bundle):
+    said = CliRunner().invoke(app, ["inspect", str(bundle)]).output
+    assert "backbone, declared public" in said
+    assert "perceptron, weights with SHA-256" in said
+    assert "made without the private records" in " ".join(said.split())
+    assert "verified" in said
+
+
+def test_the_public_certificate_says_what_the_backbone_is_and_assumes(bundle, content):
+    public = load_bundle(bundle).certificate.public()
+    assert public["feature_map"]["weights_sha256"] == hashlib.sha256(content).hexdigest()
+    assert BACKBONE_ASSUMPTIONS[0] in public["assumptions"]
+
+
+def test_another_network_is_found(bundle, content):
+    (bundle / BACKBONE_FILE).write_bytes(save(perceptron_weights(seed=1)))
+    with pytest.raises(BundleError, match="the certificate says"):
+        load_bundle(bundle)
+    (bundle / BACKBONE_FILE).unlink()
+    with pytest.raises(BundleError, match="lacks its backbone"):
+        load_bundle(bundle)
+
+
+def test_a_certificate_without_the_assumption_is_found(bundle):
+    path = bundle / CERTIFICATE_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"assumptions": ASSUMPTIONS}))
+    with pytest.raises(BundleError, match="assumptions are not those"):
+        load_bundle(bundle)
+
+
+def test_a_bundle_is_not_saved_without_its_backbone(bundle, tmp_path, content):
+    head = load_bundle(bundle)
+    for wrong in (None, content + b" "):
+        with pytest.raises(BundleError, match="SHA-256"):
+            save_bundle(tmp_path / "another", head, wrong)
+    assert not (tmp_path / "another").exists()
+
+
+def test_a_head_without_a_backbone_takes_no_device(trained):
+    assert train(trained, "--lam", "1").exit_code == 0
+    assert sorted(file.name for file in (trained / "bundle").iterdir()) == [CERTIFICATE_FILE, MODEL_FILE]
+    with pytest.raises(TrainingError, match="no backbone"):
+        load_bundle(trained / "bundle", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--backbone", "perceptron"), "--backbone-weights"),
+        (("--device", "cpu"), "goes with --backbone"),
+        (("--features", "relu"), "goes with none of"),
+        (("--release", "weights", "--price", "rho:1"), "goes with none of"),
+        (("--device", "abacus"), "'cpu' or 'cuda'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(trained, options, said):
+    whole = options if "--backbone" in options or options == ("--device", "cpu") else (*backbone(trained), *options)
+    done = train(trained, *whole)
+    assert done.exit_code != 0
+    assert said in " ".join((done.output + str(done.exception)).replace("│", " ").split())
+    assert not (trained / "bundle").exists()
