@@ -58,9 +58,9 @@ class NoLedger:
             newest_receipt=0, head=b"", newest_act=0, acts_head=b"", epoch=0,
         )  # fmt: skip
 
-    async def authenticate(self, lineage: str, digest: bytes) -> ClientAccount:
+    async def authenticate(self, lineage: str, digest: bytes, scope: str = "predict") -> ClientAccount:
         """Let everyone in."""
-        del lineage, digest
+        del lineage, digest, scope
         return self._client
 
     async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, LineageAccount]:
