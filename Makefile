@@ -31,6 +31,17 @@ lint: $(TESTS)
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 
+# Every step of the Dockerfile, and the image's command, in an empty directory tree: no container engine is needed.
+image-check:
+	@$(PYTHON) deploy/rehearse_image.py
+
+# What images are built from: the newest that pyproject.toml allows, in a folder where nothing else is installed.
+lock:
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@build/lock/bin/pip install --quiet --disable-pip-version-check .
+	@(sed -n 1p deploy/constraints.txt; build/lock/bin/pip freeze --exclude dpserve) > build/constraints.txt
+	@mv build/constraints.txt deploy/constraints.txt && rm -rf build/lock
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
 	@$(PYTHON) -m venv $(VENV)

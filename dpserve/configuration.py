@@ -67,6 +67,11 @@ def choose_file(path: Path) -> None:
     os.environ[FILE_VARIABLE] = str(path.absolute())
 
 
+def is_read(name: str, command: Callable[..., object]) -> bool:
+    """Whether a variable of the environment means something to a command, or to all."""
+    return name in _OTHER_VARIABLES | {variable(each) for each in _model(command).model_fields}
+
+
 def environment_without_settings() -> dict[str, str]:
     """Return the environment for a service that must be told everything by flags, as the one of a demonstration."""
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

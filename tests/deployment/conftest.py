@@ -1,0 +1,55 @@
+"""The manifests as kustomize renders them, with secrets of the tests' own."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(sys.executable).parent
+OVERLAYS = ("embedded", "redis", "gpu")
+EVERYTHING = "everything"
+"""The gpu overlay, which is all of the redis one and more, with the monitoring component."""
+
+RIGHTS = "~dpserve:* +@read +@write +@scripting +@connection +waitaof -@dangerous +config|get +info +role"
+USERS = f"user default off\nuser dpserve on >a-password {RIGHTS}\n"
+
+
+def kustomize(folder):
+    """Render a folder; kubectl has kustomize built in, and asks no cluster."""
+    return subprocess.run(
+        [SCRIPTS / "kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture(scope="session")
+def k8s(tmp_path_factory):
+    """A copy of k8s/ with what an owner writes into it."""
+    folder = tmp_path_factory.mktemp("k8s") / "k8s"
+    shutil.copytree(ROOT / "k8s", folder, ignore=shutil.ignore_patterns("secret.env", "users.acl", "admin.env"))
+    redis = folder / "overlays" / "redis"
+    (redis / "secret.env").write_text("DPSERVE_LEDGER=redis://dpserve:a-password@dpserve-valkey:6379/0\n")
+    (redis / "users.acl").write_text(USERS)
+    (folder / "components" / "monitoring" / "admin.env").write_text("DPSERVE_ADMIN_KEY=of-twenty-characters-or-more\n")
+    everything = folder / "overlays" / EVERYTHING
+    everything.mkdir()
+    (everything / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        "resources: [../gpu]\ncomponents: [../../components/monitoring]\n"
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def rendered(k8s):
+    """Every overlay's resources, by its name, and the pod that loads the bundle."""
+    found = {"load-bundle": list(yaml.safe_load_all((k8s / "load-bundle.yaml").read_text()))}
+    for overlay in (*OVERLAYS, EVERYTHING):
+        done = kustomize(k8s / "overlays" / overlay)
+        assert done.returncode == 0, done.stderr
+        assert "warning" not in done.stderr.lower(), done.stderr
+        found[overlay] = list(yaml.safe_load_all(done.stdout))
+    return found

@@ -1,0 +1,228 @@
+"""k8s/: valid for the current Kubernetes, by a strict policy, true to the service, and of one piece."""
+
+import asyncio
+import copy
+import os
+import re
+import socket
+import subprocess
+import tomllib
+
+import kubernetes_validate
+import pytest
+import redis
+
+from accounting.ledger import Ledger
+from accounting.ledger.embedded import server_binary
+from dpserve import configuration
+from dpserve.commands.serving import serve
+
+from .conftest import EVERYTHING, OVERLAYS, RIGHTS, ROOT, USERS, kustomize
+from .policy import breaches, pod_of
+
+CUSTOM = {"ServiceMonitor", "PrometheusRule"}
+"""Kinds of the Prometheus operator, which the schema of Kubernetes does not know."""
+
+SETS = (*OVERLAYS, EVERYTHING, "load-bundle")
+
+
+@pytest.mark.parametrize("overlay", SETS)
+def test_every_resource_is_valid(rendered, overlay):
+    version = kubernetes_validate.latest_version()
+    assert tuple(map(int, version.split(".")))[:2] >= (1, 37)
+    for resource in rendered[overlay]:
+        if resource["kind"] not in CUSTOM:
+            kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_the_validation_finds_what_is_wrong(rendered):
+    deployment = copy.deepcopy(named(rendered["redis"], "Deployment", "dpserve"))
+    deployment["spec"]["template"]["spec"]["enableServiceLink"] = False
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("overlay", SETS)
+def test_every_pod_keeps_the_policy(rendered, overlay):
+    pods = [resource for resource in rendered[overlay] if pod_of(resource) is not None]
+    assert pods
+    assert [wrong for resource in pods for wrong in breaches(resource)] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda pod: pod["securityContext"].pop("runAsNonRoot"), "root"),
+        (lambda pod: pod["securityContext"].pop("seccompProfile"), "seccomp"),
+        (lambda pod: pod.pop("automountServiceAccountToken"), "token"),
+        (lambda pod: pod.update(hostNetwork=True), "host"),
+        (lambda pod: pod["volumes"].append({"name": "host", "hostPath": {"path": "/"}}), "host's files"),
+        (lambda pod: pod["containers"][0].update(image="dpserve:latest"), "tag"),
+        (lambda pod: pod["containers"][0].update(image="dpserve"), "tag"),
+        (lambda pod: pod["containers"][0]["resources"].pop("limits"), "limits"),
+        (lambda pod: pod["containers"][0]["resources"].pop("requests"), "requests"),
+        (lambda pod: pod["containers"][0]["securityContext"].pop("readOnlyRootFilesystem"), "written"),
+        (lambda pod: pod["containers"][0]["securityContext"].pop("allowPrivilegeEscalation"), "privileges"),
+        (lambda pod: pod["containers"][0]["securityContext"].pop("capabilities"), "capabilities"),
+        (lambda pod: pod["containers"][0]["securityContext"].update(runAsUser=0), "root"),
+        (lambda pod: pod["containers"][0]["securityContext"].update(privileged=True), "privileged"),
+    ],
+)
+def test_the_policy_finds_every_breach(rendered, change, said):
+    deployment = copy.deepcopy(named(rendered["redis"], "Deployment", "dpserve"))
+    change(pod_of(deployment))
+    (found,) = breaches(deployment)
+    assert said in found
+
+
+def named(resources, kind, name):
+    """The one resource of a kind and name."""
+    (found,) = [each for each in resources if each["kind"] == kind and each["metadata"]["name"] == name]
+    return found
+
+
+def selects(selector, labels):
+    """Whether a selector of labels picks a pod."""
+    return selector.items() <= labels.items()
+
+
+@pytest.mark.parametrize("overlay", [*OVERLAYS, EVERYTHING])
+def test_what_points_at_something_points_at_what_is_there(rendered, overlay):
+    resources = rendered[overlay]
+    pods = [each["spec"]["template"] for each in resources if each["kind"] in ("Deployment", "StatefulSet")]
+    ports = {port["name"]: port["containerPort"] for pod in pods for each in containers(pod) for port in each["ports"]}
+    for each in resources:
+        if each["kind"] == "Service":
+            chosen = [pod for pod in pods if selects(each["spec"]["selector"], pod["metadata"]["labels"])]
+            assert len(chosen) == 1, each["metadata"]["name"]
+            assert {port["targetPort"] for port in each["spec"]["ports"]} <= ports.keys()
+        if each["kind"] in ("PodDisruptionBudget", "NetworkPolicy"):
+            selector = each["spec"].get("selector") or each["spec"]["podSelector"]
+            assert [pod for pod in pods if selects(selector["matchLabels"], pod["metadata"]["labels"])]
+        if each["kind"] == "NetworkPolicy":
+            opened = {port["port"] for rule in each["spec"].get("ingress", []) for port in rule["ports"]}
+            assert opened <= set(ports.values())
+        if each["kind"] == "HorizontalPodAutoscaler":
+            assert named(resources, "Deployment", each["spec"]["scaleTargetRef"]["name"])
+            assert "replicas" not in named(resources, "Deployment", "dpserve")["spec"]
+    policies = [each for each in resources if each["kind"] == "NetworkPolicy"]
+    for pod in pods:
+        covering = [e for e in policies if selects(e["spec"]["podSelector"]["matchLabels"], pod["metadata"]["labels"])]
+        assert {"Ingress", "Egress"} <= {kind for each in covering for kind in each["spec"]["policyTypes"]}
+    claimed = {
+        v["persistentVolumeClaim"]["claimName"] for p in pods for v in volumes(p) if "persistentVolumeClaim" in v
+    }
+    assert claimed == {each["metadata"]["name"] for each in resources if each["kind"] == "PersistentVolumeClaim"}
+    for kind, where in (("ConfigMap", "configMap"), ("Secret", "secret")):
+        wanted = {v[where].get("name") or v[where]["secretName"] for pod in pods for v in volumes(pod) if where in v}
+        assert wanted <= {each["metadata"]["name"] for each in resources if each["kind"] == kind}
+
+
+def containers(pod):
+    """A pod template's containers."""
+    return pod["spec"]["containers"]
+
+
+def volumes(pod):
+    """A pod template's volumes."""
+    return pod["spec"].get("volumes", [])
+
+
+def test_the_embedded_ledger_has_one_writer_on_a_volume(rendered):
+    spec = named(rendered["embedded"], "Deployment", "dpserve")["spec"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}
+    (state,) = [each for each in spec["template"]["spec"]["volumes"] if each["name"] == "state"]
+    claim = named(rendered["embedded"], "PersistentVolumeClaim", state["persistentVolumeClaim"]["claimName"])
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert not [each for each in rendered["embedded"] if each["kind"] == "HorizontalPodAutoscaler"]
+
+
+def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_torch(rendered):
+    (container,) = containers(named(rendered["gpu"], "Deployment", "dpserve")["spec"]["template"])
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container["image"].endswith("-torch")
+    for overlay in ("embedded", "redis"):
+        assert "nvidia" not in str(rendered[overlay])
+
+
+@pytest.mark.parametrize("overlay", [*OVERLAYS, EVERYTHING])
+def test_the_configuration_is_one_that_the_service_takes(rendered, overlay, tmp_path, monkeypatch):
+    for name in os.environ.keys() - configuration.environment_without_settings().keys():
+        monkeypatch.delenv(name)
+    (found,) = [
+        each
+        for each in rendered[overlay]
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("dpserve-config")
+    ]
+    (tmp_path / "dpserve.toml").write_text(found["data"]["dpserve.toml"])
+    monkeypatch.setenv("DPSERVE_CONFIG", str(tmp_path / "dpserve.toml"))
+    (container,) = containers(named(rendered[overlay], "Deployment", "dpserve")["spec"]["template"])
+    for each in container["env"]:
+        if each["name"].startswith("DPSERVE_") and each["name"] != "DPSERVE_CONFIG":
+            assert configuration.is_read(each["name"], serve), f"nothing reads {each['name']}"
+            monkeypatch.setenv(each["name"], each.get("value", "redis://of:a-secret@store:6379/0"))
+    settings = configuration.settings(serve)
+    assert {"bundle", "epsilon", "delta", "price"} <= settings.keys()
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert str(settings["bundle"].value) in mounts
+    assert tomllib.loads(found["data"]["dpserve.toml"])
+
+
+def test_an_overlay_without_the_owners_secrets_is_not_rendered():
+    for overlay in ("redis", "gpu"):
+        done = kustomize(ROOT / "k8s" / "overlays" / overlay)
+        if not (ROOT / "k8s" / "overlays" / "redis" / "secret.env").exists():
+            assert done.returncode != 0
+            assert "secret.env" in done.stderr or "users.acl" in done.stderr
+    listed = subprocess.run(["git", "ls-files", "k8s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not re.search(r"secret\.env|users\.acl|admin\.env", listed)
+
+
+def test_the_pages_name_the_rights_that_were_tried():
+    assert RIGHTS in (ROOT / "docs" / "deploying.md").read_text()
+    assert all(right in (ROOT / "docs" / "ledger.md").read_text() for right in RIGHTS.split())
+
+
+async def opened(url, folder):
+    """Open a ledger and see that it may write."""
+    async with Ledger.open(url, journals=folder) as ledger:
+        return await ledger.lineages()
+
+
+def test_the_store_of_the_redis_overlay_is_one_that_the_ledger_takes(k8s, tmp_path, free_port):
+    (tmp_path / "users.acl").write_text(USERS)
+    written = (k8s / "overlays" / "redis" / "valkey.conf").read_text()
+    for before, after in (("/data", str(tmp_path)), ("/etc/valkey-users", str(tmp_path))):
+        assert before in written
+        written = written.replace(before, after)
+    (tmp_path / "valkey.conf").write_text(written)
+    port = free_port()
+    process = subprocess.Popen(
+        [str(server_binary()), str(tmp_path / "valkey.conf"), "--port", str(port), "--bind", "127.0.0.1"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert any("Ready to accept connections" in line for line in process.stdout)
+        url = f"redis://dpserve:a-password@127.0.0.1:{port}/0"
+        assert asyncio.run(opened(url, tmp_path / "journals")) == []
+        with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
+            stranger.ping()
+        with redis.Redis.from_url(url) as clerk, pytest.raises(redis.ResponseError, match="permissions"):
+            clerk.flushall()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def free_port():
+    """A function that returns a free port."""
+
+    def find():
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    return find
