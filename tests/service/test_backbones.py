@@ -27,8 +27,8 @@ def test_answers_are_those_of_the_bundles_network(start, tmp_path):
         architecture="perceptron", width=WIDTH, weights_sha256=hashlib.sha256(content).hexdigest(),
     )  # fmt: skip
     declaration = Declaration(("a", "b", "c", "d"), feature_map.lower, feature_map.upper, ("red", "green", "blue"))
-    X = generator.random((600, FEATURES))
-    y = (X * np.array([8.0, 5.0, 3.0, 2.0])).sum(axis=1).astype(int) % CLASSES
+    X = generator.random((3000, FEATURES))
+    y = X[:, :CLASSES].argmax(axis=1)
     attached = with_network(feature_map, content, "cpu")
     head = train(Records(X, y, declaration, ()), Recipe("deep", attached, 1.0), "deep-lineage")
     save_bundle(tmp_path / "deep", head, content)
