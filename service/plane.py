@@ -56,6 +56,11 @@ class ServedCertificate(Protocol):
         ...
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """What the columns of an answer stand for."""
+        ...
+
+    @property
     def feature_map(self) -> Bounds:
         """Where the declared bounds are."""
         ...

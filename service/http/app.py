@@ -9,8 +9,9 @@ from starlette.exceptions import HTTPException
 from accounting.explanation import AccountExplanation
 from accounting.ledger import Ledger
 from service.http.authentication import BEARER, Authentication
-from service.http.last_resort import LastResort
+from service.http.last_resort import LastResort, response_to
 from service.http.ledger_routes import SaysRehearsal, add_receipt_route, rehearsal_note
+from service.http.openinference import add_open_inference
 from service.http.predictions import OPENAPI, PATH, PastRouting, Predictions
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
@@ -40,6 +41,7 @@ def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics:
     predictions = Predictions(data_plane, authentication, largest_body=largest_body, metrics=metrics)
     _add_client_routes(app, data_plane, authentication, predictions)
     _add_public_routes(app, data_plane)
+    add_open_inference(app, data_plane, authentication, largest_body=largest_body, metrics=metrics)
     add_problem_handlers(app)
     app.add_middleware(PastRouting, predictions=predictions)
     app.add_middleware(LastResort)
@@ -99,12 +101,10 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Problem)
     async def on_problem(request: Request, problem: Problem) -> Response:
-        del request
-        return problem.response()
+        return response_to(request.url.path, problem)
 
     async def on_refusal(request: Request, error: Exception) -> Response:
-        del request
-        return as_problem(error).response()
+        return response_to(request.url.path, as_problem(error))
 
     for refused in REFUSALS:
         app.add_exception_handler(refused, on_refusal)
@@ -117,6 +117,6 @@ def add_problem_handlers(app: FastAPI) -> None:
             HTTPStatus.METHOD_NOT_ALLOWED: ProblemType.METHOD_NOT_ALLOWED,
         }.get(status, ProblemType.INVALID_REQUEST)
         said = f"{request.method} {request.url.path}: {status.description or status.phrase}"
-        response = Problem(status, kind, said).response()
+        response = response_to(request.url.path, Problem(status, kind, said))
         response.headers.update(error.headers or {})
         return response

@@ -5,13 +5,19 @@ import traceback
 from http import HTTPStatus
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.http.problems import Problem, ProblemType
+from service.http.problems import Problem, ProblemType, open_inference_error
 
 _log = logging.getLogger("dpserve")
 
 FAILED = "the service failed; the owner's log says where"
+
+
+def response_to(path: str, problem: Problem) -> Response:
+    """Return a problem in the form that the path's protocol has for errors."""
+    return open_inference_error(problem) if path == "/v2" or path.startswith("/v2/") else problem.response()
 
 
 class LastResort:
@@ -39,4 +45,4 @@ class LastResort:
             _log.error("%s while answering %r\n%s", type(error).__name__, scope.get("path"), place)
             if scope["type"] == "http" and not started:
                 problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
-                await problem.response()(scope, receive, send)
+                await response_to(scope["path"], problem)(scope, receive, send)

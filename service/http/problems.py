@@ -3,7 +3,7 @@
 from enum import StrEnum
 from http import HTTPStatus
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -50,3 +50,10 @@ class Problem(Exception):
             headers["Retry-After"] = "1"
         content = {"type": self.kind, "title": self.status.phrase, "status": int(self.status), "detail": self.detail}
         return JSONResponse(content | self.members, status_code=self.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def open_inference_error(problem: Problem) -> Response:
+    """Return a problem as the Open Inference Protocol has errors: its sentence alone, its type in `dpserve-problem`."""
+    response = problem.response()
+    headers = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+    return JSONResponse({"error": problem.detail}, status_code=problem.status, headers=headers)

@@ -1,0 +1,261 @@
+"""KServe's Open Inference Protocol v2 over the same core: the same charges, replays and refusals as `POST /predict`.
+
+What it adds stands in `parameters` and in two headers: the price, the receipt and what is left of the budget.
+"""
+
+import asyncio
+import json
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+import numpy as np
+from fastapi import Depends, FastAPI, Request, Response
+
+from accounting.ledger import Idempotency
+from accounting.picorho import to_rho
+from accounting.report import AccountReport
+from service.http.authentication import BEARER, Authentication
+from service.http.bodies import read_body
+from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
+from service.http.ledger_routes import without_tier
+from service.http.openinference_schemas import InferRequest, InferResponse, ModelMetadata, ServerMetadata
+from service.http.problems import Problem, ProblemType
+from service.http.schemas import ReceiptOut
+from service.http.tensors import Inference, array_of, invalid, parse_inference
+from service.plane import Floats, Plane, Prediction
+from service.telemetry.metrics import Metrics
+
+PREFIX = "/v2"
+INPUT, OUTPUT = "instances", "probabilities"
+VERSION = "1"
+"""The only version of a model that a service has."""
+
+RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
+"""The headers of an answer: its receipt and the client's account, as JSON."""
+
+_JSON_LENGTH = "Inference-Header-Content-Length"
+_SMALL_BODY = 64 * 1024
+
+
+def add_open_inference(
+    app: FastAPI, plane: Plane, authentication: Authentication, *, largest_body: int, metrics: Metrics
+) -> None:
+    """Add the routes under /v2. largest_body: bytes; a longer body is refused unread."""
+    _add_health(app, plane)
+    _add_metadata(app, plane)
+    inference = OpenInference(plane, authentication, largest_body=largest_body, metrics=metrics)
+
+    async def infer(request: Request, name: str, version: str = VERSION) -> Response:
+        _check(plane, name, version)
+        return await inference.answer(request)
+
+    for path in ("/models/{name}/infer", "/models/{name}/versions/{version}/infer"):
+        app.post(
+            PREFIX + path,
+            summary="Ask for private predictions",
+            response_model=InferResponse,
+            dependencies=[Depends(BEARER)],
+            openapi_extra=_OPENAPI,
+        )(infer)
+
+
+def _check(plane: Plane, name: str, version: str) -> None:
+    plane.check_model(name)
+    if version != VERSION:
+        raise Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, f"{name!r} has the version {VERSION!r} alone")
+
+
+def _add_health(app: FastAPI, plane: Plane) -> None:
+    @app.get(f"{PREFIX}/health/live", summary="Whether the process answers")
+    async def live() -> dict[str, bool]:
+        return {"live": True}
+
+    @app.get(f"{PREFIX}/health/ready", summary="Whether the service can charge and answer")
+    async def ready() -> dict[str, bool]:
+        await plane.check_ready()
+        return {"ready": True}
+
+    async def model_ready(name: str, version: str = VERSION) -> dict[str, str | bool]:
+        _check(plane, name, version)
+        await plane.check_ready()
+        return {"name": name, "ready": True}
+
+    for path in ("/models/{name}/ready", "/models/{name}/versions/{version}/ready"):
+        app.get(PREFIX + path, summary="Whether the model can be asked")(model_ready)
+
+
+def _add_metadata(app: FastAPI, plane: Plane) -> None:
+    @app.get(PREFIX, summary="What this server is")
+    async def server() -> ServerMetadata:
+        return ServerMetadata(name="dpserve", version=version("dpserve"), extensions=["binary_tensor_data"])
+
+    async def model(name: str, version: str = VERSION) -> ModelMetadata:
+        _check(plane, name, version)
+        return _metadata(plane)
+
+    for path in ("/models/{name}", "/models/{name}/versions/{version}"):
+        app.get(PREFIX + path, summary="What a model takes and gives")(model)
+
+
+def _metadata(plane: Plane) -> ModelMetadata:
+    certificate = plane.certificate
+    classes = certificate.classes
+    return ModelMetadata.model_validate(
+        {
+            "name": certificate.name,
+            "versions": [VERSION],
+            "platform": "dpserve",
+            "inputs": [
+                {"name": INPUT, "datatype": "FP64", "shape": [-1, len(certificate.feature_names)]},
+            ],
+            "outputs": [{"name": OUTPUT, "datatype": "FP64", "shape": [-1, len(classes)]}],
+            "parameters": {
+                "classes": json.dumps(classes),
+                "features": json.dumps(certificate.feature_names),
+                "mechanism": plane.mechanism_name,
+                "status": plane.mechanism_status,
+                "price_per_row_rho": float(plane.price_per_row.rho),
+                "largest_batch": plane.largest_batch,
+            },
+        }
+    )
+
+
+class OpenInference:
+    """Answers requests for inference of one model for whoever is authenticated."""
+
+    def __init__(self, plane: Plane, authentication: Authentication, *, largest_body: int, metrics: Metrics) -> None:
+        """Answer from `plane`. largest_body: bytes; a longer body is refused unread."""
+        self._plane = plane
+        self._authentication = authentication
+        self._largest_body = largest_body
+        self._metrics = metrics
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
+        plane = self._plane
+        caller = await self._authentication.caller(request, "predict")
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise invalid("send the body without compression")
+        body = await read_body(request, self._largest_body)
+        length = request.headers.get(_JSON_LENGTH)
+        # Other requests go on while a large body is parsed.
+        parsed = _parse(body, length) if len(body) < _SMALL_BODY else await asyncio.to_thread(_parse, body, length)
+        inference, X = parsed
+        tier = _tier(inference)
+        plane.check_tier(tier)
+        in_binary = _wants_bytes(inference)
+        rows = plane.check_rows(X.tolist())
+        idempotency = _idempotency(request, body, length)
+        # A client that hangs up must not stop a charged request between its charge and its stored answer.
+        prediction = await asyncio.shield(plane.predict(caller.client, rows, idempotency, tier))
+        self._metrics.answered(len(rows), prediction.charged_rows)
+        budget = await plane.budget(caller.client)
+        return _response(plane, inference, prediction, budget, in_binary=in_binary)
+
+
+def _parse(body: bytes, length: str | None) -> tuple[Inference, Floats]:
+    inference, behind = parse_inference(body, length)
+    if len(inference.inputs) != 1 or inference.inputs[0].name != INPUT:
+        raise invalid(f"send one input, {INPUT!r}, of the shape [rows, features]")
+    if "shared_memory_region" in inference.inputs[0].parameters:
+        raise invalid("shared memory is not offered")
+    return inference, array_of(inference.inputs[0], behind).astype(np.float64)
+
+
+def _wants_bytes(inference: Inference) -> bool:
+    """Return whether the output is to stand behind the JSON. Raises a 400 problem for outputs that there are not."""
+    by_default = inference.parameters.get("binary_data_output", False)
+    if [output.name for output in inference.outputs] not in ([], [OUTPUT]):
+        raise invalid(f"the only output is {OUTPUT!r}")
+    asked = inference.outputs[0].parameters if inference.outputs else {}
+    if "classification" in asked or "shared_memory_region" in asked:
+        raise invalid("neither classification nor shared memory is offered: every answer is all probabilities")
+    return asked.get("binary_data", by_default) is True
+
+
+def _tier(inference: Inference) -> str | None:
+    tier = inference.parameters.get("tier")
+    if tier is not None and not isinstance(tier, str):
+        raise invalid("the parameter 'tier' is the name of a tier")
+    return tier
+
+
+def _idempotency(request: Request, body: bytes, length: str | None) -> Idempotency | None:
+    # Where the JSON ends decides what the body says.
+    return idempotency_of(request.headers.get("idempotency-key"), f"v2 {length or len(body)}\0".encode() + body)
+
+
+def _response(
+    plane: Plane, inference: Inference, prediction: Prediction, budget: AccountReport, *, in_binary: bool
+) -> Response:
+    probabilities = prediction.probabilities.astype("<f8", copy=False)
+    receipt = _receipt(plane, prediction)
+    output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP64", "shape": list(probabilities.shape)}
+    content: dict[str, Any] = {"model_name": plane.certificate.name, "model_version": VERSION}
+    if inference.id is not None:
+        content["id"] = inference.id
+    content["parameters"] = _parameters(plane, receipt, budget)
+    headers = {RECEIPT: msgspec.json.encode(receipt).decode(), BUDGET: budget.model_dump_json()}
+    if not in_binary:
+        content["outputs"] = [output | {"data": probabilities.ravel().tolist()}]
+        return Response(msgspec.json.encode(content), headers=headers, media_type="application/json")
+    raw = probabilities.tobytes()
+    content["outputs"] = [output | {"parameters": {"binary_data_size": len(raw)}}]
+    said = msgspec.json.encode(content)
+    headers[_JSON_LENGTH] = str(len(said))
+    return Response(said + raw, headers=headers, media_type="application/octet-stream")
+
+
+def _receipt(plane: Plane, prediction: Prediction) -> dict[str, Any]:
+    receipt = prediction.receipt
+    out = ReceiptOut(
+        id=receipt.sequence if receipt else prediction.earlier,
+        model=plane.certificate.name,
+        mechanism=plane.mechanism_name,
+        status=plane.mechanism_status,
+        rows=len(prediction.probabilities),
+        charged_rows=prediction.charged_rows,
+        replayed_rows=prediction.replayed,
+        price_per_row_rho=to_rho(plane.price_per_row.picorho),
+        charged_rho=to_rho(prediction.charged),
+        tier=prediction.tier,
+    )
+    return out.model_dump(exclude=without_tier(prediction.tier))
+
+
+def _parameters(plane: Plane, receipt: dict[str, Any], budget: AccountReport) -> dict[str, Any]:
+    """Return the receipt and the budget as the protocol has parameters: numbers, texts and booleans, no nulls."""
+    named = {f"receipt_{name}" if name == "id" else name: value for name, value in receipt.items() if name != "model"}
+    left: dict[str, Any] = {
+        "spent_rho": budget.spent.rho,
+        "remaining_rho": budget.remaining.rho,
+        "spent_epsilon": budget.spent.epsilon,
+        "remaining_epsilon": budget.remaining.epsilon,
+        "delta": budget.delta,
+        "queries_left": budget.queries_left,
+        "rehearsal": True if plane.rehearsal else None,
+    }
+    return {name: value for name, value in (named | left).items() if value is not None}
+
+
+_OPENAPI: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": InferRequest.model_json_schema(ref_template="#/components/schemas/{model}")}
+        },
+    },
+    "parameters": [
+        IDEMPOTENCY_PARAMETER,
+        {
+            "name": _JSON_LENGTH,
+            "in": "header",
+            "required": False,
+            "schema": {"type": "integer", "minimum": 2},
+            "description": "How many bytes of the body are JSON, where raw tensor data stands behind it.",
+        },
+    ],
+}
