@@ -1,23 +1,24 @@
 """Choosing a mechanism before training: for `dpserve plan` and `dpserve train --budget`."""
 
 import json
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from accounting.budgets import Budget
-from accounting.picorho import PICORHO_PER_RHO
+from dpserve.commands.comparing import Comparison, Question, Whence, as_dict, command_for, print_comparison
 from dpserve.commands.options import state_folder
-from dpserve.commands.releases import Training
+from dpserve.commands.releases import Training, tier_prices
 from mechanisms.gaussian_vector import whole_picorho
 from training.comparison import rules
-from training.comparison.options import OPTIONS
-from training.comparison.recommendation import Recommendation, by_rule, by_simulation
+from training.comparison.measured import nearest
+from training.comparison.recommendation import SEEDS, Recommendation, by_rule, by_simulation
+from training.comparison.tiers import PlannedTier, planned_tiers, simulated_tiers
 from training.data.csv_file import read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
@@ -58,13 +59,18 @@ class RowFile:
 
 def simulated(records: Records, n: int | None, whole: int, queries: int | None) -> Recommendation:
     """Simulate on rows, with a bar on the terminal. n, whole, queries: see `by_simulation`."""
-    declaration = records.declaration
-    lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
-    X = (records.X - lower) / (upper - lower)
+    classes = len(records.declaration.classes)
     with progress_bar() as progress:
         return by_simulation(
-            X, records.y, classes=len(declaration.classes), n=n, whole=whole, queries=queries, progress=progress
+            scaled_rows(records), records.y, classes=classes, n=n, whole=whole, queries=queries, progress=progress
         )
+
+
+def scaled_rows(records: Records) -> NDArray[np.float64]:
+    """Return the rows (m, d), each column from its declared bounds into [0, 1]."""
+    lower, upper = np.asarray(records.declaration.lower), np.asarray(records.declaration.upper)
+    X: NDArray[np.float64] = (records.X - lower) / (upper - lower)
+    return X
 
 
 def like(records: Records, source: str, label: str, ignore: list[str], where: str | None) -> RowFile:
@@ -111,102 +117,58 @@ def followed(
     return choice.release, replace(training, feature_map=feature_map, options=options)
 
 
-@dataclass(frozen=True)
-class Question:
-    """What an owner says of the records, in public numbers. n, classes: how many; queries: None for no end."""
-
-    n: int | None
-    classes: int | None
-    queries: int | None
-
-    def __post_init__(self) -> None:
-        """Refuse nonsense before anything is trained."""
-        if self.queries is not None and self.queries < 1:
-            raise ValueError(f"the number of queries must be at least 1, not {self.queries}")
-
-
 def choose(
-    budget: Budget, question: Question, *, public: RowFile | None, private: RowFile | None, as_json: bool
+    budget: Budget,
+    question: Question,
+    *,
+    public: RowFile | None,
+    private: RowFile | None,
+    tiers: Sequence[str] = (),
+    as_json: bool,
 ) -> None:
-    """Recommend an option and print why: by simulation where there are rows, and by rule otherwise."""
+    """Compare the options, recommend one and print why: by simulation where there are rows, and by rule otherwise.
+
+    tiers: NAME=PRICE, precisions of released weights to plan beside it, the coarsest first.
+    """
     if public is not None and private is not None:
         raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
-    n, whole, origin = question.n, budget.picorho, None
+    n, whole = question.n, budget.picorho
+    ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()
     file = public or private
     if file is not None:
         records = file.read()
         found = simulated(records, n, whole, question.queries)
+        if ladder:
+            ladder = _simulated_tiers(ladder, found, records, n)
         n = n or len(records)
-        origin = f"{len(records)} rows of {file.source}, " + (
-            "declared public" if public else "private: no guarantee covers these figures, so keep them to yourself"
-        )
+        whence = Whence.simulated(file.source, len(records), declared_public=public is not None)
     elif n is not None and question.classes is not None:
-        found = by_rule(n, question.classes, whole)
+        found, similar = by_rule(n, question.classes, whole), nearest(n, question.classes, whole, question.queries)
+        found, whence = replace(found, estimates=similar.estimates), Whence.measured(similar)
     else:
         raise typer.BadParameter(
             "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
             f"or --public FILE or {OUTSIDE} FILE, to choose a mechanism"
         )
-    command = _command(found, n, whole, question.queries)
+    shown = Comparison(budget, question, found, whence, command_for(found, n, whole, question.queries), ladder)
     if as_json:
-        typer.echo(json.dumps(_as_dict(budget, question, found, origin, command), indent=2))
+        typer.echo(json.dumps(as_dict(shown), indent=2))
     else:
-        _print(Console(), budget, found, origin, command)
+        print_comparison(Console(), shown)
 
 
-def _as_dict(
-    budget: Budget, question: Question, found: Recommendation, origin: str | None, command: str
-) -> dict[str, object]:
-    return {
-        "delta": budget.delta,
-        "rho": budget.picorho / PICORHO_PER_RHO,
-        "asked_queries": question.queries,
-        "accuracy_from": origin,
-        "recommended": found.option,
-        "reason": found.reason,
-        "command": command,
-        "estimates": [
-            {"option": each.option, "title": OPTIONS[each.option].title, "accuracy": each.mean, "spread": each.spread}
-            for each in found.estimates
-        ],
-    }
-
-
-def _command(found: Recommendation, n: int, whole: int, queries: int | None) -> str:
-    words = ["dpserve train --data FILE --out MODEL"]
-    if found.choice.release is not None:
-        words.append(f"--release {found.choice.release}")
-    for option, value in found.training_options(n, whole, queries).items():
-        words += [f"--{option.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
-    words.append("--clip-norm 1e-6")
-    if found.choice.features == "fourier":
-        words.append("--features fourier --random-features 2000 --bandwidth 0.5")
-    return " ".join(words)
-
-
-def _print(console: Console, budget: Budget, found: Recommendation, origin: str | None, command: str) -> None:
-    epsilon = budget.epsilon_at(budget.picorho)
-    console.print(
-        f"The budget is mu = {math.sqrt(2 * budget.picorho / PICORHO_PER_RHO):.4g} for all answers together, epsilon = "
-        f"{epsilon:.4g} at delta = {budget.delta:g}.",
-        highlight=False,
+def _simulated_tiers(
+    ladder: tuple[PlannedTier, ...], found: Recommendation, records: Records, n: int | None
+) -> tuple[PlannedTier, ...]:
+    """Simulate tiers on the features on which released weights did better."""
+    figures = {each.option: each.mean or 0.0 for each in found.estimates}
+    fourier = figures.get("weights-fourier", 0.0) > figures.get("weights", 0.0)
+    return simulated_tiers(
+        ladder,
+        scaled_rows(records),
+        records.y,
+        classes=len(records.declaration.classes),
+        n=n,
+        features="fourier" if fourier else "identity",
+        seeds=SEEDS,
     )
-    if found.estimates:
-        table = Table("option", "the budget pays for", "accuracy", "spread")
-        for each in sorted(found.estimates, key=lambda each: -(each.mean or 0.0)):
-            table.add_row(
-                OPTIONS[each.option].title,
-                OPTIONS[each.option].pays,
-                "not to be had" if each.mean is None else f"{each.mean:.3f}",
-                "" if each.spread is None else f"{each.spread:.3f}",
-            )
-        console.print(table, highlight=False)
-    console.print(
-        f"Accuracy on {origin}."
-        if origin
-        else "No accuracy is given, as there are no rows: this is a rule from public numbers, and docs/mechanisms.md "
-        "has the tables that it comes from. --public FILE simulates on rows like yours.",
-        highlight=False,
-    )
-    console.print(f"Recommended: {found.reason}.", highlight=False)
-    console.print(f"Next: {command}", highlight=False, soft_wrap=True)

@@ -73,6 +73,13 @@ def plan(
             "no guarantee and no budget.",
         ),
     ] = None,
+    tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Before training: NAME=PRICE, a precision of released weights, repeatable from the coarsest to the "
+            "finest; PRICE as for train. Says what the tiers cost.",
+        ),
+    ] = None,
     margins: Annotated[
         str | None,
         typer.Option(
@@ -100,7 +107,7 @@ def plan(
     )
     budgets = words.budgets()
     if bundle is None and lam is None and margins is None and accuracy is None:
-        from dpserve.commands import choosing
+        from dpserve.commands import choosing, comparing
 
         rows = (
             label,
@@ -111,13 +118,14 @@ def plan(
         )
         choosing.choose(
             budgets["gaussian"],
-            choosing.Question(n, classes, queries),
+            comparing.Question(n, classes, queries),
             public=choosing.RowFile(public, *rows) if public else None,
             private=choosing.RowFile(outside, *rows) if outside else None,
+            tiers=tuple(tier or ()),
             as_json=as_json,
         )
         return
-    if outside or class_names or bounds:
+    if outside or class_names or bounds or tier:
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
     before = _BeforeTraining(n, lam, norm, classes)
     if bundle is not None:

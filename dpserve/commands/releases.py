@@ -1,6 +1,6 @@
 """`dpserve train --release KIND`: models that are paid for once. One entry of `RELEASES` for each kind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -250,8 +250,13 @@ def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
         )
     if "price" in options:
         return {"full": whole_picorho(options["price"])}
+    return tier_prices(options["tier"])
+
+
+def tier_prices(words: Sequence[str]) -> dict[str, int]:
+    """Return the price of each tier, in picorho, by name, from NAME=PRICE. Raises TrainingError, ValueError."""
     prices: dict[str, int] = {}
-    for word in options["tier"]:
+    for word in words:
         name, equals, price = word.partition("=")
         if not equals or name in prices:
             raise TrainingError(f"a tier is written NAME=PRICE, each name once, not {word!r}")

@@ -171,16 +171,18 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
 
 
 def test_choosing_before_training_by_rule(run):
-    """Public numbers alone: no records, no accuracy, and a command that `train` takes."""
+    """Public numbers alone: no records, what the most similar public set had, and a command that `train` takes."""
     found = planned(run, "plan", "--n", 35_000, "--classes", 100, "--epsilon", 1, "--delta", 1e-5, "--queries", 1000)
 
     assert found["recommended"] == "class-sums"
-    assert found["accuracy_from"] is None
-    assert found["estimates"] == []
+    assert found["accuracy_from"].startswith("measured on retail baskets")
+    assert {each["option"] for each in found["estimates"]} >= {"class-sums", "weights", "dpsgd", "per-query"}
+    assert max(found["estimates"], key=lambda each: each["accuracy"] or 0)["option"] == "class-sums"
     assert "--release class-sums --price rho:0.0359" in found["command"]
     said = run("plan", "--n", 35_000, "--classes", 100, "--epsilon", 1, "--delta", 1e-5).stdout
     assert "Recommended: class sums: " in said
-    assert "No accuracy is given" in said
+    assert "not what yours will reach" in said
+    assert "the lineage pays for that one alone" in " ".join(said.split())
 
 
 def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
@@ -200,9 +202,42 @@ def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
     assert "no guarantee covers these figures" in json.loads(private)["accuracy_from"]
 
 
+def test_tiers_cost_the_lineage_the_finest_and_a_client_the_difference(tmp_path):
+    """What the plan says of tiers is what training them certifies."""
+    ladder = ["--tier", "coarse=epsilon:1@1e-5", "--tier", "fine=epsilon:4@1e-5"]
+    asked = ["--n", 1437, "--classes", 10, "--epsilon", 4, "--delta", 1e-5, *ladder]
+    said = " ".join(invoked(tmp_path, *asked).output.split())
+    found = json.loads(invoked(tmp_path, *asked, "--json").stdout)
+
+    coarse, fine = found["tiers"]
+    assert fine["rho"] == pytest.approx(found["rho"]) == pytest.approx(coarse["rho"] + fine["beyond_rho"])
+    assert coarse["beyond_rho"] == coarse["rho"]
+    assert f"the lineage pays rho = {fine['rho']:.6g}, and a client that moves to a finer tier the difference" in said
+    words = found["tiers_command"].replace("FILE", "digits").replace("MODEL", str(tmp_path / "model")).split()
+    done = CliRunner().invoke(app, words[1:], env={"DPSERVE_HOME": str(tmp_path / "home")})
+    assert done.exit_code == 0, done.output
+    certificate = json.loads((tmp_path / "model" / "certificate.json").read_text())
+    first, second = (tier["mu_beyond"] ** 2 / 2 for tier in certificate["precisions"])
+    assert (first, second) == (pytest.approx(coarse["rho"]), pytest.approx(fine["beyond_rho"]))
+
+
+def test_tiers_are_simulated_on_rows(tmp_path, monkeypatch):
+    """A finer tier is at least as good, on digits by far."""
+    monkeypatch.setattr(recommendation.by_simulation, "__kwdefaults__", QUICK)
+    ladder = ["--tier", "coarse=epsilon:0.5@1e-5", "--tier", "fine=epsilon:8@1e-5"]
+    done = invoked(tmp_path, "--public", "digits", "--epsilon", 8, "--delta", 1e-5, *ladder, "--json")
+    coarse, fine = json.loads(done.stdout)["tiers"]
+    assert 0.1 < coarse["accuracy"] + 0.2 < fine["accuracy"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--n", 9, "--classes", 2, "--tier", "fine=epsilon:4@1e-5"], "nobody could ever hold it"),
+        (["--n", 9, "--classes", 2, "--tier", "fine"], "a tier is written NAME=PRICE"),
+        (["--n", 9, "--classes", 2, "--tier", "a=rho:0.02", "--tier", "b=rho:0.01"], "costs no more than before"),
+        (["--n", 9, "--classes", 2, "--tier", "a=rho:0.02", "--tier", "b=rho:0.0201"], "the step to the tier 'b'"),
+        (["--lam", 1, "--classes", 2, "--tier", "a=rho:0.02"], "leave the bundle and --lam out"),
         (["--n", 100], "to choose a mechanism"),
         (["--public", "digits", "--simulate-outside-the-guarantee", "digits"], "give one of them"),
         (["--public", "rows.csv"], "--class-names"),

@@ -36,6 +36,7 @@ class Benchmark:
     title: str
     read: Callable[[Path], LabelledSet]
     n: int
+    classes: int
     asked: int | None = None
 
 
@@ -47,14 +48,14 @@ def _digits(_: Path) -> LabelledSet:
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "location": Benchmark("Location, 3,500 records, 30 classes", location.read, 3500),
-    "mnist-10k": Benchmark("MNIST, 10,000 records, 10 classes", mnist.read, 10_000, _MNIST_TRAINING),
-    "mnist-60k": Benchmark("MNIST, 60,000 records, 10 classes", mnist.read, 60_000, _MNIST_TRAINING),
+    "location": Benchmark("Location, 3,500 records, 30 classes", location.read, 3500, 30),
+    "mnist-10k": Benchmark("MNIST, 10,000 records, 10 classes", mnist.read, 10_000, 10, _MNIST_TRAINING),
+    "mnist-60k": Benchmark("MNIST, 60,000 records, 10 classes", mnist.read, 60_000, 10, _MNIST_TRAINING),
     "adult": Benchmark(
-        "Adult, 30,000 records, 2 classes", lambda folder: adult.one_hot(adult.read(folder)), 30_000, _ADULT_TRAINING
+        "Adult, 30,000 records, 2 classes", lambda folder: adult.one_hot(adult.read(folder)), 30_000, 2, _ADULT_TRAINING
     ),
-    "retail": Benchmark("retail baskets, 35,000 records, 100 uneven classes", retail.read, 35_000),
-    "digits": Benchmark("digits, 1,437 records, 10 classes", _digits, 1437),
+    "retail": Benchmark("retail baskets, 35,000 records, 100 uneven classes", retail.read, 35_000, 100),
+    "digits": Benchmark("digits, 1,437 records, 10 classes", _digits, 1437, 10),
 }
 """The digits are for tests and for trying it out: they come with scikit-learn."""
 

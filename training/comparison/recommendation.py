@@ -25,6 +25,9 @@ from training.reproduction.seeded import derived_seed
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
 
+SEEDS = 3
+"""Of a simulation."""
+
 _LEAST_ROWS = 50
 _HELD_OUT = 5
 _CLOSE = 0.005
@@ -144,7 +147,7 @@ def by_simulation(
     n: int | None,
     whole: int,
     queries: int | None,
-    seeds: int = 3,
+    seeds: int = SEEDS,
     options: tuple[str, ...] = tuple(CANDIDATES),
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> Recommendation:
@@ -159,9 +162,9 @@ def by_simulation(
     _check(len(y) if n is None else n, classes)
     figures: dict[str, list[float]] = {name: [] for name in options}
     for seed in range(seeds):
-        case = _case(X, y, classes, seed)
+        case = case_of(X, y, classes, seed)
         heads = Heads(case)
-        scaled = _scaled(whole, 1.0 if n is None else n / len(case.y))
+        scaled = budget_for(whole, n, len(case.y))
         for done, name in enumerate(options):
             progress(f"simulating {OPTIONS[name].title}", (seed + done / len(options)) / seeds)
             asked = Asked(heads, scaled, "simulation", () if queries is None else (queries,))
@@ -206,17 +209,21 @@ def _best(estimates: tuple[Estimate, ...], queries: int | None) -> Recommendatio
     )
 
 
-def _case(X: Floats, y: Labels, classes: int, seed: int) -> Case:
+def case_of(X: Floats, y: Labels, classes: int, seed: int) -> Case:
+    """Return what a simulation trains on and asks about: four fifths of the rows, and the others."""
     order = np.random.default_rng(derived_seed(seed, "simulation")).permutation(len(y))[:MOST_ROWS]
     held_out = min(max(len(order) // _HELD_OUT, 1), MOST_ASKED)
     asked, kept = order[:held_out], order[held_out:]
     return Case("simulation", seed, X[kept], y[kept], X[asked], y[asked], classes, f"simulation-{seed}")
 
 
-def _scaled(whole: int, factor: float) -> int:
-    """The budget under which fewer records have the noise of more, as far as a release may cost so much."""
-    most = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
-    return min(int(whole * factor**2), most)
+def budget_for(whole: int, n: int | None, records: int) -> int:
+    """Return the budget under which so many records have the noise that n have under `whole`, in picorho.
+
+    As far as a release may cost so much. n: None for as many as there are.
+    """
+    factor = 1.0 if n is None else n / records
+    return min(int(whole * factor**2), picorho.budget(sampling_error.LARGEST_RELEASE_RHO))
 
 
 def _check(n: int, classes: int) -> None:

@@ -164,7 +164,7 @@ def release_weights(
     out of order or out of range, saying which tier.
     """
     trained = head.certificate
-    steps = _steps(prices)
+    steps = tier_steps(prices)
     size = head.weights.size
     if size > LARGEST_SIZE:
         raise TrainingError(f"there are {size} weights, and a release has at most {LARGEST_SIZE}; use fewer features")
@@ -219,8 +219,11 @@ def load_weights(folder: Path) -> ReleasedWeights:
     return ReleasedWeights(certificate, released.astype(np.float64), kept)
 
 
-def _steps(prices: Mapping[str, int]) -> dict[str, float]:
-    """Return e_t of each tier, such that the tiers up to t cost at most the t-th price."""
+def tier_steps(prices: Mapping[str, int]) -> dict[str, float]:
+    """Return e_t of each tier, such that the tiers up to t cost at most the t-th price, in picorho.
+
+    Raises TrainingError for too many tiers, names that are none, and prices out of order or out of range.
+    """
     if not 1 <= len(prices) <= MOST_TIERS:
         raise TrainingError(f"there must be between 1 and {MOST_TIERS} tiers, not {len(prices)}")
     steps, before = {}, 0
