@@ -4,6 +4,7 @@ A running service is reached through the public client (`dpserve.endpoint`, for 
 attacked in this process (`audit.in_process`). Both charge, replay and refuse alike.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
@@ -11,6 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+
+def row_name(row: Floats) -> str:
+    """Return what stands for a row (d,) where the row itself must not: its digest. 0.0 and -0.0 are the same row."""
+    return digest_of((np.asarray(row, dtype=np.float64) + 0.0).tobytes())
+
+
+def digest_of(*parts: bytes) -> str:
+    """Return the SHA-256 of several strings of bytes, each with its length, in hexadecimal."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big") + part)
+    return found.hexdigest()
 
 
 class EndpointError(ValueError):
@@ -28,6 +42,14 @@ class Exhausted(Exception):
 
 class Endpoint(Protocol):
     """One key of one service. Every method raises EndpointError where the endpoint fails."""
+
+    def name(self) -> str:
+        """Return what tells this key of this service, or of this bundle, from every other: a digest, no secret."""
+        ...
+
+    def remember(self, answers: Mapping[str, Floats]) -> None:
+        """Take back what this key was answered before an interruption: answers (C,) by `row_name`, all paid for."""
+        ...
 
     def model(self) -> Mapping[str, Any]:
         """Return the public part of the model's certificate and how it is served, as `GET /models/NAME`."""

@@ -2,8 +2,12 @@
 
 With the same words of randomness and the same requests it gives the same answers as the service, because the same
 mechanism releases the same logits. It is for the owner, who holds the bundle; nothing is charged to a ledger.
+
+Nothing outlives the process either, so that an attack that was interrupted tells it what it had answered
+(`remember`). With `RowNoise` what is answered after that is what would have been answered without the interruption.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 from accounting.budgets import Budget, accepts_for
 from accounting.losses import Cost
 from accounting.report import account_report
-from audit.endpoint import EndpointError, Exhausted
+from audit.endpoint import EndpointError, Exhausted, digest_of, row_name
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from training.releases.model import ReleasedModel
@@ -55,19 +59,58 @@ class Lineage:
     spent: int = 0
 
 
+@dataclass(frozen=True)
+class RowNoise:
+    """Noise that follows from a seed, a key's number and the row, whatever was asked before. Never for a service.
+
+    A row's stream starts from SHA-256 of the row, so that two rows share noise with probability 2^-256.
+    """
+
+    seed: int
+    key: int
+
+    def of(self, row: str) -> Randomness:
+        """Return the words for the row with this `row_name`."""
+        return _Words(np.random.Philox(np.random.SeedSequence([self.seed, self.key, int(row, 16)])))
+
+
+@dataclass(frozen=True)
+class _Words:
+    generator: np.random.Philox
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        return self.generator.random_raw(count).astype(np.uint64, copy=False)
+
+
 @dataclass(eq=False)
 class BundleEndpoint:
-    """One key of a bundle. budget: the key's; None for whatever the ledger could hold."""
+    """One key of a bundle. budget: the key's; None for whatever the ledger could hold.
+
+    randomness: one stream for all rows in the order they are asked, as a service has it, or each row's own.
+    """
 
     head: AttackedModel
     mechanism: Mechanism
-    randomness: Randomness
+    randomness: Randomness | RowNoise
     budget_of_key: Budget | None = None
     lineage: Lineage = field(default_factory=Lineage)
     largest_batch: int = 1000
-    answered: dict[bytes, Floats] = field(default_factory=dict)
+    answered: dict[str, Floats] = field(default_factory=dict)
+    """By `row_name`."""
     paid: int = 0
     """Rows charged so far."""
+
+    def name(self) -> str:
+        """Return a digest of the certificate and the noise."""
+        noise = repr(self.randomness) if isinstance(self.randomness, RowNoise) else "one stream"
+        return _name(self.head.certificate.public(), noise)
+
+    def remember(self, answers: Mapping[str, Floats]) -> None:
+        """Take back what was answered and paid for before an interruption."""
+        new = {row: answer for row, answer in answers.items() if row not in self.answered}
+        self.answered |= new
+        self.paid += len(new)
+        self.lineage.spent += self.mechanism.cost.picorho * len(new)
 
     @property
     def account(self) -> Budget:
@@ -97,18 +140,30 @@ class BundleEndpoint:
         rows = np.asarray(rows, dtype=np.float64) + 0.0
         if len(rows) > self.largest_batch:
             raise EndpointError(f"a request takes at most {self.largest_batch} rows, and this one has {len(rows)}")
-        phi = self.head.features(rows)
-        sensitivity = self.head.logit_sensitivity(phi)
-        new: dict[bytes, int] = {}
-        for position, row in enumerate(rows):
-            if row.tobytes() not in self.answered:
-                new.setdefault(row.tobytes(), position)
+        names = [row_name(row) for row in rows]
+        new: dict[str, int] = {}
+        for position, name in enumerate(names):
+            if name not in self.answered:
+                new.setdefault(name, position)
         self._charge(len(new))
         if new:
-            asked = list(new.values())
-            released = self.mechanism.release(self.head.logits(phi[asked]), sensitivity[asked], self.randomness)
-            self.answered.update(zip(new, released, strict=True))
-        return np.stack([self.answered[row.tobytes()] for row in rows])
+            self.answered.update(zip(new, self._released(rows[list(new.values())], list(new)), strict=True))
+        return np.stack([self.answered[name] for name in names])
+
+    def _released(self, rows: Floats, names: list[str]) -> Floats:
+        """Draw an answer for each of these rows (n, d): (n, C).
+
+        With noise of each row's own the rows are evaluated alone, too: the last bits of a matrix product depend on how
+        many rows it has.
+        """
+        if not isinstance(self.randomness, RowNoise):
+            return self._drawn(rows, self.randomness)
+        alone = [self._drawn(row[None], self.randomness.of(name)) for row, name in zip(rows, names, strict=True)]
+        return np.concatenate(alone)
+
+    def _drawn(self, rows: Floats, randomness: Randomness) -> Floats:
+        phi = self.head.features(rows)
+        return self.mechanism.release(self.head.logits(phi), self.head.logit_sensitivity(phi), randomness)
 
     def _charge(self, rows: int) -> None:
         price = self.mechanism.cost.picorho
@@ -129,6 +184,17 @@ class ReleaseEndpoint:
     lineage: Lineage = field(default_factory=Lineage)
     largest_batch: int = 1000
     held: bool = False
+    key: int = 0
+    """Its number among the keys of this release."""
+
+    def name(self) -> str:
+        """Return a digest of the certificate and the key's number."""
+        return _name(self.released.certificate.public(), str(self.key))
+
+    def remember(self, answers: Mapping[str, Floats]) -> None:
+        """Hold the release again, if it answered anything before an interruption."""
+        if answers:
+            self._hold()
 
     @property
     def account(self) -> Budget:
@@ -157,10 +223,13 @@ class ReleaseEndpoint:
             refusal = self._refusal()
             if refusal is not None:
                 raise Exhausted(refusal)
-            # Whoever holds it first pays for the lineage; colluding keys hold the same release.
-            self.lineage.spent = max(self.lineage.spent, self._price)
-            self.held = True
+            self._hold()
         return self.released.probabilities(np.asarray(rows, dtype=np.float64) + 0.0)
+
+    def _hold(self) -> None:
+        # Whoever holds it first pays for the lineage; colluding keys hold the same release.
+        self.lineage.spent = max(self.lineage.spent, self._price)
+        self.held = True
 
     @property
     def _price(self) -> int:
@@ -172,6 +241,10 @@ class ReleaseEndpoint:
         if self.lineage.limit is not None and self._price > self.lineage.limit:
             return "lineage"
         return None
+
+
+def _name(certificate: Mapping[str, Any], key: str) -> str:
+    return digest_of(json.dumps(certificate, sort_keys=True, default=str).encode(), key.encode())
 
 
 def _largest(cost: Cost) -> Budget:

@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.endpoint import EndpointError, Exhausted
+from audit.endpoint import EndpointError, Exhausted, digest_of
 from dpserve.client import BudgetExhausted, Client, ServiceError
 
 Floats = NDArray[np.float64]
@@ -23,6 +23,14 @@ class ServiceEndpoint:
         """url: of the service. key: the API key. Raises ValueError for what cannot be either."""
         self.url = url
         self._client = Client(url, key, attempts=attempts)
+        self._name = digest_of(url.rstrip("/").encode(), key.strip().encode())
+
+    def name(self) -> str:
+        """Return a digest of the URL and the key."""
+        return self._name
+
+    def remember(self, answers: Mapping[str, Floats]) -> None:
+        """Do nothing: the service knows itself what it answered and what that cost."""
 
     def model(self) -> Mapping[str, Any]:
         """Return the public part of the model's certificate."""

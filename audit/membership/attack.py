@@ -82,7 +82,8 @@ class Outcome:
     """Everything that came of an attack.
 
     decided: members and others that were decided about. releases: answers that a decision saw at most. accounts:
-    `GET /budget` of every key, after the attack. exhausted: whose budgets ran out.
+    `GET /budget` of every key, after the attack. exhausted: whose budgets ran out. cautions: what makes the attack
+    weaker, or less even, than it could be.
     """
 
     model: Mapping[str, Any]
@@ -96,6 +97,7 @@ class Outcome:
     replays: Replays
     accounts: tuple[Mapping[str, Any], ...]
     shadow_records: int
+    cautions: tuple[str, ...] = ()
 
     @property
     def convicted(self) -> bool:
@@ -135,7 +137,9 @@ class Attack:
         self.candidates.check(model)
         self.progress("comparing members with non-members", 0.0)
         told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
-        journal = Journal(self.journal, model)
+        journal = Journal(self.journal, model, self._purpose())
+        for key, endpoint in enumerate(self.endpoints):
+            endpoint.remember(journal.answers_to(key))
         plan = planned(
             self.candidates.members,
             self.candidates.others,
@@ -144,36 +148,57 @@ class Attack:
             confidence=choices.confidence,
             seed=choices.seed,
             most=choices.most,
-            answered=len(journal) // len(self.endpoints),
+            answered=[len(journal.answers_to(key)) for key in range(len(self.endpoints))],
+            settled=journal.planned,
         )
+        journal.settle(plan.of_each)
         self.on_plan(plan)
         records, member = _in_turn(self.candidates, plan)
         answered = self._ask(plan, records, journal, model)
-        usable, releases = _usable(answered, len(records), choices.copies)
+        usable, seen = _usable(answered, len(records), choices.copies)
         _check_enough(member[usable], choices.confidence, answered.exhausted)
-        first = int(np.flatnonzero(usable)[0])
-        replays = ask_again(self.endpoints[0], records.X[first], answered.answers[0, first * choices.copies])
-        records, member = records[usable], member[usable]
+        replays = self._ask_again(records, answered)
+        rest = _not_asked(self.candidates, plan, records[~usable] if not usable.all() else None)
+        records, member, seen = records[usable], member[usable], seen[usable]
+        releases = int(seen.max())
         answers = signals.averaged(_by_candidate(answered, choices.copies)[:, usable])
-        shadowed = self._shadowed(records, model, releases)
+        shadowed, departures = self._shadowed(records, rest, model, releases)
         scores = scores_of(
             answers, records.y, member, shadowed, choices.seed, epochs=choices.attack_epochs, progress=self.progress
         )
         accounts = tuple(endpoint.budget() for endpoint in self.endpoints)
-        decision = _decision_claim(model, accounts, releases)
+        decision, total = _claims(model, accounts, releases)
+        decided = (int(member.sum()), int((~member).sum()))
         return Outcome(
             model,
             choices,
             plan,
-            verdict(scores, decision, claim_of_accounts(accounts), choices.confidence),
+            verdict(scores, decision, total, choices.confidence, choices.seed),
             told_apart,
-            (int(member.sum()), int((~member).sum())),
+            decided,
             releases,
             answered.exhausted,
             replays,
             accounts,
             shadowed.records,
+            departures + _unevenness(plan, decided, seen),
         )
+
+    def _purpose(self) -> Mapping[str, Any]:
+        """What this attack's rows and answers follow from, besides the model: what its journal is bound to."""
+        return {
+            "keys": [endpoint.name() for endpoint in self.endpoints],
+            "records": self.candidates.digest(),
+            "seed": self.choices.seed,
+            "copies": self.choices.copies,
+            "candidates": self.choices.most,
+        }
+
+    def _ask_again(self, records: Labelled, answered: Answered) -> Replays:
+        """Repeat the first row that was answered, with the key that it was answered to."""
+        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :: self.choices.copies, 0]))[0])
+        first = answered.answers[key, row * self.choices.copies]
+        return ask_again(self.endpoints[key], records.X[row], first)
 
     def _ask(self, plan: QueryPlan, records: Labelled, journal: Journal, model: Mapping[str, Any]) -> Answered:
         rows = near_copies(records.X, plan.copies, model, self.choices.seed)
@@ -186,19 +211,32 @@ class Attack:
 
         return ask(self.endpoints, rows, journal, on_rows=on_rows)
 
-    def _shadowed(self, records: Labelled, model: Mapping[str, Any], releases: int) -> Shadowed:
-        """Train shadow models on draws from all candidates and the population; the first rows are `records`."""
+    def _shadowed(
+        self, records: Labelled, rest: Labelled | None, model: Mapping[str, Any], releases: int
+    ) -> tuple[Shadowed, tuple[str, ...]]:
+        """Train shadow models on draws from all candidates and the population; the first rows are `records`.
+
+        rest: candidates without an answer, which are data of the same distribution like any other. Also returns in what
+        the shadow models differ from the target.
+        """
         choices = self.choices
-        more = self.candidates.population
-        everyone = records if more is None else records + more
-        members = len(self.candidates.members) if choices.shadow_records is None else choices.shadow_records
-        count = members if choices.shadow_records is not None else min(members, len(everyone) // 2)
+        everyone = records
+        for more in (rest, self.candidates.population):
+            everyone = everyone if more is None else everyone + more
+        members = len(self.candidates.members)
+        count = choices.shadow_records or min(members, len(everyone) // 2)
         mimicry = mimicry_of(model, count, epochs=choices.shadow_epochs)
         inputs = mimicry.inputs(everyone.X)
         draws = Draws(choices.shadow_models, count, choices.seed)
         what = f"training {choices.shadow_models} shadow models of {count} records"
         trained = self.train(Pool(inputs, everyone.y), mimicry.recipe, draws, lambda share: self.progress(what, share))
-        return _answering(trained, mimicry, inputs, everyone, releases, choices.seed, count)
+        departures = mimicry.departures
+        if count != members:
+            departures += (
+                f"shadow models have {count} records and the target has {members}, at the same regularisation and "
+                "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
+            )
+        return _answering(trained, mimicry, inputs, everyone, releases, choices.seed, count), departures
 
 
 def _answering(
@@ -237,11 +275,38 @@ def _by_candidate(answered: Answered, copies: int) -> Floats:
     return by_copy.reshape(keys * copies, rows // copies, classes)
 
 
-def _usable(answered: Answered, candidates: int, copies: int) -> tuple[Mask, int]:
-    """Which candidates were answered about by the first key at all, and the most answers about one of them."""
-    there = ~np.isnan(_by_candidate(answered, copies)[:, :, 0])
-    assert there.shape[1] == candidates
-    return there[0], int(there[:, there[0]].sum(axis=0).max(initial=0))
+def _usable(answered: Answered, candidates: int, copies: int) -> tuple[Mask, NDArray[np.int64]]:
+    """Which candidates were answered about at all, and the number of answers about each: (n,) both."""
+    seen = (~np.isnan(_by_candidate(answered, copies)[:, :, 0])).sum(axis=0)
+    assert seen.shape == (candidates,)
+    return seen > 0, seen
+
+
+def _not_asked(candidates: Candidates, plan: QueryPlan, unanswered: Labelled | None) -> Labelled | None:
+    """The candidates that the plan left out, and those whose answers never came."""
+    found = unanswered
+    for records, planned_rows in ((candidates.members, plan.members), (candidates.others, plan.others)):
+        left_out = np.setdiff1d(np.arange(len(records)), planned_rows)
+        if len(left_out):
+            found = records[left_out] if found is None else found + records[left_out]
+    return found
+
+
+def _unevenness(plan: QueryPlan, decided: tuple[int, int], seen: NDArray[np.int64]) -> tuple[str, ...]:
+    """What there is to say where the answers stopped before the plan did."""
+    found = []
+    if decided != (plan.of_each, plan.of_each):
+        found.append(
+            f"{plan.of_each} members and {plan.of_each} non-members were to be asked about; {decided[0]} and "
+            f"{decided[1]} were answered about, so that the intervals are wider than planned"
+        )
+    fewer = int((seen < seen.max()).sum())
+    if fewer:
+        found.append(
+            f"{fewer} of {len(seen)} candidates got fewer than {seen.max()} answers; all of them are held against the "
+            f"claim for {seen.max()}"
+        )
+    return tuple(found)
 
 
 def _check_enough(member: Mask, confidence: float, exhausted: tuple[str, ...]) -> None:
@@ -254,14 +319,16 @@ def _check_enough(member: Mask, confidence: float, exhausted: tuple[str, ...]) -
         )
 
 
-def _decision_claim(model: Mapping[str, Any], accounts: Sequence[Mapping[str, Any]], releases: int) -> Claim:
-    """What one decision saw: its own releases, or all of the one release that a model is which was paid for once.
+def _claims(model: Mapping[str, Any], accounts: Sequence[Mapping[str, Any]], releases: int) -> tuple[Claim, Claim]:
+    """What one decision saw, and what all of them saw together.
 
-    All keys of such a model hold the same release, at tiers of which the finest says what the others say.
+    Of a release that was paid for once both are all of it: the keys hold the same release, at tiers of which the finest
+    says what the others say.
     """
     price = model.get("price_per_row")
     cost = Cost.parse(str(price["losses"])) if price else Cost()
     if cost.losses:
-        return claim_of_releases(cost, releases, float(accounts[0]["delta"]))
+        return claim_of_releases(cost, releases, float(accounts[0]["delta"])), claim_of_accounts(accounts)
     finest = max(accounts, key=lambda account: float(account["spent"]["rho"]))
-    return replace(claim_of_accounts([finest]), coin=coin_of(Cost.parse(str(model.get("cost", "")))))
+    whole = replace(claim_of_accounts([finest]), coin=coin_of(Cost.parse(str(model.get("cost", "")))))
+    return whole, whole

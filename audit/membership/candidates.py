@@ -14,6 +14,7 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
+from audit.endpoint import digest_of
 from training.data.csv_file import read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
@@ -62,6 +63,11 @@ class Candidates:
     members: Labelled
     others: Labelled
     population: Labelled | None = None
+
+    def digest(self) -> str:
+        """Return a digest of the members and the others, in their order: of whom an attack asks about."""
+        parts = [part for records in (self.members, self.others) for part in (records.X, records.y)]
+        return digest_of(*(np.ascontiguousarray(part).tobytes() for part in parts))
 
     def check(self, model: Mapping[str, Any]) -> None:
         """Raise ValueError where the records are not what the model takes."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss
+from audit.membership import signals
 from audit.membership.shadow_heads import HeadRecipe
 from audit.membership.shadow_models import NetworkRecipe, ShadowRecipe
 from mechanisms.gaussian import Gaussian
@@ -32,6 +33,7 @@ _DEFAULT_STRENGTH = 1.0
 _FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
 _LARGEST_BLOCK = 200_000
 _MOST_EPOCHS = 200
+_WITHOUT_NOISE = "shadow models answer without the target's noise, which an attack that they train does not expect"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,8 @@ class Mimicry:
     mechanism: Mechanism | None
     sensitivity_per_norm: float | None
     neuron_sensitivity: float | None
+    departures: tuple[str, ...] = ()
+    """In what shadow models knowingly differ from the target."""
 
     def inputs(self, X: Floats) -> NDArray[np.float32]:
         """The inputs (n, d') of the shadow models for rows (n, d)."""
@@ -56,22 +60,31 @@ class Mimicry:
     def answers(self, logits: Floats, inputs: NDArray[np.float32], seed: int, copies: int = 1) -> Floats:
         """What shadow models with these logits (k, n, C) answer to rows with these inputs: (k, n, C).
 
-        copies: the answer is an average over so many. Noise is as much smaller as an average of logits makes it, which
-        is exact for Gaussian noise and a stand-in for the others.
+        copies: the answer is an average over so many, as `signals.averaged` makes it. For Gaussian noise that is one
+        answer with less noise; for every other law so many are drawn.
         """
         k, n, classes = logits.shape
         flat = np.ascontiguousarray(logits.reshape(k * n, classes))
         if self.mechanism is None:
             return softmax(flat).reshape(k, n, classes)
-        sensitivity = np.tile(self._sensitivity(inputs), k) / np.sqrt(copies)
+        sensitivity = np.tile(self._sensitivity(inputs), k)
         randomness = SeededRandomness(seed, ("shadow answers",))
+        if isinstance(self.mechanism, Gaussian):
+            return self._released(flat, sensitivity / np.sqrt(copies), randomness).reshape(k, n, classes)
+        total = signals.log_of(self._released(flat, sensitivity, randomness))
+        for _ in range(copies - 1):
+            total += signals.log_of(self._released(flat, sensitivity, randomness))
+        return signals.from_mean_log(total / copies).reshape(k, n, classes)
+
+    def _released(self, logits: Floats, sensitivity: Floats, randomness: SeededRandomness) -> Floats:
+        assert self.mechanism is not None
         parts = [
             self.mechanism.release(
-                flat[start : start + _LARGEST_BLOCK], sensitivity[start : start + _LARGEST_BLOCK], randomness
+                logits[start : start + _LARGEST_BLOCK], sensitivity[start : start + _LARGEST_BLOCK], randomness
             )
-            for start in range(0, len(flat), _LARGEST_BLOCK)
+            for start in range(0, len(logits), _LARGEST_BLOCK)
         ]
-        return np.concatenate(parts).reshape(k, n, classes)
+        return np.concatenate(parts)
 
     def _sensitivity(self, inputs: NDArray[np.float32]) -> Floats:
         if self.sensitivity_per_norm is not None:
@@ -96,15 +109,19 @@ def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = N
     classes = len(model["classes"])
     cost = Cost.parse(str(model["price_per_row"]["losses"])) if model.get("price_per_row") else Cost()
     if model.get("hidden") and "alpha" not in model:
-        return Mimicry(model, _released_network(model, epochs), None, None, None)
+        return Mimicry(model, _released_network(model, epochs), None, None, None, (_WITHOUT_NOISE,))
+    mechanism = mechanism_of(str(model["mechanism"]), cost, classes) if cost.losses else None
     if "alpha" in model:
         recipe, neuron = _network(model, records, epochs)
-        mechanism = mechanism_of(str(model["mechanism"]), cost, classes) if cost.losses else None
-        return Mimicry(model, recipe, mechanism, None, neuron)
+        return Mimicry(model, recipe, mechanism, None, neuron, () if mechanism else (_WITHOUT_NOISE,))
+    departures = []
+    if "strong_convexity" not in model:
+        departures.append(f"shadow models are linear heads, Lambda = {_DEFAULT_STRENGTH:g}, and the target is none")
     head = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)))
     per_norm = model.get("logit_sensitivity_per_norm")
-    mechanism = mechanism_of(str(model["mechanism"]), cost, classes) if cost.losses and per_norm is not None else None
-    return Mimicry(model, head, mechanism, None if per_norm is None else float(per_norm), None)
+    if per_norm is None or mechanism is None:
+        return Mimicry(model, head, None, None, None, (*departures, _WITHOUT_NOISE))
+    return Mimicry(model, head, mechanism, float(per_norm), None, tuple(departures))
 
 
 def _released_network(model: Mapping[str, Any], epochs: int | None) -> NetworkRecipe:

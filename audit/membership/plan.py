@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.picorho import PICORHO_PER_RHO
 from audit.estimators import Errors, epsilon_delta_of_errors
 from audit.membership.candidates import Labelled
 
@@ -17,6 +18,14 @@ Rows = NDArray[np.int64]
 SELECTION_SHARE = 0.25
 """The share of the candidates that thresholds are chosen by, and nothing is counted on."""
 
+BOUNDS = 3
+"""How many lower bounds may convict (`audit.membership.verdict`)."""
+
+
+def confidence_of_each(confidence: float) -> float:
+    """The confidence of each of the bounds that may convict, with which all of them hold together (a union bound)."""
+    return 1 - (1 - confidence) / BOUNDS
+
 
 @dataclass(frozen=True, eq=False)
 class QueryPlan:
@@ -24,6 +33,7 @@ class QueryPlan:
 
     members, others: rows of the candidates, equally many, in a random order. copies: rows sent for each candidate and
     key. keys: how many keys ask. left: rows that the poorest key can still pay for; None where answers cost nothing.
+    shared: rows that the lineage can still pay for, for all keys together; None where the keys cannot see that.
     """
 
     members: Rows
@@ -33,6 +43,7 @@ class QueryPlan:
     keys: int
     left: int | None
     confidence: float
+    shared: int | None = None
 
     @property
     def of_each(self) -> int:
@@ -62,12 +73,20 @@ class QueryPlan:
             f"members and {self.of_each} of {self.offered[1]} non-members"
             + (f", {self.copies} rows each" if self.copies > 1 else "")
             + (f", through {self.keys} keys" if self.keys > 1 else "")
+            + self._of_the_lineage()
         )
         second = (
             f"at {self.confidence:.0%} confidence TPR - FPR will be known to about +-{self.half_width:.3f}, and no "
             f"lower bound of epsilon can exceed {self.largest_epsilon:.2f}"
         )
         return first, second
+
+    def _of_the_lineage(self) -> str:
+        if self.keys == 1 or self.left is None:
+            return ""
+        if self.shared is None:
+            return "; what the lineage has left for all keys together does not show, and may end it earlier"
+        return f"; the lineage pays for {self.shared} rows of all keys together"
 
 
 def planned(
@@ -79,11 +98,13 @@ def planned(
     confidence: float,
     seed: int,
     most: int | None = None,
-    answered: int = 0,
+    answered: Sequence[int] = (),
+    settled: int | None = None,
 ) -> QueryPlan:
-    """Return the plan that fits the poorest key.
+    """Return the plan that fits the poorest key, and the lineage that all keys share as far as they can see it.
 
-    most: at most so many candidates of each kind. answered: rows for which every key has its answer already.
+    most: at most so many candidates of each kind. answered: for each key, rows that it has its answer to already.
+    settled: how many of each kind an interrupted attack set out to ask about; it goes on with those.
 
     Raises ValueError where even an attack that is always right could show nothing at this confidence.
     """
@@ -91,11 +112,18 @@ def planned(
         raise ValueError(f"every candidate is asked about at least once, not {copies} times")
     if not 0.5 <= confidence < 1:
         raise ValueError(f"the confidence must lie from 0.5 to below 1, not be {confidence}")
-    known = [int(budget["queries_left"]) + answered for budget in budgets if budget["queries_left"] is not None]
+    already = answered or [0] * len(budgets)
+    own = [_left_of_its_own(budget) for budget in budgets]
+    known = [rows + before for rows, before in zip(own, already, strict=True) if rows is not None]
     left = min(known) if known else None
+    shared = _left_of_the_lineage(budgets)
+    shared = None if shared is None else shared + sum(already)
+    if left is not None and shared is not None:
+        left = min(left, shared)
+    each = left if left is None or shared is None else min(left, shared // len(budgets))
     offered = min(len(members), len(others), most if most is not None else len(members))
-    affordable = offered if left is None else left // (2 * copies)
-    size = min(offered, affordable)
+    affordable = offered if each is None else each // (2 * copies)
+    size = min(offered, affordable) if settled is None else min(offered, settled)
     if size < 1 or largest_epsilon(size, confidence) <= 0:
         needed = fewest(confidence)
         why = f"there are {offered} of each" if offered <= affordable else f"the budget pays for {affordable} of each"
@@ -112,7 +140,32 @@ def planned(
         len(budgets),
         left,
         confidence,
+        shared,
     )
+
+
+def _left_of_its_own(budget: Mapping[str, Any]) -> int | None:
+    """Return how many rows a key's own account still pays for; None where answers cost nothing."""
+    if budget["queries_left"] is None:
+        return None
+    price = budget.get("price")
+    if not price or not price["rho"]:
+        return int(budget["queries_left"])
+    return int(round(budget["remaining"]["rho"] * PICORHO_PER_RHO) // round(price["rho"] * PICORHO_PER_RHO))
+
+
+def _left_of_the_lineage(budgets: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many rows the lineage still pays for, of all keys together, where a key's account shows it.
+
+    `queries_left` is what the key's own account and the lineage's both pay for. Below what its own pays for it is what
+    the lineage pays for. None where every key's own account ends first: then the lineage has that or more.
+    """
+    seen = []
+    for budget in budgets:
+        own = _left_of_its_own(budget)
+        if own is not None and budget["queries_left"] < own:
+            seen.append(int(budget["queries_left"]))
+    return min(seen) if seen else None
 
 
 def half_width(of_each: int, confidence: float) -> float:
@@ -127,7 +180,7 @@ def largest_epsilon(of_each: int, confidence: float) -> float:
     counted = of_each - chosen
     if chosen < 1 or counted < 1:
         return 0.0
-    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence, 0.0)
+    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence_of_each(confidence), 0.0)
 
 
 def fewest(confidence: float) -> int:

@@ -55,6 +55,8 @@ def sentence(outcome: Outcome) -> str:
         f"the best attack ({best.attack}) has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} and "
         f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
     )
+    if judged.convicted and best.epsilon <= judged.claimed_epsilon:
+        found += f"; {_beyond(outcome)}"
     claimed = (
         f"the {'proven' if judged.decision.proven else 'claimed, unproven'} epsilon for it is "
         f"{number(judged.claimed_epsilon)} at delta = {judged.decision.delta:g}"
@@ -62,6 +64,21 @@ def sentence(outcome: Outcome) -> str:
     if outcome.inconclusive:
         return f"inconclusive: members and non-members cannot be compared; {found}; {claimed}"
     return f"CONVICTED: {found}, but {claimed}" if outcome.convicted else f"not convicted: {found}; {claimed}"
+
+
+def _beyond(outcome: Outcome) -> str:
+    """What convicts where the lower bound of epsilon does not."""
+    judged = outcome.verdict
+    corner, pairs = judged.best.corner, judged.pairs
+    if judged.convicted_exactly:
+        return (
+            f"{pairs.right} of {pairs.guesses} guesses about pairs are right and show epsilon >= {pairs.epsilon:.3f} "
+            f"of all answers together, exactly, where {number(judged.total.epsilon(STEPS))} is claimed"
+        )
+    return (
+        f"its TPR is at least {corner.true_positive_rate:.3f} where its FPR is at most "
+        f"{corner.false_positive_rate:.3f}, for which the claim allows {corner.allowed:.3f}"
+    )
 
 
 def content(outcome: Outcome) -> dict[str, Any]:
@@ -80,6 +97,7 @@ def content(outcome: Outcome) -> dict[str, Any]:
             "rows_for_each_candidate": plan.copies,
             "keys": plan.keys,
             "rows_affordable": plan.left,
+            "rows_affordable_together": plan.shared,
             "half_width": plan.half_width,
             "largest_epsilon": plan.largest_epsilon,
         },
@@ -97,6 +115,8 @@ def content(outcome: Outcome) -> dict[str, Any]:
         "attacks": [_found(one) for one in judged.found],
         "best": judged.best.attack,
         "epsilon_lower_bound": judged.best.epsilon,
+        "corner": judged.best.corner,
+        "pairs": judged.pairs,
         "claim": {
             "delta": judged.decision.delta,
             "of_one_decision": _claim(judged.decision),
@@ -194,7 +214,7 @@ def _claims(outcome: Outcome) -> Table:
         ),
         (
             _claim_row(f"one decision, {outcome.releases} seen", judged.decision),
-            _claim_row("all that was spent", judged.total),
+            _claim_row("all that was answered", judged.total),
         ),
         note=(
             f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
@@ -233,17 +253,21 @@ def _spending(outcome: Outcome) -> Table:
 
 
 def _more_warnings(outcome: Outcome) -> tuple[str, ...]:
-    return tuple(f"ran out of budget, and used what was answered ({one})" for one in outcome.exhausted)
+    ran_out = tuple(f"ran out of budget, and used what was answered ({one})" for one in outcome.exhausted)
+    return ran_out + outcome.cautions
 
 
 def _notes(outcome: Outcome) -> tuple[str, ...]:
-    replays = outcome.replays
+    replays, pairs = outcome.replays, outcome.verdict.pairs
     return (
         f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} records; "
         f"seed {outcome.choices.seed}",
         f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
         f"charged rho = {number(to_rho(replays.charged))}",
-        "the confidence is nominal: the interval and the lower bound take candidates for independent draws",
+        f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
+        f"{pairs.epsilon:.3f} of all answers together, for replacing one record; exact confidence",
+        "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of members, "
+        "and for that step there is no confidence: it is nominal. Bounds that convict hold together at the confidence",
     )
 
 

@@ -59,9 +59,18 @@ def averaged(answers: Floats) -> Floats:
     if len(answers) == 1:
         first: Floats = answers[0]
         return first
-    mean = np.nanmean(np.log(np.maximum(answers, _LEAST)), axis=0)
-    weights = np.exp(mean - mean.max(axis=1, keepdims=True))
-    found: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return from_mean_log(np.nanmean(log_of(answers), axis=0))
+
+
+def log_of(answers: Floats) -> Floats:
+    """ln p, where no probability is smaller than what a class that was not released is taken to have."""
+    return np.log(np.maximum(answers, _LEAST))
+
+
+def from_mean_log(means: Floats) -> Floats:
+    """The probabilities (..., C) whose logarithms are these means, but for a constant in each row."""
+    weights = np.exp(means - means.max(axis=-1, keepdims=True))
+    found: Floats = weights / weights.sum(axis=-1, keepdims=True)
     return found
 
 

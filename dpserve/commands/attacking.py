@@ -138,25 +138,21 @@ def _bundles(
     from accounting.budgets import Budget, accepts_for
     from accounting.losses import Cost
     from accounting.picorho import budget as picorho_of
-    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint
+    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, RowNoise
     from mechanisms.mechanism import priced
     from training.loading import load_model
     from training.releases.model import ReleasedModel
-    from training.reproduction.seeded import SeededRandomness
 
     head = load_model(folder)
     if isinstance(head, ReleasedModel):
         kind = accepts_for(Cost.parse(head.certificate.cost))
         paid_once = Budget.from_rho(LARGEST_RHO if rho is None else rho, delta, kind)
         shared = Lineage(None if lineage_rho is None else picorho_of(lineage_rho))
-        return [ReleaseEndpoint(head, paid_once, shared) for _ in range(keys)]
+        return [ReleaseEndpoint(head, paid_once, shared, key=key) for key in range(keys)]
     chosen = priced(mechanism, price, len(head.certificate.classes))
     account = Budget.from_rho(LARGEST_RHO if rho is None else rho, delta, accepts_for(chosen.cost))
     lineage = Lineage(None if lineage_rho is None else picorho_of(lineage_rho))
-    return [
-        BundleEndpoint(head, chosen, SeededRandomness(seed, ("answers", str(key))), account, lineage)
-        for key in range(keys)
-    ]
+    return [BundleEndpoint(head, chosen, RowNoise(seed, key), account, lineage) for key in range(keys)]
 
 
 def _candidates(

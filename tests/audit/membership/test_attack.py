@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from rich.console import Console
 
 from audit import reports
 from audit.in_process import BundleEndpoint
-from audit.membership.attack import Attack, Choices
+from audit.membership import signals
+from audit.membership.attack import Attack, Choices, train_here
 from audit.membership.candidates import Candidates, Labelled
+from audit.membership.mimicry import mimicry_of
 from audit.membership.presentation import report
 from audit.membership.repeats import Replays, ask_again
 from mechanisms.gaussian import Gaussian
@@ -243,4 +246,62 @@ def test_a_budget_that_another_client_drains_is_a_result(bundle, candidates):
     outcome = Attack([mine], candidates, QUICK, on_plan=drain).run()
     assert outcome.exhausted == ("key 1: lineage",)
     assert outcome.decided == (35, 35)
-    assert "ran out of budget" in " ".join(report(outcome, draw=False).warnings)
+    said = " ".join(report(outcome, draw=False).warnings)
+    assert "ran out of budget" in said
+    assert "60 members and 60 non-members were to be asked about; 35 and 35 were answered about" in said
+
+
+def test_candidates_that_one_key_less_was_asked_about_are_counted_and_said(bundle, candidates):
+    """Another client leaves 201 of the 240 rows that the keys' own accounts pay for."""
+    first, second, third = bundle(keys=3, rho=0.601, lineage_rho=1.501)
+
+    def drain(plan):
+        assert plan.of_each == 60
+        third.answers(draw(99, 7).X[:50])
+        third.answers(draw(99, 7).X[50:])
+
+    outcome = Attack([first, second], candidates, QUICK, on_plan=drain).run()
+    assert outcome.decided == (51, 50)
+    assert outcome.releases == 2
+    assert any("1 of 101 candidates got fewer than 2 answers" in caution for caution in outcome.cautions)
+
+
+def test_candidates_that_were_not_asked_about_train_shadow_models_too(bundle, candidates):
+    """The budget pays for 20 of each; the pool has all 120 and the population, the decided ones first."""
+    pools = []
+
+    def spy(pool, recipe, draws, on_share):
+        pools.append((pool, draws))
+        return train_here(pool, recipe, draws, on_share)
+
+    with_more = Candidates(candidates.members, candidates.others, draw(30, 8))
+    outcome = Attack(bundle(rho=0.2001), with_more, QUICK, train=spy).run()
+    ((pool, draws),) = pools
+    assert (outcome.plan.of_each, len(pool.y), draws.records) == (20, 150, 60)
+    assert len(np.unique(pool.X, axis=0)) == 150
+    assert outcome.cautions == ()
+    fewer = Attack(bundle(rho=0.2001), candidates, replace(QUICK, shadow_records=25)).run()
+    assert "shadow models have 25 records and the target has 60" in fewer.cautions[0]
+
+
+def test_shadow_models_that_cannot_be_like_the_target_are_announced(bundle):
+    public = dict(bundle()[0].model())
+    assert mimicry_of(public, 60).departures == ()
+    unlike = {name: value for name, value in public.items() if name != "strong_convexity"}
+    assert "the target is none" in mimicry_of(unlike, 60).departures[0]
+    silent = mimicry_of(public | {"mechanism": "rounding"}, 60)
+    assert silent.mechanism is None
+    assert "without the target's noise" in silent.departures[0]
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(0.5), Label(1.0)])
+def test_shadow_models_average_as_many_answers_as_the_target_gave(bundle, mechanism):
+    """Not one answer with less noise: the average of Laplace noise is not Laplace, and that of labels is no label."""
+    mimicry = mimicry_of(bundle(mechanism)[0].model(), 60)
+    generator = np.random.default_rng(0)
+    logits, inputs = generator.standard_normal((2, 40, 3)), generator.random((40, 13)).astype(np.float32) / 4
+    averaged = mimicry.answers(logits, inputs, 5, copies=3)
+    noise = SeededRandomness(5, ("shadow answers",))
+    sensitivity = np.tile(mimicry.sensitivity_per_norm * np.linalg.norm(inputs.astype(float), axis=1), 2)
+    drawn = [mechanism.release(logits.reshape(80, 3), sensitivity, noise) for _ in range(3)]
+    np.testing.assert_allclose(averaged.reshape(80, 3), signals.averaged(np.stack(drawn)), rtol=1e-9, atol=1e-12)

@@ -21,6 +21,22 @@ def test_what_was_added_is_there_when_it_is_opened_again(tmp_path):
     assert again.get(1, ROWS[1] + 1e-12) is None
 
 
+def test_what_was_planned_is_there_too_and_is_settled_once(tmp_path):
+    path = tmp_path / "journal"
+    journal = Journal(path, MODEL, {"seed": 1})
+    assert journal.planned is None
+    journal.settle(12)
+    journal.add(0, ROWS, ANSWERS)
+    again = Journal(path, MODEL, {"seed": 1})
+    again.settle(again.planned)
+    assert (again.planned, len(again)) == (12, 2)
+    assert path.read_text().count("planned") == 1
+    with pytest.raises(ValueError, match="recorded for another seed"):
+        Journal(path, MODEL, {"seed": 2})
+    with pytest.raises(ValueError, match="recorded for another attack"):
+        Journal(path, MODEL)
+
+
 def test_a_line_that_was_cut_off_is_dropped_and_asked_for_again(tmp_path):
     path = tmp_path / "journal"
     Journal(path, MODEL).add(0, ROWS, ANSWERS)
@@ -36,7 +52,7 @@ def test_a_line_that_was_cut_off_is_dropped_and_asked_for_again(tmp_path):
 def test_another_models_journal_is_refused(tmp_path):
     path = tmp_path / "journal"
     Journal(path, MODEL)
-    with pytest.raises(ValueError, match="another model, mechanism or price"):
+    with pytest.raises(ValueError, match="recorded for another model; name another file"):
         Journal(path, MODEL | {"model_id": "b" * 32})
     (tmp_path / "text").write_text("hello\n")
     with pytest.raises(ValueError, match="not the journal of an attack"):

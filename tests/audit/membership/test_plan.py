@@ -23,6 +23,43 @@ def test_the_poorest_key_decides():
     assert "+-0.253" in second
 
 
+def account(own, left):
+    """A key whose own account pays for `own` rows at rho = 0.1, of which the lineage's lets `left` through."""
+    return {"queries_left": left, "price": {"rho": 0.1}, "remaining": {"rho": own * 0.1}}
+
+
+def test_keys_share_what_the_lineage_has_left():
+    """Each of three keys could pay for 100 rows and sees that the lineage pays for 90: 30 each, 15 of each kind."""
+    plan = planned(some(99), some(99), [account(100, 90)] * 3, copies=1, confidence=0.95, seed=0)
+    assert (plan.of_each, plan.left, plan.shared) == (15, 90, 90)
+    assert plan.queries * plan.keys == 90
+    assert "the lineage pays for 90 rows of all keys together" in plan.sentences()[0]
+
+
+def test_an_interruption_does_not_change_what_is_left():
+    before = planned(some(99), some(99), [account(100, 90)] * 2, copies=1, confidence=0.95, seed=0)
+    after = planned(
+        some(99),
+        some(99),
+        [account(80, 60), account(90, 60)],
+        copies=1,
+        confidence=0.95,
+        seed=0,
+        answered=[20, 10],
+        settled=before.of_each,
+    )
+    assert (after.of_each, after.left, after.shared) == (before.of_each, before.left, before.shared) == (22, 90, 90)
+
+
+def test_what_the_keys_cannot_see_of_the_lineage_is_said():
+    """Accounts that end before the lineage's do not show how much it has."""
+    plan = planned(some(99), some(99), [account(40, 40)] * 2, copies=1, confidence=0.95, seed=0)
+    assert (plan.of_each, plan.shared) == (20, None)
+    assert "does not show, and may end it earlier" in plan.sentences()[0]
+    alone = planned(some(99), some(99), [account(40, 40)], copies=1, confidence=0.95, seed=0)
+    assert "lineage" not in alone.sentences()[0]
+
+
 def test_answers_that_cost_nothing_are_all_asked_for():
     plan = planned(some(50), some(30), [{"queries_left": None}], copies=1, confidence=0.9, seed=0, most=20)
     assert plan.of_each == 20
@@ -32,7 +69,7 @@ def test_answers_that_cost_nothing_are_all_asked_for():
 
 def test_an_interrupted_attack_keeps_its_candidates():
     before = planned(some(99), some(99), [{"queries_left": 100}], copies=1, confidence=0.95, seed=1)
-    after = planned(some(99), some(99), [{"queries_left": 40}], copies=1, confidence=0.95, seed=1, answered=60)
+    after = planned(some(99), some(99), [{"queries_left": 40}], copies=1, confidence=0.95, seed=1, answered=[60])
     np.testing.assert_array_equal(before.members, after.members)
     np.testing.assert_array_equal(before.others, after.others)
 

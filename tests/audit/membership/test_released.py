@@ -27,7 +27,8 @@ def test_a_decision_is_held_against_the_whole_release_however_many_keys_asked(re
     assert outcome.decided == (60, 60)
     assert outcome.plan.left is None
     assert outcome.verdict.decision.rho == pytest.approx(RHO, rel=1e-6)
-    assert outcome.verdict.total.rho == pytest.approx(2 * RHO, rel=1e-6)
+    assert outcome.verdict.total == outcome.verdict.decision
+    assert [account["spent"]["rho"] for account in outcome.accounts] == pytest.approx([RHO, RHO], rel=1e-6)
     assert not outcome.convicted
     assert (outcome.replays.answers, outcome.replays.charged) == (1, 0.0)
 

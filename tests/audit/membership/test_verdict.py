@@ -9,7 +9,9 @@ from audit.membership.claims import claim_of_releases
 from audit.membership.verdict import Scores, advantage_interval, verdict
 
 TIGHT = claim_of_releases(Cost((GaussianLoss(0.1),)), 1, 1e-6)
-LOOSE = claim_of_releases(Cost((GaussianLoss(2.0),)), 1, 1e-6)
+LOOSE = claim_of_releases(Cost((GaussianLoss(3.0),)), 1, 1e-6)
+WHOLE = claim_of_releases(Cost((GaussianLoss(2.0),)), 100, 1e-6)
+"""What is claimed of all answers together: too much for guesses to refute."""
 
 
 def gaussian_scores(mu, n, seed, name="simulated"):
@@ -23,7 +25,7 @@ def test_an_attack_that_is_always_right_convicts_a_small_claim_and_not_a_large_o
     assert convicted.convicted
     assert convicted.best.advantage == convicted.best.auc == convicted.best.precision == 1
     assert convicted.best.true_positive_rates == (None, 1.0)
-    assert not verdict(scores, LOOSE, LOOSE, 0.95).convicted
+    assert not verdict(scores, LOOSE, WHOLE, 0.95).convicted
 
 
 def test_the_gaussian_mechanism_for_replacement_is_never_convicted():
@@ -32,6 +34,33 @@ def test_the_gaussian_mechanism_for_replacement_is_never_convicted():
     """
     convictions = sum(verdict([gaussian_scores(0.2, 300, seed)], TIGHT, TIGHT, 0.9999).convicted for seed in range(100))
     assert convictions <= 2
+
+
+def test_a_curve_is_crossed_long_before_an_epsilon_at_a_small_delta_is_exceeded():
+    """The claim is mu = 0.3 for two steps, and mu = 2 is the truth: some 4 deviations beyond the curve at confidence
+    0.95, while epsilon at delta = 1e-6 would need far more scores.
+    """
+    claim = claim_of_releases(Cost((GaussianLoss(0.15),)), 1, 1e-6)
+    loose = claim_of_releases(Cost((GaussianLoss(0.9),)), 1, 1e-6)
+    judged = verdict([gaussian_scores(2.0, 300, 0)], loose, WHOLE, 0.95)
+    assert judged.best.epsilon <= judged.claimed_epsilon
+    assert not judged.convicted
+    judged = verdict([gaussian_scores(4.0, 300, 0)], loose, WHOLE, 0.95)
+    assert judged.best.epsilon <= judged.claimed_epsilon
+    assert judged.best.corner.beyond
+    assert judged.convicted
+    assert not judged.convicted_exactly
+    judged = verdict([gaussian_scores(2.0, 300, 0)], claim, WHOLE, 0.95)
+    assert judged.best.corner.true_positive_rate > judged.best.corner.allowed + 0.2
+
+
+def test_guesses_convict_a_claim_about_all_answers_together():
+    """300 of 300 right show epsilon = 4.3; what is claimed of one decision alone would allow it."""
+    judged = verdict([Scores("right", np.ones(400), np.zeros(400))], LOOSE, TIGHT, 0.95)
+    assert judged.best.epsilon <= judged.claimed_epsilon
+    assert not judged.best.corner.beyond
+    assert judged.convicted_exactly
+    assert judged.convicted
 
 
 def test_the_interval_holds_the_truth():

@@ -1,0 +1,143 @@
+"""An attack that was interrupted, and goes on: the same answers, charges and figures as without the interruption."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from accounting.budgets import Budget
+from audit import reports
+from audit.in_process import BundleEndpoint, Lineage, ReleaseEndpoint, RowNoise
+from audit.membership.attack import Attack, Choices
+from audit.membership.candidates import Candidates
+from audit.membership.presentation import report
+from mechanisms.gaussian import Gaussian
+from tests.audit.membership.conftest import DELTA, draw
+from training.releases.weights import release_weights
+from training.reproduction.seeded import SeededRandomness
+
+CHOICES = Choices(shadow_models=2, attack_epochs=1, seed=3)
+PRICE = 0.005
+"""Of a row, as rho, behind Gaussian(10)."""
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Breaking:
+    """Stops the attack before its n-th request, all keys together."""
+
+    def __init__(self, endpoint, left):
+        self._endpoint, self._left = endpoint, left
+
+    def answers(self, rows):
+        self._left[0] -= 1
+        if self._left[0] < 0:
+            raise Interrupted
+        return self._endpoint.answers(rows)
+
+    def __getattr__(self, name):
+        return getattr(self._endpoint, name)
+
+
+def keys(head, count, *, rows, together=None):
+    """Fresh endpoints, as a new process has them. rows, together: what each key and the lineage pay for."""
+    lineage = Lineage(None if together is None else round(together * PRICE * 10**12))
+    budget = Budget.from_rho(rows * PRICE + 1e-9, DELTA, "gaussian")
+    return [BundleEndpoint(head, Gaussian(10.0), RowNoise(3, key), budget, lineage, 17) for key in range(count)]
+
+
+def page(endpoints, candidates, journal):
+    return json.loads(reports.as_json(report(Attack(endpoints, candidates, CHOICES, journal).run(), draw=False)))
+
+
+@pytest.mark.parametrize("requests", [0, 1, 3, 8])
+@pytest.mark.parametrize(("count", "rows", "together"), [(1, 200, None), (1, 90, None), (2, 200, 150)])
+def test_a_resumed_attack_equals_an_uninterrupted_one(head, candidates, tmp_path, requests, count, rows, together):
+    def fresh():
+        return keys(head, count, rows=rows, together=together)
+
+    whole = page(fresh(), candidates, None)
+    journal, left = tmp_path / "journal", [requests]
+    with pytest.raises(Interrupted):
+        page([Breaking(endpoint, left) for endpoint in fresh()], candidates, journal)
+    resumed = fresh()
+    assert page(resumed, candidates, journal) == whole
+    assert sum(endpoint.paid for endpoint in resumed) * PRICE == pytest.approx(sum(s["rho"] for s in whole["spent"]))
+    assert resumed[0].lineage.spent == sum(endpoint.paid for endpoint in resumed) * Gaussian(10.0).cost.picorho
+
+
+def test_a_release_that_answered_before_the_interruption_is_still_paid_for(head, candidates, tmp_path):
+    released = release_weights(head, {"only": 125 * 10**9}, "colours-lineage", SeededRandomness(0, ("weights",)))
+    whole = page([ReleaseEndpoint(released, largest_batch=50)], candidates, None)
+    journal = tmp_path / "journal"
+    with pytest.raises(Interrupted):
+        page([Breaking(ReleaseEndpoint(released, largest_batch=50), [2])], candidates, journal)
+    resumed = ReleaseEndpoint(released, largest_batch=50)
+    assert page([resumed], candidates, journal) == whole
+    assert resumed.lineage.spent == 125 * 10**9
+
+
+def test_noise_of_a_row_depends_on_the_seed_the_key_and_the_row_alone(head, candidates):
+    rows = candidates.members.X[:8]
+
+    def answered(order, seed=3, key=0):
+        endpoint = BundleEndpoint(head, Gaussian(1.0), RowNoise(seed, key))
+        found = {row: endpoint.answers(rows[[row]])[0] for row in order}
+        return np.stack([found[row] for row in range(8)])
+
+    first = answered(range(8))
+    np.testing.assert_array_equal(answered(reversed(range(8))), first)
+    np.testing.assert_array_equal(BundleEndpoint(head, Gaussian(1.0), RowNoise(3, 0)).answers(rows), first)
+    for other in (answered(range(8), seed=4), answered(range(8), key=1)):
+        assert (other != first).any(axis=1).all()
+
+
+def test_a_journal_of_another_attack_is_refused_in_one_line_before_a_row_is_asked(head, candidates, tmp_path):
+    journal = tmp_path / "journal"
+    Attack(keys(head, 1, rows=200), candidates, CHOICES, journal).run()
+    recorded = journal.read_bytes()
+    (endpoint,) = keys(head, 1, rows=200)
+    other = keys(head, 2, rows=200)[1]
+    swapped = Candidates(candidates.members, draw(60, 9))
+    for endpoints, records, choices, what in (
+        ([other], candidates, CHOICES, "address, bundle or key"),
+        ([endpoint, other], candidates, CHOICES, "address, bundle or key"),
+        ([endpoint], swapped, CHOICES, "records"),
+        ([endpoint], candidates, replace(CHOICES, seed=4), "seed"),
+        ([endpoint], candidates, replace(CHOICES, copies=2), "number of copies"),
+        ([endpoint], candidates, replace(CHOICES, most=30), "number of candidates"),
+    ):
+        with pytest.raises(ValueError, match=f"recorded for another {what}; name another file") as refused:
+            Attack(endpoints, records, choices, journal).run()
+        assert "\n" not in str(refused.value)
+    assert (endpoint.paid, other.paid) == (0, 0)
+    assert journal.read_bytes() == recorded
+
+
+def test_a_journal_of_another_service_or_key_is_refused(serve, candidates, tmp_path):
+    service = serve()
+    alice, bob = service.endpoint("alice"), service.endpoint("bob")
+    journal = tmp_path / "journal"
+    Attack([alice], candidates, CHOICES, journal).run()
+    with pytest.raises(ValueError, match="recorded for another address, bundle or key"):
+        Attack([bob], candidates, CHOICES, journal).run()
+    assert bob.budget()["spent"]["rho"] == 0
+    again = alice.budget()["spent"]
+    Attack([alice], candidates, CHOICES, journal).run()
+    assert alice.budget()["spent"] == again
+
+
+def test_an_attack_on_a_service_goes_on_with_what_it_planned(serve, candidates, tmp_path):
+    """The key pays for 100 rows; an interruption after 50 leaves the plan as it was."""
+    endpoint = serve().endpoint(rho=0.5001)
+    journal, plans = tmp_path / "journal", []
+    with pytest.raises(Interrupted):
+        Attack([Breaking(endpoint, [1])], candidates, CHOICES, journal, on_plan=plans.append).run()
+    outcome = Attack([endpoint], candidates, CHOICES, journal, on_plan=plans.append).run()
+    assert [plan.of_each for plan in plans] == [50, 50]
+    np.testing.assert_array_equal(plans[0].members, plans[1].members)
+    assert outcome.decided == (50, 50)
+    assert endpoint.budget()["queries_left"] == 0
