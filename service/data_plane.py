@@ -8,6 +8,7 @@ cannot be another's; nothing but the mechanism's release ever leaves.
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -19,21 +20,41 @@ from accounting.ledger import (
     Idempotency,
     Ledger,
     LedgerError,
-    MicroBatches,
     Quote,
     Unanswered,
+    UnknownKey,
 )
+from accounting.report import AccountReport, report_at
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from service.errors import UnknownTier
 from service.fault_points import pass_point
-from service.plane import Clock, Floats, Plane, Prediction
+from service.plane import Caller, Clock, Floats, Plane, Prediction
+from service.ticks import QueueLimits, Ticks
 from training.bundle import CertifiedHead
 from training.published.bundle import PublishedNetwork
 from training.teachers.bundle import Teachers
 
 ROWS_IN_A_TICK = 1000
 """How many rows of several requests are answered together: enough to share costs, not enough to keep others waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request of a tick. X: (n, d)."""
+
+    request: ChargeRequest
+    X: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """A tick that was charged: its rows' features (n, D) and sensitivities (n,), and what became of each request."""
+
+    phi: Floats
+    sensitivity: Floats
+    charges: Sequence[Charge | LedgerError]
+
 
 ServedModel = CertifiedHead | PublishedNetwork | Teachers
 """What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
@@ -51,8 +72,9 @@ class DataPlane(Plane):
         *,
         largest_batch: int,
         clock: Clock = time.time,
+        limits: QueueLimits | None = None,
     ) -> None:
-        """Serve `head`. largest_batch: the most rows of one request."""
+        """Serve `head`. largest_batch: the most rows of one request. limits: how much may wait."""
         super().__init__(head.certificate, ledger, largest_batch=largest_batch, clock=clock)
         self.head = head
         self.mechanism = mechanism
@@ -60,43 +82,75 @@ class DataPlane(Plane):
         self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
         self.cost = self.price_per_row = mechanism.cost
         self._randomness = randomness
-        self._ticks = MicroBatches(self._tick, weight=lambda asked: len(asked[1]), capacity=ROWS_IN_A_TICK)
+        self._ticks: Ticks[_Asked, _Tick, Prediction] = Ticks(
+            self._charge, self._finish, weight=lambda asked: len(asked.X), capacity=ROWS_IN_A_TICK, limits=limits
+        )
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
         if tier is not None:
             raise UnknownTier("this model has no tiers: every answer is paid for at the same price")
 
-    async def predict(
-        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
+    async def answer(
+        self,
+        caller: Caller,
+        X: Floats,
+        idempotency: Idempotency | None = None,
+        tier: str | None = None,
+        wait: float | None = None,
     ) -> Prediction:
         """Answer rows that `check_rows` returned, charging the client and the lineage for those that are new.
 
         Requests that come while others are on their way go together in the next tick: one charge, one forward pass,
-        one draw, one settlement. Raises what `Ledger.charge` and `Ledger.settle` raise; a refusal charged nothing.
+        one draw, one settlement. Raises what `Ledger.charge` and `Ledger.settle` raise, Overloaded and DeadlinePassed;
+        a refusal charged nothing.
         """
         del tier
-        return await self._ticks.submit((self._request(client, X, idempotency), X))
+        try:
+            return await self._ticks.submit(_Asked(self._request(caller, X, idempotency), X), wait=wait)
+        except UnknownKey:
+            # Whose the key was is remembered, and it may be another's now.
+            caller = await self.confirm(caller)
+            return await self._ticks.submit(_Asked(self._request(caller, X, idempotency), X), wait=wait)
 
-    async def _tick(self, asked: Sequence[tuple[ChargeRequest, Floats]]) -> list[Prediction | LedgerError]:
-        """Answer requests together: each gets its own rows' answers, found by row identity, or its own refusal."""
+    async def drain(self) -> None:
+        """Wait until everything that was charged is answered."""
+        await self._ticks.drain()
+
+    async def _charge(self, asked: Sequence[_Asked]) -> _Tick:
+        """Charge the requests of a tick, in one call."""
         # Features and sensitivities are public, and computed first: what they fail on is never charged.
-        phi = await self._features(np.concatenate([X for _, X in asked]))
+        phi = await self._features(np.concatenate([one.X for one in asked]))
         sensitivity = self.head.logit_sensitivity(phi)
-        charges = await self._ledger.charge_batch([request for request, _ in asked])
+        charges = await self._ledger.charge_batch([one.request for one in asked])
         pass_point("charged")
-        answers, unanswered = _known(charges, [len(X) for _, X in asked])
+        return _Tick(phi, sensitivity, charges)
+
+    async def _finish(self, asked: Sequence[_Asked], tick: _Tick) -> list[Prediction | LedgerError]:
+        """Answer requests together: each gets its own rows' answers, found by row identity, or its own refusal."""
+        answers, unanswered = _known(tick.charges, [len(one.X) for one in asked])
         failed: dict[int, LedgerError] = {}
         if unanswered:
             rows = list(unanswered.values())
-            released = self.mechanism.release(self.head.logits(phi[rows]), sensitivity[rows], self._randomness)
-            drawn = {row_id: row.astype("<f8").tobytes() for row_id, row in zip(unanswered, released, strict=True)}
+            released = self.mechanism.release(
+                self.head.logits(tick.phi[rows]), tick.sensitivity[rows], self._randomness
+            ).astype("<f8", copy=False)
+            drawn = {row_id: row.tobytes() for row_id, row in zip(unanswered, released, strict=True)}
             pass_point("released")
-            failed = await self._settle(charges, drawn, answers)
+            settling = asyncio.get_running_loop().create_task(self._settle(tick.charges, drawn, answers))
+            await asyncio.sleep(0)  # it is on its way: while the disk writes, there is time for the reports
+            try:
+                budgets = self._budgets(asked, tick.charges)
+            finally:
+                failed = await settling
             pass_point("settled")
+        else:
+            budgets = self._budgets(asked, tick.charges)
         return [
-            charge if isinstance(charge, LedgerError) else failed.get(place) or _prediction(charge, answers)
-            for place, charge in enumerate(charges)
+            charge
+            if isinstance(charge, LedgerError)
+            else failed.get(place) or _prediction(charge, answers, budgets[one.request.client])
+            for place, (one, charge) in enumerate(zip(asked, tick.charges, strict=True))
         ]
 
     async def _features(self, X: Floats) -> Floats:
@@ -104,6 +158,27 @@ class DataPlane(Plane):
         if isinstance(self.head, CertifiedHead) and self.head.on_backbone:
             return await asyncio.to_thread(self.head.features, X)
         return self.head.features(X)
+
+    def _budgets(
+        self, asked: Sequence[_Asked], charges: Sequence[Charge | LedgerError]
+    ) -> dict[str, AccountReport | LedgerError]:
+        """Return each client's account, once for the tick: as it stood after the last of its requests."""
+        last = {
+            one.request.client: (one.request, charge)
+            for one, charge in zip(asked, charges, strict=True)
+            if isinstance(charge, Charge)
+        }
+        budgets: dict[str, AccountReport | LedgerError] = {}
+        for client, decided in last.items():
+            try:
+                standing = self._ledger.standing(*decided)
+            except LedgerError as error:
+                budgets[client] = error
+            else:
+                budgets[client] = report_at(
+                    standing.spent, standing.budget, price=self.cost, lineage_left=standing.lineage_left
+                )
+        return budgets
 
     async def _settle(
         self, charges: Sequence[Charge | LedgerError], drawn: dict[bytes, bytes], answers: dict[bytes, bytes]
@@ -137,12 +212,13 @@ class DataPlane(Plane):
         Raises what `Ledger.quote` raises.
         """
         del tier
-        return await self._ledger.quote(self._request(client, X, idempotency))
+        return await self._ledger.quote(self._request(Caller(client), X, idempotency))
 
-    def _request(self, client: str, X: Floats, idempotency: Idempotency | None) -> ChargeRequest:
+    def _request(self, caller: Caller, X: Floats, idempotency: Idempotency | None) -> ChargeRequest:
         return ChargeRequest(
             lineage=self.lineage,
-            client=client,
+            client=caller.client,
+            key_digest=caller.key_digest,
             model=self.head.certificate.model_id,
             mechanism=self.mechanism.name,
             cost=self.cost,
@@ -179,13 +255,19 @@ def _known(
     return answers, unanswered
 
 
-def _prediction(charge: Charge, answers: dict[bytes, bytes]) -> Prediction:
+def _prediction(
+    charge: Charge, answers: dict[bytes, bytes], budget: AccountReport | LedgerError
+) -> Prediction | LedgerError:
     """Return one request's answers, each row's found by its id."""
+    if isinstance(budget, LedgerError):
+        return budget
     receipt = charge.receipt
     rows = receipt.rows if receipt else 0
+    found = np.frombuffer(b"".join([answers[row.row_id] for row in charge.rows]), dtype="<f8")
     return Prediction(
-        np.stack([np.frombuffer(answers[row.row_id], dtype="<f8") for row in charge.rows]),
+        found.reshape(len(charge.rows), -1),
         receipt,
+        budget,
         replayed=len(charge.rows) - rows,
         charged_rows=rows,
         charged=receipt.total if receipt else 0,

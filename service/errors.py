@@ -28,5 +28,16 @@ class InvalidRows(RequestRefused):
         return self.message
 
 
+@dataclass
+class Overloaded(RequestRefused):
+    """More waits than is answered soon; `retry_after` is in how many seconds to ask again."""
+
+    retry_after: int
+
+
+class DeadlinePassed(RequestRefused):
+    """The client's deadline passed before its request was charged."""
+
+
 class CannotServe(Exception):
     """The service cannot start; one clear line says why."""

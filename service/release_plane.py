@@ -18,9 +18,9 @@ from accounting.ledger import HoldRequest, Idempotency, Ledger
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import AccountReport
-from service.errors import UnknownTier
+from service.errors import DeadlinePassed, UnknownTier
 from service.fault_points import pass_point
-from service.plane import Clock, Floats, Plane, Prediction, TierQuote
+from service.plane import Caller, Clock, Floats, Plane, Prediction, TierQuote
 from training.releases.certificate import ReleaseCertificate, Tier
 from training.releases.model import ReleasedModel, TieredModel
 
@@ -64,10 +64,24 @@ class ReleasePlane(Plane):
         if tier is not None and tier not in self._models:
             raise UnknownTier(f"there is no tier {tier!r}; this model has {', '.join(map(repr, self._models))}")
 
-    async def predict(
-        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
+    async def answer(
+        self,
+        caller: Caller,
+        X: Floats,
+        idempotency: Idempotency | None = None,
+        tier: str | None = None,
+        wait: float | None = None,
     ) -> Prediction:
         """Answer rows that `check_rows` returned at `tier`, by default the finest that the client holds."""
+        try:
+            async with asyncio.timeout(wait):
+                client = (await self.confirm(caller)).client
+        except TimeoutError:
+            raise DeadlinePassed from None
+        # A client that hangs up must not stop a charged request between its charge and its answer.
+        return await asyncio.shield(self._answer(client, X, idempotency, tier))
+
+    async def _answer(self, client: str, X: Floats, idempotency: Idempotency | None, tier: str | None) -> Prediction:
         chosen = await self._chosen(client, tier)
         holding = await self._ledger.hold(self._request(client, chosen, idempotency))
         if holding.decided is not None:
@@ -80,6 +94,7 @@ class ReleasePlane(Plane):
         return Prediction(
             probabilities,
             holding.receipt,
+            await self.budget(client),
             replayed=0,
             charged_rows=0,
             charged=holding.charged,

@@ -92,7 +92,7 @@ class MicroBatches(Generic[Asked, Got]):
                 try:
                     results = await self._send([request for request, _ in batch])
                 except Exception as error:  # noqa: BLE001 - it is passed on to everyone who asked
-                    results = [_another(error) for _ in batch]
+                    results = [another(error) for _ in batch]
                     self._fail_waiting(error)
                 except BaseException:  # the loop is being shut down
                     for _, result in (*batch, *self._waiting):
@@ -114,7 +114,7 @@ class MicroBatches(Generic[Asked, Got]):
         """Fail whoever waits: they would wait for the same failure, one deadline after the other."""
         for _, result in self._waiting:
             if not result.done():
-                result.set_exception(_another(error))
+                result.set_exception(another(error))
         self._waiting.clear()
         self._waiting_weight = 0
 
@@ -133,7 +133,7 @@ class MicroBatches(Generic[Asked, Got]):
         return batch
 
 
-def _another(error: Exception) -> Exception:
+def another(error: Exception) -> Exception:
     """Return an exception like this one, for one of several who hear of it: to raise one adds to its traceback."""
     another = error.__class__.__new__(error.__class__, *error.args)
     another.__dict__.update(error.__dict__)

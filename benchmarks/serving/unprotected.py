@@ -18,7 +18,7 @@ import numpy as np
 import uvloop
 
 from accounting.budgets import Budget
-from accounting.ledger import Charge, ChargeRequest, ClientAccount, LineageAccount, Unanswered
+from accounting.ledger import Charge, ChargeRequest, ClientAccount, LineageAccount, Standing, Unanswered
 from accounting.losses import Cost, GaussianLoss
 from service.run import ServiceSettings, bind, serve, stopping_on_signals
 from training.bundle import load_bundle
@@ -62,6 +62,16 @@ class NoLedger:
         """Let everyone in."""
         del lineage, digest, scope
         return self._client
+
+    def remembered(self, lineage: str, digest: bytes) -> str:
+        """Know everyone."""
+        del lineage, digest
+        return self._client.client
+
+    def standing(self, request: ChargeRequest, charge: Charge) -> Standing:
+        """Return how the account stands: untouched."""
+        del request, charge
+        return Standing(_BUDGET, 0, _BUDGET.picorho)
 
     async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, LineageAccount]:
         """Return the two accounts."""

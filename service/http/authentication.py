@@ -1,6 +1,5 @@
 """Who asks: bearer API keys, hashed on arrival, looked up in the ledger, never logged."""
 
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from fastapi import Request
@@ -9,19 +8,12 @@ from fastapi.security import HTTPBearer
 from accounting.ledger import ClientRevoked, KeyExpired, KeyScope, Ledger, ScopeMissing, UnknownKey, key_digest
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
+from service.plane import Caller
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
 """Says in the OpenAPI document how to authenticate; `Authentication` does it."""
 
 _LONGEST_CREDENTIAL = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks. key_digest: of the API key that says so, to be looked at again with the charge; empty without one."""
-
-    client: str
-    key_digest: bytes = b""
 
 
 class Authentication:
@@ -37,16 +29,28 @@ class Authentication:
 
         A key that is not known is answered alike, whether it is a near miss or a wild guess.
         """
-        digest = key_digest(credential(request))
+        return await self._authenticated(key_digest(credential(request.headers.get("authorization", ""))), scope)
+
+    async def payer(self, authorization: str) -> Caller:
+        """Return who asks for something that is charged, or raise a problem as `caller` does.
+
+        authorization: the header. A key that was authenticated before asks the ledger nothing now: it is checked again
+        with the charge. It is looked up by its SHA-256, in time that says nothing about any other key.
+        """
+        digest = key_digest(credential(authorization))
+        client = self._ledger.remembered(self._lineage, digest)
+        return await self._authenticated(digest, "predict") if client is None else Caller(client, digest)
+
+    async def _authenticated(self, digest: bytes, scope: KeyScope) -> Caller:
         try:
             return Caller((await self._ledger.authenticate(self._lineage, digest, scope)).client, digest)
         except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:
             raise as_problem(refused) from None
 
 
-def credential(request: Request) -> str:
-    """Return what the request says of who sent it, or raise a 401 problem."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+def credential(authorization: str) -> str:
+    """Return what the header says of who sent the request, or raise a 401 problem."""
+    scheme, _, key = authorization.partition(" ")
     key = key.strip()
     if scheme.lower() != "bearer" or not 0 < len(key) <= _LONGEST_CREDENTIAL:
         raise Problem(

@@ -3,6 +3,7 @@
 import asyncio
 from http import HTTPStatus
 
+import msgspec
 from fastapi import Request
 from pydantic import ValidationError
 
@@ -10,7 +11,8 @@ from service.http.problems import Problem, ProblemType
 from service.http.schemas import PredictRequest
 
 SECONDS_FOR_BODY = 30.0
-_SMALL_BODY = 64 * 1024
+SMALL_BODY = 64 * 1024
+"""Bytes of a body that is read and parsed in one go."""
 
 
 async def read_body(request: Request, largest: int) -> bytes:
@@ -40,11 +42,31 @@ async def read_body(request: Request, largest: int) -> bytes:
     return bytes(body)
 
 
-async def parse_off_the_loop(body: bytes) -> PredictRequest:
-    """Return the parsed body as `parse_predict_request` does; other requests go on while a large one is parsed."""
-    if len(body) < _SMALL_BODY:
-        return parse_predict_request(body)
-    return await asyncio.to_thread(parse_predict_request, body)
+class Rows(msgspec.Struct, forbid_unknown_fields=True):
+    """What a JSON body says, as `PredictRequest` describes it."""
+
+    instances: list[list[float]]
+    model: str | None = None
+    tier: str | None = None
+
+
+_decode = msgspec.json.Decoder(Rows).decode
+
+
+async def parse_off_the_loop(body: bytes) -> Rows:
+    """Return the parsed body as `parse_rows` does; other requests go on while a large one is parsed."""
+    if len(body) < SMALL_BODY:
+        return parse_rows(body)
+    return await asyncio.to_thread(parse_rows, body)
+
+
+def parse_rows(body: bytes) -> Rows:
+    """Return the parsed body, or raise a 400 or 422 problem that says where it goes wrong."""
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        parsed = parse_predict_request(body)  # which finds out where
+    return Rows(parsed.instances, parsed.model, parsed.tier)
 
 
 def parse_predict_request(body: bytes) -> PredictRequest:

@@ -4,9 +4,9 @@ The route is FastAPI's in the OpenAPI document, and is called past FastAPI's rou
 which cost more than everything that happens here.
 """
 
-import asyncio
 import hashlib
 import re
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -17,23 +17,36 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from accounting.ledger import Idempotency
 from accounting.picorho import to_rho
+from accounting.report import AccountReport
+from service.errors import RequestRefused
 from service.fault_points import pass_point
+from service.http import npy
 from service.http.authentication import Authentication
 from service.http.bodies import parse_off_the_loop, read_body
-from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, rehearsal_note, wants_dry_run, without_tier
+from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, wants_dry_run
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.schemas import PredictRequest, ReceiptOut
-from service.plane import Plane, Prediction
+from service.http.schemas import PredictRequest
+from service.plane import Caller, Floats, Plane, Prediction
 from service.telemetry.metrics import Metrics
 
 PATH = "/predict"
 
 _LONGEST_IDEMPOTENCY_KEY = 255
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9}(?:\.\d{1,6})?)(?=[\s\",;]|$)", re.IGNORECASE)
 _IDEMPOTENCY_KEY = re.compile(rf"[!-~]{{1,{_LONGEST_IDEMPOTENCY_KEY}}}")
 
+RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
+"""The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
+
 OPENAPI: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": PredictRequest.model_json_schema()}}},
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": PredictRequest.model_json_schema()},
+            npy.MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}},
+        },
+    },
     "parameters": [
         {
             "name": "Idempotency-Key",
@@ -41,6 +54,21 @@ OPENAPI: dict[str, Any] = {
             "required": False,
             "schema": {"type": "string", "maxLength": _LONGEST_IDEMPOTENCY_KEY},
             "description": "Your name for this request: sent again, it is answered again and charged once.",
+        },
+        {
+            "name": "Prefer",
+            "in": "header",
+            "required": False,
+            "schema": {"type": "string"},
+            "description": "wait=SECONDS: what is not charged by then is not charged at all, and refused with 503.",
+        },
+        {
+            "name": "Accept",
+            "in": "header",
+            "required": False,
+            "schema": {"type": "string"},
+            "description": f"{npy.MEDIA_TYPE}: the predictions as a NumPy array, with the receipt and the budget as "
+            f"JSON in the headers {RECEIPT} and {BUDGET}.",
         },
         DRY_RUN_PARAMETER,
         {
@@ -55,49 +83,134 @@ OPENAPI: dict[str, Any] = {
 """What the OpenAPI document says of a request's parts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the header and the query of a request say to `Predictions`. tier: the query's."""
+
+    authorization: str
+    idempotency_key: str | None
+    content_type: str
+    accept: str
+    prefer: str
+    tier: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer with status 200."""
+
+    body: bytes
+    headers: dict[str, str]
+
+
 class Predictions:
-    """Answers predictions of one model for whoever is authenticated."""
+    """Answers predictions of one model for clients of one ledger: every one of them, whichever way it came."""
 
     def __init__(self, plane: Plane, authentication: Authentication, *, largest_body: int, metrics: Metrics) -> None:
         """Answer from `plane`. largest_body: bytes; a longer body is refused unread."""
-        self._metrics = metrics
+        self.metrics = metrics
         self._plane = plane
         self._authentication = authentication
         self._largest_body = largest_body
-        self._encode = msgspec.json.Encoder().encode
+        self._opening = b'{"rehearsal":true,"predictions":' if plane.rehearsal else b'{"predictions":'
+        self._encoded: tuple[AccountReport | None, bytes] = (None, b"")
+        self._receipt_terms = {
+            "model": plane.certificate.name,
+            "mechanism": plane.mechanism_name,
+            "status": plane.mechanism_status,
+        }
+        self._price = to_rho(plane.price_per_row.picorho)
 
     async def answer(self, request: Request) -> Response:
         """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
-        plane = self._plane
-        client = (await self._authentication.caller(request, "predict")).client
-        pass_point("authenticated")
-        body = await read_body(request, self._largest_body)
-        parsed = await parse_off_the_loop(body)
-        if parsed.model is not None:
-            plane.check_model(parsed.model)
-        tier = _tier(request, parsed.tier)
-        plane.check_tier(tier)
-        X = plane.check_rows(parsed.instances)
-        pass_point("validated")
-        idempotency = _idempotency(request, body)
-        if wants_dry_run(request):
-            return self._json(quote_out(plane, await plane.quote(client, X, idempotency, tier)))
-        # A client that hangs up must not stop a charged request between its charge and its stored answer.
-        prediction = await asyncio.shield(plane.predict(client, X, idempotency, tier))
-        self._metrics.answered(len(X), prediction.charged_rows)
-        budget = await plane.budget(client)
-        pass_point("answered")
-        return self._json(
-            rehearsal_note(plane)
-            | {
-                "predictions": prediction.probabilities.tolist(),
-                "receipt": _receipt(plane, prediction),
-                "budget": budget.model_dump(mode="json"),
-            }
+        headers, asked = request.headers, request.query_params
+        head = Head(
+            headers.get("authorization", ""),
+            headers.get("idempotency-key"),
+            headers.get("content-type", ""),
+            headers.get("accept", ""),
+            headers.get("prefer", ""),
+            asked.get("tier"),
         )
+        caller = await self.caller(head)
+        body = await read_body(request, self._largest_body)
+        if wants_dry_run(request):
+            return self._json(await self._quote(await self._plane.confirm(caller), head, body))
+        reply = await self.reply(caller, head, body)
+        return Response(reply.body, headers=reply.headers)
+
+    async def caller(self, head: Head) -> Caller:
+        """Return who asks, or raise a 401 problem."""
+        caller = await self._authentication.payer(head.authorization)
+        pass_point("authenticated")
+        return caller
+
+    async def reply(self, caller: Caller, head: Head, body: bytes) -> Reply:
+        """Answer rows. Raises Problem and the refusals that `as_problem` knows."""
+        plane = self._plane
+        try:
+            X, tier, idempotency = await self._asked(head, body)
+            wait = wait_of(head.prefer)
+        except (Problem, RequestRefused):
+            await plane.confirm(caller)
+            raise
+        pass_point("validated")
+        prediction = await plane.answer(caller, X, idempotency, tier, wait)
+        self.metrics.answered(len(X), prediction.charged_rows)
+        pass_point("answered")
+        receipt = msgspec.json.encode(self._receipt(prediction))
+        budget = self._budget(prediction.budget)
+        headers = {} if wait is None else {"preference-applied": f"wait={wait:g}"}
+        if npy.MEDIA_TYPE in head.accept:
+            headers |= {"content-type": npy.MEDIA_TYPE, RECEIPT: receipt.decode(), BUDGET: budget.decode()}
+            return Reply(npy.npy_of(prediction.probabilities), headers)
+        predictions = msgspec.json.encode(prediction.probabilities.tolist())
+        parts = (self._opening, predictions, b',"receipt":', receipt, b',"budget":', budget, b"}")
+        return Reply(b"".join(parts), {"content-type": "application/json"} | headers)
+
+    async def _quote(self, caller: Caller, head: Head, body: bytes) -> dict[str, Any]:
+        X, tier, idempotency = await self._asked(head, body)
+        return quote_out(self._plane, await self._plane.quote(caller.client, X, idempotency, tier))
+
+    async def _asked(self, head: Head, body: bytes) -> tuple[Floats, str | None, Idempotency | None]:
+        plane = self._plane
+        if head.content_type.startswith(npy.MEDIA_TYPE):
+            tier = head.tier
+            plane.check_tier(tier)
+            X = plane.check_array(npy.parse_npy(body))
+        else:
+            parsed = await parse_off_the_loop(body)
+            if parsed.model is not None:
+                plane.check_model(parsed.model)
+            tier = _tier(head.tier, parsed.tier)
+            plane.check_tier(tier)
+            X = plane.check_rows(parsed.instances)
+        return X, tier, _idempotency(head, body)
+
+    def _receipt(self, prediction: Prediction) -> dict[str, Any]:
+        """Return what `ReceiptOut` describes."""
+        receipt = prediction.receipt
+        out = {
+            "id": receipt.sequence if receipt else prediction.earlier,
+            **self._receipt_terms,
+            "rows": len(prediction.probabilities),
+            "charged_rows": prediction.charged_rows,
+            "replayed_rows": prediction.replayed,
+            "price_per_row_rho": self._price,
+            "charged_rho": to_rho(prediction.charged),
+        }
+        if prediction.tier is not None:
+            out["tier"] = prediction.tier
+        return out
+
+    def _budget(self, budget: AccountReport) -> bytes:
+        """Return the report as JSON; the requests of a tick share their clients' reports."""
+        if self._encoded[0] is not budget:
+            self._encoded = budget, budget.model_dump_json().encode()
+        return self._encoded[1]
 
     def _json(self, content: dict[str, Any]) -> Response:
-        return Response(self._encode(content), media_type="application/json")
+        return Response(msgspec.json.encode(content), media_type="application/json")
 
 
 class PastRouting:
@@ -122,8 +235,17 @@ class PastRouting:
         await response(scope, receive, send)
 
 
-def _idempotency(request: Request, body: bytes) -> Idempotency | None:
-    key = request.headers.get("idempotency-key")
+def wait_of(prefer: str) -> float | None:
+    """Return after how many seconds nothing is to be charged any more: `wait=SECONDS` of RFC 7240, or None.
+
+    Fractions of a second are taken, too. What cannot be read is no preference.
+    """
+    found = _WAIT.search(prefer) if prefer else None
+    return float(found[1]) if found else None
+
+
+def _idempotency(head: Head, body: bytes) -> Idempotency | None:
+    key = head.idempotency_key
     if key is None:
         return None
     if not _IDEMPOTENCY_KEY.fullmatch(key):
@@ -133,32 +255,13 @@ def _idempotency(request: Request, body: bytes) -> Idempotency | None:
             f"an Idempotency-Key has 1 to {_LONGEST_IDEMPOTENCY_KEY} visible ASCII characters",
         )
     # A tier in the query decides what the answer is as much as the body does.
-    tier = request.query_params.get("tier")
-    said = body if tier is None else body + b"\0tier=" + tier.encode()
+    said = body if head.tier is None else body + b"\0tier=" + head.tier.encode()
     return Idempotency(key, hashlib.sha256(said).digest())
 
 
-def _tier(request: Request, in_body: str | None) -> str | None:
-    in_query = request.query_params.get("tier")
+def _tier(in_query: str | None, in_body: str | None) -> str | None:
     if in_query is not None and in_body not in (None, in_query):
         raise Problem(
             HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, "the body and the query name different tiers"
         )
     return in_query if in_body is None else in_body
-
-
-def _receipt(plane: Plane, prediction: Prediction) -> dict[str, Any]:
-    receipt = prediction.receipt
-    out = ReceiptOut(
-        id=receipt.sequence if receipt else prediction.earlier,
-        model=plane.certificate.name,
-        mechanism=plane.mechanism_name,
-        status=plane.mechanism_status,
-        rows=len(prediction.probabilities),
-        charged_rows=prediction.charged_rows,
-        replayed_rows=prediction.replayed,
-        price_per_row_rho=to_rho(plane.price_per_row.picorho),
-        charged_rho=to_rho(prediction.charged),
-        tier=prediction.tier,
-    )
-    return out.model_dump(exclude=without_tier(prediction.tier))

@@ -16,8 +16,11 @@ class ProblemType(StrEnum):
     IDEMPOTENCY_CONFLICT = "urn:dpserve:problem:idempotency-conflict"
     INVALID_ROWS = "urn:dpserve:problem:invalid-rows"
     INVALID_REQUEST = "urn:dpserve:problem:invalid-request"
+    MALFORMED_ARRAY = "urn:dpserve:problem:malformed-array"
     MALFORMED_JSON = "urn:dpserve:problem:malformed-json"
     MECHANISM_NOT_ACCEPTED = "urn:dpserve:problem:mechanism-not-accepted"
+    OVERLOADED = "urn:dpserve:problem:overloaded"
+    DEADLINE_PASSED = "urn:dpserve:problem:deadline-passed"
     LEDGER_UNAVAILABLE = "urn:dpserve:problem:ledger-unavailable"
     NOT_FOUND = "urn:dpserve:problem:not-found"
     METHOD_NOT_ALLOWED = "urn:dpserve:problem:method-not-allowed"
@@ -47,7 +50,7 @@ class Problem(Exception):
         if self.status is HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = 'Bearer realm="dpserve"'
         if self.status is HTTPStatus.SERVICE_UNAVAILABLE:
-            headers["Retry-After"] = "1"
+            headers["Retry-After"] = str(self.members.get("retry_after", 1))
         content = {"type": self.kind, "title": self.status.phrase, "status": int(self.status), "detail": self.detail}
         return JSONResponse(content | self.members, status_code=self.status, media_type=MEDIA_TYPE, headers=headers)
 

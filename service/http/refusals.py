@@ -21,12 +21,12 @@ from accounting.ledger import (
     UnknownLineage,
 )
 from accounting.picorho import to_rho
-from service.errors import InvalidRows, UnknownModel, UnknownTier
+from service.errors import DeadlinePassed, InvalidRows, Overloaded, UnknownModel, UnknownTier
 from service.http.problems import Problem, ProblemType
 
 _log = logging.getLogger("dpserve")
 
-REFUSALS = (InvalidRows, UnknownModel, UnknownTier, LedgerError)
+REFUSALS = (InvalidRows, UnknownModel, UnknownTier, Overloaded, DeadlinePassed, LedgerError)
 """What `as_problem` knows."""
 
 
@@ -47,6 +47,8 @@ def as_problem(error: Exception) -> Problem:
             return Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, str(error))
         case UnknownTier():
             return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.UNKNOWN_TIER, str(error))
+        case Overloaded() | DeadlinePassed():
+            return _too_late(error)
         case BudgetExhausted():
             amounts = {name: to_rho(getattr(error, name)) for name in ("cost", "spent", "remaining", "limit")}
             return Problem(
@@ -82,6 +84,21 @@ def _problem_of_who_asks(error: LedgerRefusal) -> Problem:
         case ScopeMissing():
             return Problem(HTTPStatus.FORBIDDEN, ProblemType.INSUFFICIENT_SCOPE, str(error), scope=error.needed)
     return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_REVOKED, "this API key was revoked")
+
+
+def _too_late(error: Overloaded | DeadlinePassed) -> Problem:
+    if isinstance(error, Overloaded):
+        return Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            ProblemType.OVERLOADED,
+            "more requests wait than are answered soon; nothing was charged: ask again later",
+            retry_after=error.retry_after,
+        )
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        ProblemType.DEADLINE_PASSED,
+        "the time that the request was to wait passed before it was charged; nothing was charged",
+    )
 
 
 def _why_unavailable(error: Exception) -> str:

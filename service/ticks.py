@@ -1,0 +1,202 @@
+"""Ticks: concurrent requests gathered, charged in one call, finished together, answered each by itself.
+
+A lone request goes at once. While a tick is being charged all who come gather for the next, and while one tick's
+answers are on their way to the store the next one is charged: no timer holds anybody back.
+
+Promises: a tick is charged after the one before it was; a request that was given up, or whose deadline passed, before
+its tick began is not part of it; one that is part of it is finished whoever still waits for it; who would have to wait
+too long is told so at once.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from accounting.ledger.micro_batches import another
+from service.errors import DeadlinePassed, Overloaded
+
+Asked = TypeVar("Asked")
+Charged = TypeVar("Charged")
+Got = TypeVar("Got")
+
+Clock = Callable[[], float]
+
+MOST_UNDER_WAY = 2
+"""Ticks at a time: one being charged, one being finished. More would be smaller, and smaller ticks cost more."""
+
+_SHARE_OF_NEWEST = 0.2
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """How much may wait."""
+
+    rows: int = 100_000
+    seconds: float = 2.0
+    """What comes when the rows before it are expected to take longer is refused: sooner than late is never."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Asked, Got]):
+    asked: Asked
+    result: "asyncio.Future[Got]"
+    weight: int
+    begun: bool = False
+
+
+class Ticks(Generic[Asked, Charged, Got]):
+    """Runs `charge` and then `finish` on what is submitted, tick by tick.
+
+    `charge` is called for one tick at a time, in order; `finish` gets the same requests and what `charge` returned, and
+    returns one result for each, in order: one that is an exception is raised to who asked, and an exception that either
+    raises to everyone in the tick. One that `charge` raises is raised to all who wait, too: nothing of theirs was sent.
+    """
+
+    def __init__(
+        self,
+        charge: Callable[[Sequence[Asked]], Awaitable[Charged]],
+        finish: Callable[[Sequence[Asked], Charged], Awaitable[Sequence[Got | Exception]]],
+        *,
+        weight: Callable[[Asked], int],
+        capacity: int,
+        limits: QueueLimits | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """weight: how many rows a request has; a tick holds at most `capacity`, or one request with more."""
+        self._charge = charge
+        self._finish = finish
+        self._weight = weight
+        self._capacity = capacity
+        self._limits = limits or QueueLimits()
+        self._clock = clock
+        self._waiting: deque[_Waiting[Asked, Got]] = deque()
+        self._waiting_rows = 0
+        self._charging = False
+        self._scheduled = False
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._seconds_per_row = 0.0
+        self._ended = -math.inf
+
+    def submit(self, asked: Asked, *, wait: float | None = None) -> "asyncio.Future[Got]":
+        """Put `asked` into the next tick; return its result to come. Cancel that to take back what has no tick yet.
+
+        wait: seconds after which it is taken back by itself, with DeadlinePassed, unless its tick has begun. Raises
+        Overloaded, with nothing done.
+        """
+        loop = asyncio.get_running_loop()
+        weight = self._weight(asked)
+        self._check_room(weight)
+        waiting: _Waiting[Asked, Got] = _Waiting(asked, loop.create_future(), weight)
+        if wait is not None:
+            timer = loop.call_later(wait, self._give_up, waiting)
+            waiting.result.add_done_callback(lambda _: timer.cancel())
+        self._waiting.append(waiting)
+        self._waiting_rows += weight
+        self._schedule()
+        return waiting.result
+
+    @property
+    def expected_wait(self) -> float:
+        """How many seconds the rows that wait are expected to take, by how long the newest ones took."""
+        return self._waiting_rows * self._seconds_per_row
+
+    async def drain(self) -> None:
+        """Wait until everything that was submitted has its result."""
+        while self._waiting or self._under_way:
+            await (asyncio.wait(self._under_way) if self._under_way else asyncio.sleep(0))
+
+    def _check_room(self, weight: int) -> None:
+        if not self._waiting:
+            return
+        expected = self.expected_wait
+        if self._waiting_rows + weight > self._limits.rows or expected > self._limits.seconds:
+            raise Overloaded(max(1, math.ceil(expected)))
+
+    def _give_up(self, waiting: _Waiting[Asked, Got]) -> None:
+        if not waiting.begun and not waiting.result.done():
+            waiting.result.set_exception(DeadlinePassed())
+
+    def _schedule(self) -> None:
+        """Begin a tick once whatever else arrived by now has been read."""
+        if self._waiting and not self._charging and not self._scheduled and len(self._under_way) < MOST_UNDER_WAY:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        batch = self._next_batch()
+        if batch:
+            self._charging = True
+            task = asyncio.get_running_loop().create_task(self._tick(batch))
+            self._under_way.add(task)
+            task.add_done_callback(self._ended_one)
+
+    def _ended_one(self, task: "asyncio.Task[None]") -> None:
+        self._under_way.discard(task)
+        self._schedule()
+
+    def _next_batch(self) -> list[_Waiting[Asked, Got]]:
+        batch: list[_Waiting[Asked, Got]] = []
+        room = self._capacity
+        while self._waiting:
+            first = self._waiting[0]
+            if not first.result.done():
+                room -= first.weight
+                if batch and room < 0:
+                    break
+                first.begun = True
+                batch.append(first)
+            self._waiting.popleft()
+            self._waiting_rows -= first.weight
+        return batch
+
+    async def _tick(self, batch: list[_Waiting[Asked, Got]]) -> None:
+        began = self._clock()
+        asked = [waiting.asked for waiting in batch]
+        try:
+            try:
+                charged = await self._charge(asked)
+            except Exception as error:
+                self._fail_waiting(error)
+                raise
+            finally:
+                self._charging = False
+            self._schedule()
+            results = await self._finish(asked, charged)
+            for waiting, got in zip(batch, results, strict=True):
+                _deliver(waiting.result, got)
+            self._learn(began, sum(waiting.weight for waiting in batch))
+        except Exception as error:  # noqa: BLE001 - it is passed on to everyone who asked
+            for waiting in batch:
+                _deliver(waiting.result, another(error))
+        except BaseException:  # the loop is being shut down
+            for waiting in batch:
+                waiting.result.cancel()
+            raise
+
+    def _fail_waiting(self, error: Exception) -> None:
+        """Fail whoever waits: they would wait for the same failure, one deadline after the other."""
+        for waiting in self._waiting:
+            _deliver(waiting.result, another(error))
+        self._waiting.clear()
+        self._waiting_rows = 0
+
+    def _learn(self, began: float, rows: int) -> None:
+        """Note how long rows take: what passed since the tick before ended, where the two overlapped."""
+        now = self._clock()
+        took = (now - max(began, self._ended)) / rows
+        self._ended = now
+        self._seconds_per_row += _SHARE_OF_NEWEST * (took - self._seconds_per_row)
+
+
+def _deliver(result: "asyncio.Future[Got]", got: Got | Exception) -> None:
+    if result.done():
+        return
+    if isinstance(got, Exception):
+        result.set_exception(got)
+    else:
+        result.set_result(got)
