@@ -59,9 +59,12 @@ def check_on_grid(name: str, values: Floats, step: float) -> None:
     """Raise BundleError unless every value is a float64 nearest to a whole multiple of `step`, as drawn ones are.
 
     A release with exact noise lies on the grid that its certificate's numbers give. Most certificates that were changed
-    to cost less have another grid, which the values refute; not all: with half the mu the noise has twice the steps
-    and the grid stays (`grid.gaussian_scale`), and sensitivity and mu can be changed together. |k| < 2^51, so that the
-    rounded quotient is k itself.
+    to cost less have another grid, which the values refute; not all. With half the mu, or a quarter, the noise has
+    twice the steps and the grid stays: its scale S is a power of two and g is close to sensitivity / (S mu)
+    (`grid.gaussian_scale`). Grids that told powers of two apart would not end it: sensitivity and mu can be changed
+    together, and g is a function of their ratio, whatever function it is. So the check finds certificates that belong
+    to another release, and one that an owner wrote to cost less is the owner's false word (`COMMON_ASSUMPTIONS`).
+    |k| < 2^51, so that the rounded quotient is k itself.
     """
     if not np.array_equal(np.rint(values / step) * step, values):
         raise BundleError(

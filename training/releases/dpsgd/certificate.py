@@ -104,6 +104,13 @@ class DpSgdCertificate(ReleaseCertificate):
         `accounting.gaussian_envelope.least_mu` says what covering them means, why the noise sampler's error is within
         the delta, and how it is checked. Everything after the steps is post-processing. Raises ValueError where
         steps_mu does not cover them.
+
+        What this checks is that the numbers follow from one another: a mu below what the noise, the rate and the steps
+        come to is refused, however little below. That the training had this noise is the owner's word
+        (`COMMON_ASSUMPTIONS`): the weights are averages of what was released, and lie on no grid that could refute a
+        certificate with twice the noise and half the mu. Keeping a noisy sum beside them would not change that: its
+        grid follows from noise_multiplier times clip_norm, and one can be doubled in the certificate while the other
+        is halved.
         """
         network, release, steps = self.network, self.step_release, self.descent.steps
         centre = self.centre_release
