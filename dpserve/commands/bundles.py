@@ -13,6 +13,7 @@ from dpserve.commands.backbones import public_network
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
     Training,
+    answers_hint,
     budget_hint,
     check_options,
     print_release,
@@ -169,8 +170,8 @@ def train(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Let the planner choose the mechanism and its options: what all answers together may cost, as "
-            "--price, with --records-declared.",
+            help="Let the planner choose the mechanism, or with --release its options: what all answers together may "
+            "cost, as --price, with --records-declared.",
             rich_help_panel=CHOOSING,
         ),
     ] = None,
@@ -277,6 +278,7 @@ def train(
         release, training = followed(training, release, budget, queries, rows)
     elif queries is not None or public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
+    words = answers_hint(budget, queries) if budget and queries else _PER_ANSWER
     if release is not None:
         released = train_release(release, training)
         if isinstance(released, ReleaseCertificate):
@@ -284,11 +286,9 @@ def train(
             words = budget_hint(released, (tier or [price or budget or ""])[-1])
         else:
             print_teachers(Console(), released)
-            words = _PER_ANSWER
     else:
         check_options(None, training.options)
         print_certificate(Console(), _train_head(training, content))
-        words = _PER_ANSWER
     Console().print(f"Wrote the bundle {out}. Next: dpserve serve {out} {words}", highlight=False)
 
 

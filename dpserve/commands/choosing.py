@@ -17,13 +17,14 @@ from dpserve.commands.releases import Training, tier_prices
 from mechanisms.gaussian_vector import whole_picorho
 from training.comparison import rules
 from training.comparison.measured import nearest
-from training.comparison.recommendation import SEEDS, Recommendation, by_rule, by_simulation
+from training.comparison.recommendation import SEEDS, Recommendation, by_rule, by_simulation, of_kind
 from training.comparison.tiers import PlannedTier, planned_tiers, simulated_tiers
 from training.data.csv_file import read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Records
 from training.errors import TrainingError
+from training.feature_maps import Fourier, Identity
 from training.lineage import lineage_of, owner_key
 from training.reproduction.progress import progress_bar
 
@@ -86,19 +87,27 @@ def followed(
 ) -> tuple[str | None, Training]:
     """Return the release and the training that the planner recommends for a budget, and print why.
 
-    budget: a price for all answers together. Raises BadParameter for options that choose a mechanism as well, and
-    TrainingError for public rows that are the private records themselves.
+    release: the kind, if the owner chose it: its options are then set for the budget. budget: a price for all answers
+    together. Raises BadParameter for options that are chosen here as well, and TrainingError for public rows that are
+    the private records themselves.
     """
-    given = [name for name in training.options if name not in ("records_declared", "tolerance")]
-    if release is not None or given:
-        first = "release" if release is not None else given[0].replace("_", "-")
+    given = [
+        f"--{name.replace('_', '-')}" for name in training.options if name not in ("records_declared", "tolerance")
+    ]
+    if release is None and not isinstance(training.feature_map, Identity):
+        given.append("--features")
+    if given:
         raise typer.BadParameter(
-            f"chooses the mechanism and its options: leave --{first} out",
+            f"chooses {'the options' if release else 'the mechanism and its options'}: leave {given[0]} out",
             param_hint="--budget",
         )
     n = training.needed("records_declared", "about how many records there are, as a number that may be public")
     whole = whole_picorho(budget)
-    if public is not None:
+    if release is not None:
+        if public is not None:
+            raise typer.BadParameter("chooses the mechanism: leave --release out", param_hint="--public")
+        found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
+    elif public is not None:
         rows, key = public.read(), owner_key(state_folder() / "lineage.key")
         if lineage_of(rows, key) == lineage_of(training.records, key):
             raise TrainingError(

@@ -120,11 +120,20 @@ def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
 
 def budget_hint(certificate: ReleaseCertificate, price: str) -> str:
     """Return the options that open a lineage with just what a release of this price takes, for what to do next."""
+    return _opening(price, sum(tier.cost.picorho for tier in certificate.tiers))
+
+
+def answers_hint(budget: str, queries: int) -> str:
+    """Return the options that serve so many answers for a budget, and open a lineage with it."""
+    whole = whole_picorho(budget)
+    return f"--price rho:{to_rho(whole // queries)!r} {_opening(budget, whole)}"
+
+
+def _opening(price: str, total: int) -> str:
     word, _, rest = price.partition("=")[-1 if "=" in price else 0].partition(":")
     amount, at, delta = rest.partition("@")
     if word == "epsilon" and at:
         return f"--epsilon {amount} --delta {delta}"
-    total = sum(tier.cost.picorho for tier in certificate.tiers)
     return f"--rho {to_rho(total)!r} --delta 1e-5"
 
 

@@ -271,3 +271,33 @@ def test_training_follows_the_planner(tmp_path):
     assert "--epsilon 1 --delta 1e-5" in done.output
     refused = CliRunner().invoke(app, [*train[:3], "--out", str(tmp_path / "other"), "--queries", "5"], env=home)
     assert "goes with --budget" in refused.output
+
+
+def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
+    """What was refused says what to leave out or to add; what is made costs the budget."""
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    train = ["train", "--data", "digits", "--budget", "epsilon:1@1e-5", "--records-declared", "1437"]
+
+    def trained(*arguments):
+        done = CliRunner().invoke(app, [*train, *arguments], env=home)
+        return done, " ".join((done.output + str(done.exception or "")).split())
+
+    for arguments, said in (
+        (("--release", "shouts"), "there are rules for class-sums, dpsgd, objective, teachers, weights, and none for"),
+        (("--release", "class-sums", "--features", "fourier"), "on fourier features there are rules for dpsgd"),
+        (("--release", "weights", "--lam", "3"), "chooses the options: leave --lam out"),
+        (("--release", "teachers"), "say for how many, with --queries"),
+        (("--release", "weights", "--public", "digits"), "leave --release out"),
+        (("--features", "fourier"), "chooses the mechanism and its options: leave --features out"),
+    ):
+        done, found = trained(*arguments, "--out", str(tmp_path / "none"))
+        assert done.exit_code != 0
+        assert said in found
+    done, found = trained("--release", "class-sums", "--out", str(tmp_path / "sums"))
+    assert done.exit_code == 0, found
+    assert "class sums, as you asked" in found
+    assert json.loads((tmp_path / "sums" / "certificate.json").read_text())["release"] == "class-sums"
+    taught = ("--release", "teachers", "--queries", "100")
+    done, found = trained(*taught, "--out", str(tmp_path / "taught"))
+    assert done.exit_code == 0, found
+    assert "--price rho:0.000359214746 --epsilon 1 --delta 1e-5" in found

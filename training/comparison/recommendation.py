@@ -139,6 +139,28 @@ def by_rule(n: int, classes: int, whole: int) -> Recommendation:
     )
 
 
+def of_kind(release: str, features: Features, queries: int | None) -> Recommendation:
+    """Return a kind of release that the owner chose, whose options then follow from public numbers as a choice's do.
+
+    Raises ValueError for a kind that there is no rule for on these features, and for one that pays for each answer
+    without a number of them.
+    """
+    option = next(
+        (name for name, each in CANDIDATES.items() if (each.release, each.features) == (release, features)), ""
+    )
+    if not option:
+        kinds = sorted(
+            {str(each.release) for each in CANDIDATES.values() if each.release and each.features == features}
+        )
+        raise ValueError(f"on {features} features there are rules for {', '.join(kinds)}, and none for {release!r}")
+    if OPTIONS[option].pays == "each answer" and queries is None:
+        raise ValueError(f"{release} pay for each answer: say for how many, with --queries")
+    paid = "for each answer" if OPTIONS[option].pays == "each answer" else "once, for any number of queries"
+    return Recommendation(
+        option, f"{OPTIONS[option].title}, as you asked, set by rules from public numbers; paid {paid}"
+    )
+
+
 def by_simulation(
     X: Floats,
     y: Labels,
