@@ -25,11 +25,13 @@ from accounting.ledger import (
     UnknownKey,
 )
 from accounting.report import AccountReport, report_at
+from mechanisms.gaussian import Gaussian
+from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from service.errors import UnknownTier
 from service.fault_points import pass_point
-from service.plane import Caller, Clock, Floats, Plane, Prediction
+from service.plane import Caller, Clock, Floats, LogitNoise, Plane, Prediction
 from service.ticks import QueueLimits, Ticks
 from training.bundle import CertifiedHead
 from training.published.bundle import PublishedNetwork
@@ -213,6 +215,14 @@ class DataPlane(Plane):
         """
         del tier
         return await self._ledger.quote(self._request(Caller(client), X, idempotency))
+
+    def logit_noise(self, X: Floats) -> LogitNoise | None:
+        """Return the noise on the logits of rows that `check_rows` returned, of the mechanisms that add it to all."""
+        if not isinstance(self.mechanism, Gaussian | Laplace):
+            return None
+        sensitivity = self.head.logit_sensitivity(self.head.features(X))
+        scale = self.mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
+        return LogitNoise("gaussian" if isinstance(self.mechanism, Gaussian) else "laplace", tuple(scale.tolist()))
 
     def _request(self, caller: Caller, X: Floats, idempotency: Idempotency | None) -> ChargeRequest:
         return ChargeRequest(

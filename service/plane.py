@@ -101,6 +101,17 @@ class Prediction:
     """The precision that answered, of a release that is paid for once."""
 
 
+@dataclass(frozen=True)
+class LogitNoise:
+    """The law of the noise on each logit of some rows, which is public. scale: one for each row.
+
+    Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale).
+    """
+
+    law: Literal["gaussian", "laplace"]
+    scale: tuple[float, ...]
+
+
 class Plane(ABC):
     """Serves one model of one lineage. Subclasses say how its answers are paid for."""
 
@@ -214,6 +225,14 @@ class Plane(ABC):
 
         Raises what the ledger's quotes raise.
         """
+
+    def logit_noise(self, X: Floats) -> LogitNoise | None:
+        """Return the noise on the logits of rows that `check_rows` returned; None if the answers are made otherwise.
+
+        It follows from the certificate, the mechanism and the rows, and from no logit.
+        """
+        del X
+        return None
 
     @abstractmethod
     def model(self) -> dict[str, object]:

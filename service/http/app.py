@@ -16,6 +16,7 @@ from service.http.predictions import OPENAPI, PATH, PastRouting, Predictions
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.schemas import PredictResponse, ProblemOut
+from service.page.assets import add_page
 from service.plane import Plane
 from service.release_plane import HolderExplanation
 from service.telemetry.metrics import Counts, Metrics
@@ -42,6 +43,7 @@ def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics:
     _add_client_routes(app, data_plane, authentication, predictions)
     _add_public_routes(app, data_plane)
     add_open_inference(app, data_plane, authentication, largest_body=largest_body, metrics=metrics)
+    add_page(app, "client")
     add_problem_handlers(app)
     app.add_middleware(PastRouting, predictions=predictions)
     app.add_middleware(LastResort)

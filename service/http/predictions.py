@@ -170,7 +170,8 @@ class Predictions:
 
     async def _quote(self, caller: Caller, head: Head, body: bytes) -> dict[str, Any]:
         X, tier, idempotency = await self._asked(head, body)
-        return quote_out(self._plane, await self._plane.quote(caller.client, X, idempotency, tier))
+        quote = await self._plane.quote(caller.client, X, idempotency, tier)
+        return quote_out(self._plane, quote, self._plane.logit_noise(X))
 
     async def _asked(self, head: Head, body: bytes) -> tuple[Floats, str | None, Idempotency | None]:
         plane = self._plane

@@ -1,6 +1,6 @@
 """The bodies of requests and answers, as the OpenAPI document shows them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
@@ -55,6 +55,14 @@ class PredictResponse(BaseModel):
     budget: AccountReport
 
 
+class LogitNoiseOut(BaseModel):
+    """The law of the noise on each logit: public, the same whatever the records are, and what error bars come from."""
+
+    law: Literal["gaussian", "laplace"]
+    scale: list[float]
+    """For each row the standard deviation of Gaussian noise, or the scale b of Laplace noise, e^(-|x|/b) / 2b."""
+
+
 class QuoteOut(BaseModel):
     """What a request would cost now. Nothing is spent by asking, and nothing is promised: others may ask first."""
 
@@ -69,6 +77,8 @@ class QuoteOut(BaseModel):
     """The type of problem that the request would be refused with."""
     scope: str | None
     """Whose account would refuse it: client or lineage."""
+    noise: LogitNoiseOut | None
+    """Null where the answers are not the softmax of logits with noise drawn for them."""
     tier: str | None = None
     """The precision that would answer, of a model that is paid for once; cost_rho is the difference to what is held."""
 

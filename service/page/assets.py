@@ -1,0 +1,105 @@
+"""The pages' files: read once, served from memory, with headers under which nothing foreign loads or runs.
+
+A page holds no data. What it shows it asks of the service with the key that the reader types in, and puts into the
+document as text. The policy below has no inline script or style, lets a page talk to its own origin only, and keeps
+Trusted Types from making markup out of any string.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from importlib.resources import files
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Literal
+
+from fastapi import FastAPI, Request, Response
+
+from service.http.problems import Problem, ProblemType
+
+Reader = Literal["client", "owner"]
+
+FOLDER = "/page/"
+
+_MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+_POLICY = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self'",
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+)
+
+HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "Content-Security-Policy": "; ".join(_POLICY),
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+        "Cache-Control": "no-cache",
+    }
+)
+"""What every file of a page is sent with."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One file. tag: its entity tag, of its content alone."""
+
+    content: bytes
+    media_type: str
+    tag: str
+
+    def response(self, request: Request) -> Response:
+        """Return the file, or nothing but the headers for who has it already."""
+        headers = {**HEADERS, "ETag": self.tag}
+        if self.tag in (known.strip() for known in request.headers.get("if-none-match", "").split(",")):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return Response(self.content, media_type=self.media_type, headers=headers)
+
+
+@cache
+def assets() -> Mapping[str, Asset]:
+    """Return the files by name. Raises OSError where the package was installed without them."""
+    found = {}
+    for file in files("service.page").joinpath("static").iterdir():
+        media_type = _MEDIA_TYPES.get(PurePath(file.name).suffix)
+        if media_type is not None:
+            content = file.read_bytes()
+            found[file.name] = Asset(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return MappingProxyType(found)
+
+
+def add_page(app: FastAPI, reader: Reader) -> None:
+    """Add the page for `reader` at `/`, and its files below `/page/`."""
+    known = assets()
+    page = known[f"{reader}.html"]
+
+    @app.head("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
+    async def show(request: Request) -> Response:
+        return page.response(request)
+
+    @app.head(FOLDER + "{name}", include_in_schema=False)
+    @app.get(FOLDER + "{name}", include_in_schema=False)
+    async def file(name: str, request: Request) -> Response:
+        asset = known.get(name)
+        if asset is None or name.endswith(".html"):
+            raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, f"the page has no file {name!r}")
+        return asset.response(request)

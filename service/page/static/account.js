@@ -1,0 +1,169 @@
+// An account: what is left, what it means for one person, and the analyses behind it.
+
+import { beliefScale, halfCircle, responsive, spendChart } from "./charts.js";
+import { byId, el, table } from "./dom.js";
+import { chance, counted, figure, figureDown, figureUp, percentUp, whole } from "./format.js";
+
+const ANALYSES = {
+  basic: "Basic composition",
+  advanced: "Advanced composition",
+  zcdp: "Zero-concentrated DP",
+  rdp: "Rényi DP",
+  exact: "Exact or numerical",
+};
+
+export function showAccount(budget, model) {
+  byId("left-note").replaceChildren(...leftNote(budget, model));
+  byId("gauge").replaceChildren(gauge(budget));
+  byId("words").replaceChildren(
+    el("p", { class: "prose", id: "plain-words" }, budget.explanation.in_plain_words),
+  );
+  byId("meaning-body").replaceChildren(...meaning(budget));
+  byId("analyses-body").replaceChildren(...analyses(budget.explanation));
+}
+
+function leftNote(budget, model) {
+  const price = budget.price?.rho ?? 0;
+  const said = [];
+  if (price > 0) said.push(`One answer costs rho = ${figureUp(price)}.`);
+  if (price > 0 && budget.queries_left < Math.floor(budget.remaining.rho / price + 1e-9)) {
+    said.push(" The budget that all clients share has less left than yours, and limits you.");
+  }
+  if (model.tiers) said.push("This model is paid for once. What you hold answers without end.");
+  return said;
+}
+
+function gauge(budget) {
+  const { limit, spent, remaining, queries_left: left } = budget;
+  const share = limit.rho > 0 ? remaining.rho / limit.rho : 0;
+  const count = left === null ? figureDown(remaining.rho, 3) : whole(left);
+  const what = left === null ? "rho left" : left === 1 ? "answer left" : "answers left";
+  return el(
+    "div",
+    {
+      class: "gauge",
+      role: "meter",
+      tabindex: 0,
+      "aria-label": "Budget left",
+      "aria-valuemin": 0,
+      "aria-valuemax": limit.rho,
+      "aria-valuenow": remaining.rho,
+      "aria-valuetext": `${count} ${what}; rho ${figureDown(remaining.rho)} of ${figureDown(limit.rho)} left`,
+    },
+    halfCircle(share),
+    el("p", { class: "middle" }, el("span", { class: "count", id: "answers-left" }, count), el("span", {}, what)),
+    el(
+      "p",
+      { class: "under" },
+      `rho ${figureUp(spent.rho)} of ${figureDown(limit.rho)} spent`,
+      el("br"),
+      `epsilon ${figureUp(spent.epsilon)} of ${figureUp(limit.epsilon)} at delta = ${figure(budget.delta)}`,
+    ),
+  );
+}
+
+function meaning(budget) {
+  const belief = budget.posterior_belief_bound;
+  const advantage = budget.membership_advantage_bound;
+  const power = budget.explanation.attack_power;
+  return [
+    el(
+      "div",
+      { class: "pair" },
+      scale(
+        "How sure they may become",
+        belief,
+        [0.5, 1],
+        `Someone who knows every record but one, and holds it for even odds that a given person is the last one, is held
+         below this, but for a chance of ${chance(budget.delta)}.`,
+      ),
+      scale(
+        "How far an attack may tell members apart",
+        advantage,
+        [0, 1],
+        "An attack catches members more often than it wrongly accuses others by at most this.",
+      ),
+    ),
+    el("h3", {}, "What the best attack could do now"),
+    el(
+      "div",
+      { class: "narrow" },
+      table(
+        "What the best attack could do now",
+        [{ title: "accusing so many others wrongly" }, { title: "it catches at most so many members", numeric: true }],
+        power.map((each) => [percent(each.false_positive_rate), percentUp(each.true_positive_rate_bound)]),
+      ),
+    ),
+  ];
+}
+
+function percent(share) {
+  return `${figure(share * 100)} %`;
+}
+
+function scale(title, bound, [low, high], words) {
+  return el(
+    "div",
+    { class: "scale" },
+    el("h3", {}, title),
+    el(
+      "p",
+      { class: "head" },
+      el("span", { class: "big" }, percentUp(bound.now)),
+      el("span", { class: "note" }, `${percentUp(bound.when_spent)} once all is spent`),
+    ),
+    beliefScale(low, high, bound.now, bound.when_spent),
+    el("p", { class: "note" }, words.replace(/\s+/g, " ")),
+  );
+}
+
+function analyses(explanation) {
+  const known = explanation.analyses.map((each) => each.epsilon).filter((each) => each !== null);
+  const most = Math.max(...known, 1e-12);
+  const rows = explanation.analyses.map((each) => {
+    const tightest = each.name === explanation.tightest && explanation.releases.length > 0;
+    const bar = el("i", {});
+    bar.style.width = `${((each.epsilon ?? 0) / most) * 100}%`;
+    return {
+      tightest,
+      cells: [
+        [ANALYSES[each.name] ?? each.name, el("span", { class: "method" }, each.method)],
+        el("span", { class: "track-bar", "aria-hidden": "true" }, bar),
+        [each.epsilon === null ? "does not apply" : figureUp(each.epsilon)],
+        [each.holds_for_adaptive_prices ? "yes" : "no", tightest && [" ", el("span", { class: "tag" }, "tightest")]],
+      ],
+    };
+  });
+  const shown = table(
+    `Epsilon at delta = ${figure(explanation.delta)}, by five analyses`,
+    [
+      { title: "analysis" },
+      { title: "compared", hidden: true, kind: "wide-only" },
+      { title: `epsilon at delta = ${figure(explanation.delta)}`, numeric: true },
+      { title: "holds when prices adapt" },
+    ],
+    rows.map((row) => row.cells),
+  );
+  shown.querySelectorAll("tbody tr").forEach((row, place) => row.classList.toggle("tightest", rows[place].tightest));
+  return [shown];
+}
+
+export function showSpend({ receipts, complete }, budget) {
+  const body = byId("spend-body");
+  const note = byId("spend-note");
+  if (receipts.length === 0) {
+    note.textContent = "";
+    body.replaceChildren(el("p", { class: "loading" }, "Nothing has been charged yet."));
+    return;
+  }
+  let total = 0;
+  const points = receipts.map(({ time, charged_rho: charged }) => ({ time, total: (total += charged) }));
+  const rows = receipts.reduce((sum, receipt) => sum + receipt.charged_rows, 0);
+  note.textContent = `${counted(receipts.length, "charge")} for ${counted(rows, "row")}${complete ? "" : ", the oldest"}.`;
+  const summary = `Spent so far: rho = ${figureUp(total)} of ${figureDown(budget.limit.rho)}, in ${counted(receipts.length, "charge")}.`;
+  const figure_ = el("figure", {});
+  const host = el("div", {});
+  figure_.append(host, el("figcaption", {}, summary));
+  body.replaceChildren(figure_);
+  responsive(host, spendChart(points, budget.limit.rho, summary));
+}

@@ -1,0 +1,122 @@
+// Answers: probabilities as bars, with how far the noise may have moved them.
+
+import { band } from "./band.js";
+import { announce, button, el, table } from "./dom.js";
+import { probability, whole } from "./format.js";
+
+const PAGE = 20;
+
+/** answers: [{place, row, probabilities, noise: {law, scale} | null}]. */
+export function showAnswers(host, answers, model) {
+  const bands = answers.map(({ probabilities, noise }) => noise && band(probabilities, noise.law, noise.scale));
+  if (answers.length === 1) {
+    host.replaceChildren(bars(answers[0], bands[0], model), note(bands[0]));
+    return;
+  }
+  const detail = el("div", { "aria-live": "polite" });
+  const list = el("div", {});
+  const place = el("span", { class: "note" });
+  let start = 0;
+  const turn = (by) => {
+    start = Math.min(Math.max(start + by, 0), answers.length - 1);
+    const shown = answers.slice(start, start + PAGE);
+    list.replaceChildren(
+      table(
+        "Answers by row",
+        [{ title: "row" }, { title: "likeliest class" }, { title: "probability", numeric: true }, { title: "95 % band", numeric: true }, { title: "all classes", hidden: true }],
+        shown.map((answer, offset) => line(answer, bands[start + offset], model, detail)),
+      ),
+    );
+    place.textContent = `${whole(start + 1)} to ${whole(start + shown.length)} of ${whole(answers.length)}`;
+    before.disabled = start === 0;
+    after.disabled = start + PAGE >= answers.length;
+    if (by) announce(`Answers ${place.textContent}`);
+  };
+  const before = button("Before", () => turn(-PAGE));
+  const after = button("After", () => turn(PAGE));
+  turn(0);
+  detail.append(bars(answers[0], bands[0], model));
+  const pages = answers.length > PAGE ? [before, after] : [];
+  const save = button("Save as CSV", () => download(answers, bands, model));
+  host.replaceChildren(list, el("div", { class: "buttons" }, pages, save, place), detail, note(bands[0]));
+}
+
+function line(answer, interval, model, detail) {
+  const top = indexOfLargest(answer.probabilities);
+  return [
+    whole(answer.place),
+    model.classes[top],
+    probability(answer.probabilities[top]),
+    interval ? interval[top].map(probability).join(" to ") : "–",
+    button("Show", () => detail.replaceChildren(bars(answer, interval, model)), {
+      class: "quiet",
+      "aria-label": `Show all classes of row ${answer.place}`,
+    }),
+  ];
+}
+
+function bars(answer, interval, model) {
+  const top = indexOfLargest(answer.probabilities);
+  const most = Math.max(...answer.probabilities, ...(interval ?? []).map(([, high]) => high));
+  const full = [0.1, 0.2, 0.25, 0.5, 1].find((each) => each >= most * 0.999) ?? 1;
+  const percent = (value) => `${Math.min(100, (value / full) * 100)}%`;
+  return el(
+    "div",
+    { class: "answer" },
+    el("h3", {}, `Row ${whole(answer.place)}: `, el("strong", { class: "top-class" }, model.classes[top])),
+    el(
+      "div",
+      { class: "bars", role: "list", "aria-label": `Probabilities of row ${answer.place}` },
+      answer.probabilities.map((p, place) => {
+        const value = el("i", { class: "value" });
+        value.style.width = percent(p);
+        const whiskers = interval && el("i", { class: "band" });
+        if (whiskers) {
+          whiskers.style.left = percent(interval[place][0]);
+          whiskers.style.width = `${Math.max(0, ((interval[place][1] - interval[place][0]) / full) * 100)}%`;
+        }
+        return el(
+          "div",
+          { role: "listitem", class: place === top ? "top" : null },
+          el("span", { class: "name" }, model.classes[place]),
+          el("span", { class: "plot", "aria-hidden": "true" }, value, whiskers),
+          el(
+            "span",
+            { class: "value-text" },
+            probability(p),
+            interval && el("small", {}, el("span", { class: "visually-hidden" }, "band "), interval[place].map(probability).join("–")),
+          ),
+        );
+      }),
+    ),
+    full < 1 && el("p", { class: "note" }, `The bars end at ${probability(full)}.`),
+  );
+}
+
+function note(interval) {
+  return el(
+    "p",
+    { class: "note" },
+    interval
+      ? "The whiskers are the noise: in at least 95 of 100 answers they hold what the model would say without any. They say " +
+          "nothing about whether the model is right."
+      : "There is no band: the noise of this model’s answers is not an error of known size on each class.",
+  );
+}
+
+function indexOfLargest(values) {
+  return values.indexOf(Math.max(...values));
+}
+
+function download(answers, bands, model) {
+  const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const ends = model.classes.flatMap((name) => [`${name} low`, `${name} high`]);
+  const head = ["row", ...model.classes, ...ends].map(quoted);
+  const lines = answers.map(({ place, probabilities }, index) =>
+    [place, ...probabilities, ...(bands[index] ?? probabilities.map(() => ["", ""])).flat()].join(","),
+  );
+  const url = URL.createObjectURL(new Blob([[head.join(","), ...lines, ""].join("\n")], { type: "text/csv" }));
+  const link = el("a", { href: url, download: "answers.csv" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}

@@ -1,0 +1,115 @@
+// The service, asked with a key that lives in this object and nowhere else.
+
+const UNREACHABLE = "urn:dpserve:page:unreachable";
+const SECONDS = 60;
+
+/** The service said no, or nothing. `problem` is its RFC 9457 document. */
+export class Refusal extends Error {
+  constructor(problem) {
+    super(problem.detail);
+    this.problem = problem;
+  }
+
+  get kind() {
+    return String(this.problem.type).split(":").at(-1);
+  }
+
+  /** Whether the same request, sent again as it was, may fare better. */
+  get passing() {
+    return this.problem.type === UNREACHABLE || this.problem.status === 503;
+  }
+}
+
+export async function ask(path, { key = null, method = "GET", body = null, headers = {} } = {}) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      body: body === null ? undefined : JSON.stringify(body),
+      headers: {
+        Accept: "application/json",
+        ...(key === null ? {} : { Authorization: `Bearer ${key}` }),
+        ...(body === null ? {} : { "Content-Type": "application/json" }),
+        ...headers,
+      },
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "error",
+      signal: AbortSignal.timeout(SECONDS * 1000),
+    });
+  } catch {
+    throw new Refusal({
+      type: UNREACHABLE,
+      title: "No answer",
+      status: 0,
+      detail: "The service does not answer. Asking again is safe: the same request is charged once.",
+    });
+  }
+  let content = null;
+  try {
+    content = await response.json();
+  } catch {
+    // Not JSON: a proxy's page, say. The status is all there is to tell.
+  }
+  if (response.ok && content !== null) return { content, rehearsal: response.headers.get("dpserve-rehearsal") === "true" };
+  throw new Refusal({
+    type: "about:blank",
+    title: response.statusText,
+    status: response.status,
+    detail: `The service answered ${response.status}.`,
+    ...content,
+  });
+}
+
+/** A name for one request: sent again under the same name it is answered again and charged once. */
+export function requestName() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export class Account {
+  #key;
+
+  constructor(key) {
+    this.#key = key;
+  }
+
+  async budget() {
+    return (await ask("budget", { key: this.#key })).content;
+  }
+
+  /** Every receipt, oldest first, or the first `most`. Returns {receipts, complete}. */
+  async receipts(most = 20000) {
+    const receipts = [];
+    let after = 0;
+    while (after !== null && receipts.length < most) {
+      const page = (await ask(`budget/receipts?after=${after}&count=1000`, { key: this.#key })).content;
+      receipts.push(...page.receipts);
+      after = page.next_after;
+    }
+    return { receipts, complete: after === null };
+  }
+
+  async quote(instances, tier) {
+    return (await this.#predict("predict?dry_run=true", instances, tier, {})).quote;
+  }
+
+  async predict(instances, tier, name) {
+    return this.#predict("predict", instances, tier, { "Idempotency-Key": name });
+  }
+
+  async #predict(path, instances, tier, headers) {
+    const body = tier === null ? { instances } : { instances, tier };
+    return (await ask(path, { key: this.#key, method: "POST", body, headers })).content;
+  }
+
+  forget() {
+    this.#key = null;
+  }
+}
+
+export async function publicModel() {
+  const { content, rehearsal } = await ask("models");
+  const model = (await ask(`models/${encodeURIComponent(content.models[0])}`)).content;
+  return { model, rehearsal };
+}

@@ -1,0 +1,300 @@
+// Asking: rows from fields, pasted text or a CSV file; the price; and only then the answer.
+
+import { requestName } from "./api.js";
+import { showAnswers } from "./answers.js";
+import { announce, button, byId, el } from "./dom.js";
+import { counted, figureDown, figureUp, whole } from "./format.js";
+import { refusalPanel } from "./refusal.js";
+import { BadRows, checkedValue, inBatches, middleRow, rowsOfText } from "./rows.js";
+
+const MOST_FIELDS = 24;
+const LARGEST_FILE = 64 * 1024 * 1024;
+
+/** context: {account, model, budget(): the newest, spent(): to be called after a charge, failed(error)}. */
+export function mountAsk(context) {
+  const { model } = context;
+  const inputs = { paste: pasteInput(model), file: fileInput(model) };
+  if (model.feature_names.length <= MOST_FIELDS) inputs.fields = fieldsInput(model);
+  const names = { fields: "Fields", paste: "Paste", file: "CSV file" };
+  const order = Object.keys(names).filter((name) => name in inputs);
+  const panels = Object.fromEntries(order.map((name) => [name, inputs[name].node]));
+  const error = el("p", { class: "error", role: "alert", id: "rows-error" });
+  const outcome = el("div", { id: "outcome", class: "answers" });
+  const tier = tierSelect(context);
+  let chosen = order[0];
+  const choose = (name) => {
+    chosen = name;
+    for (const each of order) panels[each].hidden = each !== name;
+    forget();
+  };
+  const forget = () => {
+    error.textContent = "";
+    outcome.replaceChildren();
+  };
+  const price = button(
+    "See the price",
+    async () => {
+      forget();
+      let read;
+      try {
+        read = await inputs[chosen].read();
+      } catch (found) {
+        if (!(found instanceof BadRows)) throw found;
+        error.textContent = found.message;
+        return;
+      }
+      await quoteAll(context, read.rows, tier?.value ?? null, outcome);
+    },
+    { class: "primary" },
+  );
+  const form = el(
+    "form",
+    { class: "body", novalidate: true, "aria-labelledby": "ask-title" },
+    segments("input", "How to give the rows", order.map((name) => [name, names[name]]), choose),
+    order.map((name) => panels[name]),
+    tier && el("label", { class: "label" }, "Precision", tier),
+    error,
+    el("div", { class: "buttons" }, price, el("span", { class: "note" }, "Asking for the price costs nothing.")),
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    price.click();
+  });
+  form.addEventListener("input", (event) => event.target.name === "input" || forget());
+  choose(chosen);
+  byId("ask-body").replaceChildren(form, outcome);
+}
+
+function segments(name, legend, choices, choose) {
+  return el(
+    "fieldset",
+    { class: "segments" },
+    el("legend", { class: "visually-hidden" }, legend),
+    choices.map(([value, text], place) => {
+      const input = el("input", { type: "radio", name, value, checked: place === 0 });
+      input.addEventListener("change", () => choose(value));
+      return el("label", {}, input, el("span", {}, text));
+    }),
+  );
+}
+
+function tierSelect({ model, budget }) {
+  if (!model.tiers || model.tiers.length < 2) return null;
+  const now = budget().tiers ?? [];
+  return el(
+    "select",
+    { name: "tier" },
+    model.tiers.map(({ name, rho }) => {
+      const mine = now.find((each) => each.name === name);
+      const costs = mine?.held ? "held" : `rho ${figureUp(mine?.cost_rho ?? rho)} more`;
+      return el("option", { value: name }, `${name}: ${costs}`);
+    }),
+  );
+}
+
+function fieldsInput(model) {
+  const { lower, upper } = model.feature_map;
+  const fields = model.feature_names.map((name, feature) =>
+    el("input", {
+      type: "text",
+      inputmode: "decimal",
+      autocomplete: "off",
+      id: `feature-${feature}`,
+      "aria-describedby": `feature-${feature}-bounds`,
+      placeholder: `${lower[feature]} to ${upper[feature]}`,
+    }),
+  );
+  const fill = button("Fill in the middle of the bounds", () => {
+    middleRow(model).forEach((value, feature) => (fields[feature].value = String(value)));
+  }, { class: "quiet" });
+  return {
+    node: el(
+      "div",
+      { class: "body" },
+      el(
+        "div",
+        { class: "fields" },
+        model.feature_names.map((name, feature) =>
+          el(
+            "label",
+            { for: `feature-${feature}` },
+            name,
+            fields[feature],
+            el("span", { class: "visually-hidden", id: `feature-${feature}-bounds` }, `from ${lower[feature]} to ${upper[feature]}`),
+          ),
+        ),
+      ),
+      el("div", {}, fill),
+    ),
+    read: async () => {
+      const row = fields.map((field, feature) => {
+        try {
+          const value = checkedValue(field.value, feature, model);
+          field.removeAttribute("aria-invalid");
+          return value;
+        } catch (found) {
+          field.setAttribute("aria-invalid", "true");
+          field.focus();
+          throw found;
+        }
+      });
+      return { rows: [row] };
+    },
+  };
+}
+
+function pasteInput(model) {
+  const area = el("textarea", { id: "pasted", spellcheck: "false", autocomplete: "off", "aria-describedby": "pasted-note" });
+  const fill = button("Fill in the middle of the bounds", () => {
+    area.value = middleRow(model).join(", ");
+    area.dispatchEvent(new Event("input", { bubbles: true }));
+  }, { class: "quiet" });
+  return {
+    node: el(
+      "div",
+      { class: "body" },
+      el("label", { for: "pasted" }, "One row a line: ", whole(model.feature_names.length), " numbers with commas between them"),
+      area,
+      el("p", { class: "note", id: "pasted-note" }, "A first line of column names is understood, in any order."),
+      el("div", {}, fill),
+    ),
+    read: async () => rowsOfText(area.value, model),
+  };
+}
+
+function fileInput(model) {
+  const input = el("input", { type: "file", id: "csv", accept: ".csv,.tsv,.txt,text/csv", "aria-describedby": "csv-note" });
+  const note = el("p", { class: "note", id: "csv-note" }, "Read in this page; only the numbers are sent. Drop a file here, or choose one.");
+  const zone = el("div", { class: "drop" }, el("label", { for: "csv" }, "A CSV file of rows"), input, note);
+  const over = (event, inside) => {
+    event.preventDefault();
+    zone.classList.toggle("over", inside);
+  };
+  zone.addEventListener("dragover", (event) => over(event, true));
+  zone.addEventListener("dragleave", (event) => over(event, false));
+  zone.addEventListener("drop", (event) => {
+    over(event, false);
+    input.files = event.dataTransfer.files;
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  return {
+    node: zone,
+    read: async () => {
+      const [file] = input.files;
+      if (!file) throw new BadRows("Choose a CSV file first.");
+      if (file.size > LARGEST_FILE) throw new BadRows("The file is larger than 64 MB; split it, or use the Python client.");
+      const read = rowsOfText(await file.text(), model);
+      const ignored = read.ignored.length ? ` Columns left out: ${read.ignored.slice(0, 5).join(", ")}.` : "";
+      note.textContent = `${file.name}: ${counted(read.rows.length, "row")}.${ignored}`;
+      return read;
+    },
+  };
+}
+
+/** Ask what the rows would cost, and offer to pay it. */
+async function quoteAll(context, rows, tier, outcome) {
+  const { account, model } = context;
+  const batches = inBatches(rows, model.largest_batch).map((instances) => ({ instances, name: requestName() }));
+  try {
+    for (const batch of batches) batch.quote = await account.quote(batch.instances, tier);
+  } catch (error) {
+    outcome.replaceChildren(refusalPanel(context.refused(error), { again: () => quoteAll(context, rows, tier, outcome) }));
+    return;
+  }
+  const total = totalOf(batches);
+  const asked = () => payAll(context, batches, tier, outcome);
+  const label = total.cost > 0 ? `Ask, and pay rho ${figureUp(total.cost)}` : "Ask, at no cost";
+  const covered = total.admitted && total.cost <= context.budget().remaining.rho * (1 + 1e-12);
+  outcome.replaceChildren(
+    bill(total, context.budget(), rows.length),
+    covered
+      ? el("div", { class: "buttons" }, button(label, asked, { class: "primary", id: "pay" }))
+      : el(
+          "div",
+          { class: "body" },
+          el("p", { class: "notice" }, "Your budget, or the one that all clients share, does not cover this: it would be refused. A refusal costs nothing."),
+          el("div", { class: "buttons" }, button("Ask all the same", asked, { id: "pay" })),
+        ),
+  );
+  announce(`${counted(rows.length, "row")}, rho ${figureUp(total.cost)}${covered ? "" : ", which would be refused"}`);
+}
+
+function totalOf(batches) {
+  const quotes = batches.map((batch) => batch.quote);
+  const sum = (name) => quotes.reduce((total, quote) => total + quote[name], 0);
+  return { cost: sum("cost_rho"), fresh: sum("new_rows"), price: quotes[0].price_per_row_rho, admitted: quotes.every((quote) => quote.admitted) };
+}
+
+function bill(total, budget, rows) {
+  const after = Math.max(0, budget.remaining.rho - total.cost);
+  const entries = [
+    ["rows", whole(rows)],
+    ["new to you", whole(total.fresh)],
+    ["price of a row", `rho ${figureUp(total.price)}`],
+    ["costs", `rho ${figureUp(total.cost)}`],
+    ["leaves", `rho ${figureDown(after)}`],
+  ];
+  return el("dl", { class: "bill", id: "quote" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+/** Pay batch by batch. Each keeps its name, so that asking again after a lost answer is charged once. */
+async function payAll(context, batches, tier, outcome) {
+  const { account, model } = context;
+  let refused = null;
+  for (const batch of batches) {
+    if (batch.answer) continue;
+    try {
+      batch.answer = await account.predict(batch.instances, tier, batch.name);
+    } catch (error) {
+      refused = error;
+      break;
+    }
+  }
+  const answered = batches.filter((batch) => batch.answer);
+  const parts = [];
+  if (refused) {
+    const again = refused.passing ? () => payAll(context, batches, tier, outcome) : null;
+    parts.push(refusalPanel(context.refused(refused), { again }));
+  }
+  if (answered.length > 0) {
+    const host = el("div", { class: "answers", id: "answers" });
+    const answers = answersOf(answered);
+    showAnswers(host, answers, model);
+    const receipts = answered.map((batch) => batch.answer.receipt);
+    parts.push(paid(receipts), host);
+    announce(saidOf(answers, receipts, model));
+  }
+  outcome.replaceChildren(...parts);
+  await context.spent();
+}
+
+function answersOf(batches) {
+  let place = 0;
+  return batches.flatMap(({ answer, instances, quote }) =>
+    answer.predictions.map((probabilities, index) => ({
+      place: (place += 1),
+      row: instances[index],
+      probabilities,
+      noise: quote.noise && { law: quote.noise.law, scale: quote.noise.scale[index] },
+    })),
+  );
+}
+
+function paid(receipts) {
+  const sum = (name) => receipts.reduce((total, receipt) => total + receipt[name], 0);
+  const ids = receipts.map((receipt) => receipt.id).filter((id) => id !== null);
+  const entries = [
+    ["paid", `rho ${figureUp(sum("charged_rho"))}`],
+    ["for new rows", whole(sum("charged_rows"))],
+    ["replayed at no cost", whole(sum("replayed_rows"))],
+    [ids.length > 1 ? "receipts" : "receipt", ids.length ? ids.map((id) => `№ ${whole(id)}`).join(", ") : "none: nothing was charged"],
+  ];
+  return el("dl", { class: "bill", id: "paid" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+function saidOf(answers, receipts, model) {
+  const [first] = answers;
+  const top = model.classes[first.probabilities.indexOf(Math.max(...first.probabilities))];
+  const cost = figureUp(receipts.reduce((total, receipt) => total + receipt.charged_rho, 0));
+  return answers.length === 1 ? `Answer: ${top}. Charged rho ${cost}.` : `${counted(answers.length, "answer")}. Charged rho ${cost}.`;
+}

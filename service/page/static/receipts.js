@@ -1,0 +1,56 @@
+// Receipts, newest first, a page at a time.
+
+import { announce, button, byId, el, table } from "./dom.js";
+import { counted, figureUp, moment, whole } from "./format.js";
+
+const PAGE = 10;
+const COLUMNS = [
+  { title: "receipt" },
+  { title: "time" },
+  { title: "mechanism" },
+  { title: "rows", numeric: true },
+  { title: "rho", numeric: true },
+  { title: "hash" },
+];
+
+export function showReceipts({ receipts, complete }) {
+  const body = byId("receipts-body");
+  if (receipts.length === 0) {
+    body.replaceChildren(el("p", { class: "loading" }, "There is none yet. The first answer that you pay for makes one."));
+    return;
+  }
+  const newest = [...receipts].reverse();
+  const pages = Math.ceil(newest.length / PAGE);
+  const host = el("div", {});
+  const place = el("span", { class: "note", id: "receipts-page" });
+  let page = 0;
+  const turn = (by) => {
+    page = Math.min(Math.max(page + by, 0), pages - 1);
+    const start = page * PAGE;
+    const shown = newest.slice(start, start + PAGE);
+    host.replaceChildren(table("Receipts, newest first", COLUMNS, shown.map(row)));
+    place.textContent = `${whole(start + 1)} to ${whole(start + shown.length)} of ${whole(newest.length)}`;
+    newer.disabled = page === 0;
+    older.disabled = page === pages - 1;
+    if (by) announce(`Receipts ${place.textContent}`);
+  };
+  const newer = button("Newer", () => turn(-1));
+  const older = button("Older", () => turn(1));
+  turn(0);
+  body.replaceChildren(
+    ...(complete ? [] : [el("p", { class: "notice" }, `The oldest ${counted(newest.length, "receipt")}; the rest at /budget/receipts.`)]),
+    host,
+    el("div", { class: "buttons" }, pages > 1 && [newer, older], place),
+  );
+}
+
+function row(receipt) {
+  return [
+    whole(receipt.id),
+    moment(receipt.time),
+    receipt.mechanism,
+    whole(receipt.charged_rows),
+    figureUp(receipt.charged_rho),
+    el("span", { class: "hash", title: receipt.hash }, `${receipt.hash.slice(0, 12)}…`),
+  ];
+}

@@ -1,0 +1,76 @@
+// A refusal: what was refused, whose budget said no, what it would have cost, and that it cost nothing.
+
+import { button, el } from "./dom.js";
+import { figureDown, figureUp } from "./format.js";
+
+const TITLES = {
+  "budget-exhausted": "Refused: the budget does not cover it",
+  "mechanism-not-accepted": "Refused: the account does not pay for this mechanism",
+  "ledger-unavailable": "Not now: the ledger is not available",
+  "key-revoked": "Refused: this key was revoked",
+  unauthenticated: "Refused: this key is not known",
+  unreachable: "No answer",
+  "invalid-rows": "These rows cannot be asked about",
+};
+
+const WHOSE = {
+  client: "Your own budget: what this key may learn.",
+  lineage: "The budget of the records: what all clients together may learn. It is the same for everyone.",
+};
+
+/** problem: an RFC 9457 document. again: what to do on a click, where asking again may help. */
+export function refusalPanel(problem, { again = null, example = false } = {}) {
+  const kind = String(problem.type).split(":").at(-1);
+  const heading = TITLES[kind] ?? `Refused: ${String(problem.title ?? "no reason given")}`;
+  return el(
+    "div",
+    { class: example ? "refusal example" : "refusal", role: example ? null : "alert" },
+    el("h3", {}, heading),
+    el("p", {}, sentence(problem.detail)),
+    typeof problem.cost === "number" &&
+      el(
+        "dl",
+        { class: "bill" },
+        [
+          ["would cost", figureUp(problem.cost)],
+          ["left", figureDown(problem.remaining)],
+          ["of", figureDown(problem.limit)],
+        ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `rho ${value}`))),
+      ),
+    WHOSE[problem.scope] && el("p", { class: "note" }, WHOSE[problem.scope]),
+    kind === "budget-exhausted" &&
+      el("p", { class: "note" }, "Asking again will not help. Rows that you paid for before are still answered, at no cost."),
+    again && el("div", { class: "buttons" }, button("Ask again", again)),
+    el(
+      "details",
+      {},
+      el("summary", {}, "As a program sees it"),
+      el("pre", { tabindex: 0, "aria-label": "The problem document" }, JSON.stringify(problem, null, 2)),
+    ),
+  );
+}
+
+function sentence(text) {
+  const said = String(text ?? "");
+  return said.slice(0, 1).toUpperCase() + said.slice(1) + (/[.!?]$/.test(said) ? "" : ".");
+}
+
+/** The refusal that this account would meet if it asked for one row more than it can pay for. */
+export function exampleProblem(budget) {
+  const price = budget.price?.rho || budget.limit.rho;
+  const cost = Math.max(price, (Math.floor(budget.remaining.rho / price) + 1) * price);
+  return {
+    type: "urn:dpserve:problem:budget-exhausted",
+    title: "Forbidden",
+    status: 403,
+    detail:
+      `this request costs rho = ${figureUp(cost, 6)}, and ${figureDown(budget.remaining.rho, 6)} of ` +
+      `${figureDown(budget.limit.rho, 6)} is left in the client's budget; nothing was charged`,
+    scope: "client",
+    unit: "rho",
+    cost,
+    spent: budget.spent.rho,
+    remaining: budget.remaining.rho,
+    limit: budget.limit.rho,
+  };
+}

@@ -1,0 +1,108 @@
+// Rows from what people have: fields, pasted numbers, CSV files. What cannot be asked about is found before it is sent.
+
+/** A row that cannot be asked about, said so that it can be found. */
+export class BadRows extends Error {}
+
+/** Split CSV text into records of text. Quotes may hold separators, quotes ("") and line ends (RFC 4180). */
+export function parseCsv(text) {
+  const separator = separatorOf(text);
+  const records = [];
+  let record = [];
+  let field = "";
+  let quoted = false;
+  let line = 1;
+  let first = 1;
+  const endField = () => {
+    record.push(field.trim());
+    field = "";
+  };
+  const endRecord = () => {
+    endField();
+    if (record.length > 1 || record[0] !== "") records.push({ line: first, fields: record });
+    record = [];
+    first = line + 1;
+  };
+  for (let at = 0; at < text.length; at += 1) {
+    const character = text[at];
+    if (quoted) {
+      if (character === '"' && text[at + 1] === '"') {
+        field += '"';
+        at += 1;
+      } else if (character === '"') quoted = false;
+      else field += character;
+    } else if (character === '"' && field.trim() === "") {
+      field = "";
+      quoted = true;
+    } else if (character === separator) endField();
+    else if (character === "\n") endRecord();
+    else if (character !== "\r") field += character;
+    if (character === "\n") line += 1;
+  }
+  if (quoted) throw new BadRows(`line ${first}: a quotation mark is never closed`);
+  endRecord();
+  return records;
+}
+
+function separatorOf(text) {
+  const [head] = text.split("\n", 1);
+  const counts = [",", ";", "\t"].map((separator) => [head.split(separator).length, separator]);
+  const [most, separator] = counts.reduce((best, each) => (each[0] > best[0] ? each : best));
+  return most > 1 ? separator : /\S\s+\S/.test(head.trim()) ? " " : ",";
+}
+
+/** Return {rows, ignored}: numbers in the order of the model's features, and the columns that were left out. */
+export function rowsOfText(text, model) {
+  const records = parseCsv(text.replace(/^\uFEFF/, "").replace(/^ +| +$/gm, "").replace(/ {2,}/g, " "));
+  if (records.length === 0) throw new BadRows("There is no row here.");
+  const names = model.feature_names;
+  const head = records[0].fields;
+  if (head.every(isNumber)) return { rows: records.map((record) => rowOf(record, names, null, model)), ignored: [] };
+  const places = names.map((name) => head.indexOf(name));
+  const missing = names.filter((_, feature) => places[feature] < 0);
+  if (missing.length > 0) {
+    const some = missing.slice(0, 3).join(", ") + (missing.length > 3 ? ` and ${missing.length - 3} more` : "");
+    throw new BadRows(`The first line names the columns, and ${some} is not among them.`);
+  }
+  const rows = records.slice(1).map((record) => rowOf(record, names, places, model));
+  if (rows.length === 0) throw new BadRows("There is a line of column names, and no row below it.");
+  return { rows, ignored: head.filter((name) => !names.includes(name)) };
+}
+
+function rowOf(record, names, places, model) {
+  if (places === null && record.fields.length !== names.length) {
+    throw new BadRows(`Line ${record.line} has ${record.fields.length} values; the model takes ${names.length}.`);
+  }
+  return names.map((name, feature) => {
+    const text = record.fields[places === null ? feature : places[feature]];
+    return checkedValue(text ?? "", feature, model, `Line ${record.line}, `);
+  });
+}
+
+/** Return the number that `text` is, or raise BadRows unless it lies within the feature's declared bounds. */
+export function checkedValue(text, feature, model, where = "") {
+  const { lower, upper } = model.feature_map;
+  const value = Number(text);
+  if (!isNumber(text) || value < lower[feature] || value > upper[feature]) {
+    const said = text.trim() === "" ? "is empty" : `is ${text.trim().slice(0, 40)}`;
+    throw new BadRows(
+      `${where}${model.feature_names[feature]} ${said}; it must be a number from ${lower[feature]} to ${upper[feature]}.`,
+    );
+  }
+  return value;
+}
+
+function isNumber(text) {
+  return text.trim() !== "" && Number.isFinite(Number(text));
+}
+
+/** The row in the middle of the declared bounds: one that says nothing about anybody. */
+export function middleRow(model) {
+  const { lower, upper } = model.feature_map;
+  return lower.map((low, feature) => (low + upper[feature]) / 2);
+}
+
+export function inBatches(rows, largest) {
+  const batches = [];
+  for (let start = 0; start < rows.length; start += largest) batches.push(rows.slice(start, start + largest));
+  return batches;
+}
