@@ -154,6 +154,14 @@ def start(tmp_path):
     starter.stop()
 
 
+@pytest.fixture(scope="module")
+def start_for_module(tmp_path_factory):
+    """As `start`, for services that all tests of a module share."""
+    starter = Starter(tmp_path_factory.mktemp("service"))
+    yield starter
+    starter.stop()
+
+
 @pytest.fixture
 def service(start, head) -> RunningService:
     return start(head)

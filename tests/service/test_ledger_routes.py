@@ -1,6 +1,9 @@
 """Quotes and receipts over HTTP."""
 
+import numpy as np
 import pytest
+
+from mechanisms.mechanism import priced
 
 ROW, OTHER = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
 
@@ -23,6 +26,22 @@ def test_a_dry_run_spends_nothing_and_says_what_the_request_would_cost(service):
     )
     assert service.spent() == spent
     assert "predictions" not in first
+
+
+def test_a_dry_run_says_how_much_noise_the_answers_will_have(service, head):
+    http = service.http(service.add_client())
+    rows = np.array([ROW, [0.0] * 4])
+    quote = http.post("/predict?dry_run=true", json={"instances": rows.tolist()}).json()["quote"]
+    mechanism = service.data_plane.mechanism
+    expected = mechanism.noise_scale(head.logit_sensitivity(head.features(rows)), 3)
+    assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist()}
+
+
+def test_no_noise_is_stated_where_it_is_no_error_of_known_size(start, head):
+    service = start(head, priced("label", "rho:0.005", 3), accepts="any")
+    http = service.http(service.add_client(accepts="any"))
+    quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
+    assert quote["noise"] is None
 
 
 def test_a_dry_run_is_asked_for_in_one_way_and_validated_like_the_request(service):

@@ -2,7 +2,7 @@
 
 import { beliefScale, halfCircle, responsive, spendChart } from "./charts.js";
 import { byId, el, table } from "./dom.js";
-import { chance, counted, figure, figureDown, figureUp, percentUp, whole } from "./format.js";
+import { chance, counted, figure, figureUp, percentUp, whole } from "./format.js";
 
 const ANALYSES = {
   basic: "Basic composition",
@@ -25,7 +25,7 @@ export function showAccount(budget, model) {
 function leftNote(budget, model) {
   const price = budget.price?.rho ?? 0;
   const said = [];
-  if (price > 0) said.push(`One answer costs rho = ${figureUp(price)}.`);
+  if (price > 0) said.push(`One answer costs rho = ${figure(price)}.`);
   if (price > 0 && budget.queries_left < Math.floor(budget.remaining.rho / price + 1e-9)) {
     said.push(" The budget that all clients share has less left than yours, and limits you.");
   }
@@ -36,26 +36,25 @@ function leftNote(budget, model) {
 function gauge(budget) {
   const { limit, spent, remaining, queries_left: left } = budget;
   const share = limit.rho > 0 ? remaining.rho / limit.rho : 0;
-  const count = left === null ? figureDown(remaining.rho, 3) : whole(left);
+  const count = left === null ? figure(remaining.rho, 3) : whole(left);
   const what = left === null ? "rho left" : left === 1 ? "answer left" : "answers left";
   return el(
     "div",
     {
       class: "gauge",
       role: "meter",
-      tabindex: 0,
       "aria-label": "Budget left",
       "aria-valuemin": 0,
       "aria-valuemax": limit.rho,
       "aria-valuenow": remaining.rho,
-      "aria-valuetext": `${count} ${what}; rho ${figureDown(remaining.rho)} of ${figureDown(limit.rho)} left`,
+      "aria-valuetext": `${count} ${what}; rho ${figure(remaining.rho)} of ${figure(limit.rho)} left`,
     },
     halfCircle(share),
     el("p", { class: "middle" }, el("span", { class: "count", id: "answers-left" }, count), el("span", {}, what)),
     el(
       "p",
       { class: "under" },
-      `rho ${figureUp(spent.rho)} of ${figureDown(limit.rho)} spent`,
+      `rho ${figure(spent.rho)} of ${figure(limit.rho)} spent`,
       el("br"),
       `epsilon ${figureUp(spent.epsilon)} of ${figureUp(limit.epsilon)} at delta = ${figure(budget.delta)}`,
     ),
@@ -160,7 +159,7 @@ export function showSpend({ receipts, complete }, budget) {
   const points = receipts.map(({ time, charged_rho: charged }) => ({ time, total: (total += charged) }));
   const rows = receipts.reduce((sum, receipt) => sum + receipt.charged_rows, 0);
   note.textContent = `${counted(receipts.length, "charge")} for ${counted(rows, "row")}${complete ? "" : ", the oldest"}.`;
-  const summary = `Spent so far: rho = ${figureUp(total)} of ${figureDown(budget.limit.rho)}, in ${counted(receipts.length, "charge")}.`;
+  const summary = `Spent so far: rho = ${figure(total)} of ${figure(budget.limit.rho)}, in ${counted(receipts.length, "charge")}.`;
   const figure_ = el("figure", {});
   const host = el("div", {});
   figure_.append(host, el("figcaption", {}, summary));

@@ -3,7 +3,7 @@
 import { requestName } from "./api.js";
 import { showAnswers } from "./answers.js";
 import { announce, button, byId, el } from "./dom.js";
-import { counted, figureDown, figureUp, whole } from "./format.js";
+import { counted, figure, whole } from "./format.js";
 import { refusalPanel } from "./refusal.js";
 import { BadRows, checkedValue, inBatches, middleRow, rowsOfText } from "./rows.js";
 
@@ -19,7 +19,7 @@ export function mountAsk(context) {
   const order = Object.keys(names).filter((name) => name in inputs);
   const panels = Object.fromEntries(order.map((name) => [name, inputs[name].node]));
   const error = el("p", { class: "error", role: "alert", id: "rows-error" });
-  const outcome = el("div", { id: "outcome", class: "answers" });
+  const outcome = el("div", { id: "outcome", class: "answers", tabindex: -1 });
   const tier = tierSelect(context);
   let chosen = order[0];
   const choose = (name) => {
@@ -86,7 +86,7 @@ function tierSelect({ model, budget }) {
     { name: "tier" },
     model.tiers.map(({ name, rho }) => {
       const mine = now.find((each) => each.name === name);
-      const costs = mine?.held ? "held" : `rho ${figureUp(mine?.cost_rho ?? rho)} more`;
+      const costs = mine?.held ? "held" : `rho ${figure(mine?.cost_rho ?? rho)} more`;
       return el("option", { value: name }, `${name}: ${costs}`);
     }),
   );
@@ -116,9 +116,9 @@ function fieldsInput(model) {
         { class: "fields" },
         model.feature_names.map((name, feature) =>
           el(
-            "label",
-            { for: `feature-${feature}` },
-            name,
+            "div",
+            {},
+            el("label", { for: `feature-${feature}` }, name),
             fields[feature],
             el("span", { class: "visually-hidden", id: `feature-${feature}-bounds` }, `from ${lower[feature]} to ${upper[feature]}`),
           ),
@@ -203,7 +203,7 @@ async function quoteAll(context, rows, tier, outcome) {
   }
   const total = totalOf(batches);
   const asked = () => payAll(context, batches, tier, outcome);
-  const label = total.cost > 0 ? `Ask, and pay rho ${figureUp(total.cost)}` : "Ask, at no cost";
+  const label = total.cost > 0 ? `Ask, and pay rho ${figure(total.cost)}` : "Ask, at no cost";
   const covered = total.admitted && total.cost <= context.budget().remaining.rho * (1 + 1e-12);
   outcome.replaceChildren(
     bill(total, context.budget(), rows.length),
@@ -216,7 +216,7 @@ async function quoteAll(context, rows, tier, outcome) {
           el("div", { class: "buttons" }, button("Ask all the same", asked, { id: "pay" })),
         ),
   );
-  announce(`${counted(rows.length, "row")}, rho ${figureUp(total.cost)}${covered ? "" : ", which would be refused"}`);
+  announce(`${counted(rows.length, "row")}, rho ${figure(total.cost)}${covered ? "" : ", which would be refused"}`);
 }
 
 function totalOf(batches) {
@@ -230,9 +230,9 @@ function bill(total, budget, rows) {
   const entries = [
     ["rows", whole(rows)],
     ["new to you", whole(total.fresh)],
-    ["price of a row", `rho ${figureUp(total.price)}`],
-    ["costs", `rho ${figureUp(total.cost)}`],
-    ["leaves", `rho ${figureDown(after)}`],
+    ["price of a row", `rho ${figure(total.price)}`],
+    ["costs", `rho ${figure(total.cost)}`],
+    ["leaves", `rho ${figure(after)}`],
   ];
   return el("dl", { class: "bill", id: "quote" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
@@ -265,6 +265,7 @@ async function payAll(context, batches, tier, outcome) {
     announce(saidOf(answers, receipts, model));
   }
   outcome.replaceChildren(...parts);
+  outcome.focus({ preventScroll: true }); // the button that had the focus is gone
   await context.spent();
 }
 
@@ -284,7 +285,7 @@ function paid(receipts) {
   const sum = (name) => receipts.reduce((total, receipt) => total + receipt[name], 0);
   const ids = receipts.map((receipt) => receipt.id).filter((id) => id !== null);
   const entries = [
-    ["paid", `rho ${figureUp(sum("charged_rho"))}`],
+    ["paid", `rho ${figure(sum("charged_rho"))}`],
     ["for new rows", whole(sum("charged_rows"))],
     ["replayed at no cost", whole(sum("replayed_rows"))],
     [ids.length > 1 ? "receipts" : "receipt", ids.length ? ids.map((id) => `№ ${whole(id)}`).join(", ") : "none: nothing was charged"],
@@ -295,6 +296,6 @@ function paid(receipts) {
 function saidOf(answers, receipts, model) {
   const [first] = answers;
   const top = model.classes[first.probabilities.indexOf(Math.max(...first.probabilities))];
-  const cost = figureUp(receipts.reduce((total, receipt) => total + receipt.charged_rho, 0));
+  const cost = figure(receipts.reduce((total, receipt) => total + receipt.charged_rho, 0));
   return answers.length === 1 ? `Answer: ${top}. Charged rho ${cost}.` : `${counted(answers.length, "answer")}. Charged rho ${cost}.`;
 }

@@ -84,7 +84,7 @@ export function spendChart(points, limit, summary) {
     const height = 240;
     const start = points[0].time;
     const now = Math.max(points.at(-1).time, Date.now() / 1000);
-    const span = Math.max(now - start, 1);
+    const span = Math.max(now - start, 0.001);
     const most = points.at(-1).total;
     // An account that has hardly been used is shown at its own scale, and the limit is said in words.
     const shown = most > limit / 50 ? Math.max(limit, most) : most;

@@ -4,13 +4,14 @@ import { showAccount, showSpend } from "./account.js";
 import { Account, Refusal, publicModel } from "./api.js";
 import { mountAsk } from "./ask.js";
 import { announce, byId, el } from "./dom.js";
-import { chance, counted, figure, figureUp, whole } from "./format.js";
+import { chance, counted, figure, whole } from "./format.js";
 import { showReceipts } from "./receipts.js";
 import { exampleProblem, refusalPanel } from "./refusal.js";
 
 let account = null;
 let model = null;
 let budget = null;
+let signingIn = false;
 
 async function showModel() {
   const about = byId("about");
@@ -38,7 +39,7 @@ function modelFacts(model) {
     ["Answers", `${counted(model.classes.length, "class", "classes")}: ${classes.join(", ")}`],
     ["Takes", counted(model.feature_names.length, "number")],
     ["Mechanism", model.mechanism],
-    ["Price", price > 0 ? `rho ${figureUp(price)} a row` : "paid for once"],
+    ["Price", price > 0 ? `rho ${figure(price)} a row` : "paid for once"],
     ["At a time", `at most ${counted(model.largest_batch, "row")}`],
   ].filter(([, value]) => value !== undefined);
   return [
@@ -72,6 +73,7 @@ function refused(error) {
 
 async function signIn(event) {
   event.preventDefault();
+  if (signingIn) return;
   const input = byId("key");
   const said = byId("key-error");
   const key = input.value.trim();
@@ -82,6 +84,7 @@ async function signIn(event) {
     return;
   }
   const candidate = new Account(key);
+  signingIn = true;
   try {
     if (model === null) await showModel();
     const found = await candidate.budget();
@@ -94,6 +97,8 @@ async function signIn(event) {
     said.textContent = problem.status === 401 ? "This key is not good here: it is not known, or it was revoked." : problem.detail;
     input.focus();
     input.select();
+  } finally {
+    signingIn = false;
   }
 }
 
@@ -117,7 +122,7 @@ function show(found) {
   byId("refusal-body").replaceChildren(refusalPanel(exampleProblem(found), { example: true }));
   byId("foot").textContent =
     `Every epsilon here is at delta = ${figure(found.delta)}, ${chance(found.delta)}, by the ${found.analysis}. ` +
-    "Bounds are rounded up, what is left is rounded down.";
+    "Bounds are rounded up; amounts of rho are exact to twelve decimals, and shown to four digits.";
 }
 
 async function refreshReceipts() {

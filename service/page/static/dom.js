@@ -45,9 +45,8 @@ export function button(label, act, attributes = {}) {
 export function table(caption, columns, rows) {
   const cell = (content, column, tag) =>
     el(tag, { class: classOf(column), scope: tag === "th" ? "row" : null }, content);
-  return el(
-    "div",
-    { class: "scrolling", role: "region", "aria-label": caption, tabindex: 0 },
+  return scrolling(
+    caption,
     el(
       "table",
       {},
@@ -74,6 +73,19 @@ export function table(caption, columns, rows) {
       ),
     ),
   );
+}
+
+/** A frame for what may be wider than the screen: the keyboard reaches it where there is something to scroll. */
+function scrolling(label, content) {
+  const frame = el("div", { class: "scrolling" }, content);
+  new ResizeObserver(() => {
+    const scrolls = frame.scrollWidth > frame.clientWidth;
+    for (const [name, value] of Object.entries({ role: "region", "aria-label": label, tabindex: "0" })) {
+      if (scrolls) frame.setAttribute(name, value);
+      else frame.removeAttribute(name);
+    }
+  }).observe(frame);
+  return frame;
 }
 
 function classOf({ numeric, kind }) {

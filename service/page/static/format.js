@@ -1,4 +1,4 @@
-// Figures as people read them. Bounds are rounded up, what is left is rounded down: never to the flattering side.
+// Figures as people read them. A bound is rounded up: never to the flattering side.
 
 const NONE = "–";
 
@@ -14,12 +14,12 @@ function scientific(value, digits) {
   return `${mantissa.replace(/\.?0+$/, "")}e${Number(exponent)}`;
 }
 
-function rounded(value, digits, round) {
+function roundedUp(value, digits) {
   if (value === 0) return 0;
   const scale = 10 ** (digits - 1 - Math.floor(Math.log10(Math.abs(value))));
   // A figure that is exact to more digits than are shown must not be pushed on by its last binary one.
   const scaled = value * scale;
-  return (Math.abs(scaled - Math.round(scaled)) < 1e-9 ? Math.round(scaled) : round(scaled)) / scale;
+  return (Math.abs(scaled - Math.round(scaled)) < 1e-9 ? Math.round(scaled) : Math.ceil(scaled)) / scale;
 }
 
 export function figure(value, digits = 4) {
@@ -27,11 +27,7 @@ export function figure(value, digits = 4) {
 }
 
 export function figureUp(value, digits = 4) {
-  return value === null || value === undefined ? NONE : plain(rounded(value, digits, Math.ceil), digits);
-}
-
-export function figureDown(value, digits = 4) {
-  return value === null || value === undefined ? NONE : plain(rounded(value, digits, Math.floor), digits);
+  return value === null || value === undefined ? NONE : plain(roundedUp(value, digits), digits);
 }
 
 /** A share as a percentage, rounded up; 100 % is said only of 1. */

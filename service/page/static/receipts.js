@@ -1,7 +1,7 @@
 // Receipts, newest first, a page at a time.
 
 import { announce, button, byId, el, table } from "./dom.js";
-import { counted, figureUp, moment, whole } from "./format.js";
+import { counted, figure, moment, whole } from "./format.js";
 
 const PAGE = 10;
 const COLUMNS = [
@@ -50,7 +50,7 @@ function row(receipt) {
     moment(receipt.time),
     receipt.mechanism,
     whole(receipt.charged_rows),
-    figureUp(receipt.charged_rho),
+    figure(receipt.charged_rho),
     el("span", { class: "hash", title: receipt.hash }, `${receipt.hash.slice(0, 12)}…`),
   ];
 }

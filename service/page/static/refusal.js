@@ -1,7 +1,7 @@
 // A refusal: what was refused, whose budget said no, what it would have cost, and that it cost nothing.
 
 import { button, el } from "./dom.js";
-import { figureDown, figureUp } from "./format.js";
+import { figure } from "./format.js";
 
 const TITLES = {
   "budget-exhausted": "Refused: the budget does not cover it",
@@ -32,9 +32,9 @@ export function refusalPanel(problem, { again = null, example = false } = {}) {
         "dl",
         { class: "bill" },
         [
-          ["would cost", figureUp(problem.cost)],
-          ["left", figureDown(problem.remaining)],
-          ["of", figureDown(problem.limit)],
+          ["would cost", figure(problem.cost)],
+          ["left", figure(problem.remaining)],
+          ["of", figure(problem.limit)],
         ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `rho ${value}`))),
       ),
     WHOSE[problem.scope] && el("p", { class: "note" }, WHOSE[problem.scope]),
@@ -55,17 +55,17 @@ function sentence(text) {
   return said.slice(0, 1).toUpperCase() + said.slice(1) + (/[.!?]$/.test(said) ? "" : ".");
 }
 
-/** The refusal that this account would meet if it asked for one row more than it can pay for. */
+/** The refusal that this account would meet if it asked for more rows than it can pay for. */
 export function exampleProblem(budget) {
   const price = budget.price?.rho || budget.limit.rho;
-  const cost = Math.max(price, (Math.floor(budget.remaining.rho / price) + 1) * price);
+  const cost = (Math.floor(budget.remaining.rho / price) + 2) * price;
   return {
     type: "urn:dpserve:problem:budget-exhausted",
     title: "Forbidden",
     status: 403,
     detail:
-      `this request costs rho = ${figureUp(cost, 6)}, and ${figureDown(budget.remaining.rho, 6)} of ` +
-      `${figureDown(budget.limit.rho, 6)} is left in the client's budget; nothing was charged`,
+      `this request costs rho = ${figure(cost, 6)}, and ${figure(budget.remaining.rho, 6)} of ` +
+      `${figure(budget.limit.rho, 6)} is left in the client's budget; nothing was charged`,
     scope: "client",
     unit: "rho",
     cost,

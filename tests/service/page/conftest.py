@@ -1,0 +1,90 @@
+"""A real browser before a real service. Whatever a page says in the console is a failure."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+SCREENSHOTS = Path(
+    os.environ.get("DPSERVE_SCREENSHOTS", Path(__file__).parent.parent.parent.parent / ".ci-output" / "page")
+)
+"""Where pictures of every state are kept, to be looked at."""
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WIDE = {"width": 1280, "height": 900}
+TIMEOUT = 30_000
+"""Milliseconds after which something that should show has not: nothing waits for so long that works."""
+
+expect.set_options(timeout=TIMEOUT)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Return headless Chromium, closed with the module: no event loop of its may run beside those of other tests."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"there is no {BROWSERS[0]} on PATH to open the page with (apt install chromium)")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses to run as root
+        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Tab:
+    """One page in a context of its own. said: what should not have been; asked: (method, URL, headers)."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+    asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    expected: list[str] = field(default_factory=list)
+    """Patterns of console messages that belong to the test: Chromium reports every status above 399."""
+
+    def sign_in(self, url: str, key: str) -> Page:
+        self.page.goto(url)
+        self.page.fill("#key", key)
+        self.page.keyboard.press("Enter")
+        expect(self.page.locator("#answers-left")).to_be_visible()
+        expect(self.page.locator("#receipts-body > *").first).to_be_visible()
+        return self.page
+
+    def shot(self, name: str) -> None:
+        """Keep a picture of the whole page."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.evaluate("window.scrollTo(0, 0)")
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+    def unexpected(self) -> list[str]:
+        return [line for line in self.said if not any(re.search(pattern, line) for pattern in self.expected)]
+
+
+@pytest.fixture
+def open_tab(browser: Browser):
+    """Return a function that opens a page; its arguments are those of Playwright's `new_context`."""
+    tabs: list[Tab] = []
+
+    def open_(**options) -> Tab:
+        context = browser.new_context(**{"viewport": WIDE, "accept_downloads": True} | options)
+        context.set_default_timeout(TIMEOUT)
+        tab = Tab(context.new_page())
+        tab.page.on("console", lambda message: tab.said.append(f"{message.type}: {message.text}"))
+        tab.page.on("pageerror", lambda error: tab.said.append(f"error: {error}"))
+        tab.page.on("request", lambda request: tab.asked.append((request.method, request.url, request.all_headers())))
+        tabs.append(tab)
+        return tab
+
+    yield open_
+    for tab in tabs:
+        tab.page.context.close()
+    assert [line for tab in tabs for line in tab.unexpected()] == []
+
+
+@pytest.fixture
+def tab(open_tab: Callable[..., Tab]) -> Tab:
+    return open_tab()

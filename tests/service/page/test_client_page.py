@@ -1,0 +1,439 @@
+"""The client's page in a real browser: sign in, look, ask, be refused; and what it must never keep."""
+
+import csv
+import hashlib
+import io
+import json
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from accounting.picorho import to_rho
+from mechanisms.gaussian import Gaussian
+
+ROW = "0.2, 0.4, 0.6, 0.8"
+SOME = [[0.2, 0.4, 0.6, 0.8], [0.9, 0.1, 0.1, 0.1], [0.1, 0.9, 0.1, 0.1]]
+PRICE = to_rho(Gaussian(10.0).cost.picorho)
+"""Rho for a row."""
+
+
+@pytest.fixture(scope="module")
+def service(start_for_module, head):
+    return start_for_module(head)
+
+
+@pytest.fixture
+def key(service, request):
+    """The key of a client of this test's own."""
+    return service.add_client(client_of(request))
+
+
+def client_of(request):
+    return "c" + hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]
+
+
+def paste(page, text):
+    page.get_by_role("radio", name="Paste").check()
+    page.fill("#pasted", text)
+    page.get_by_role("button", name="See the price").click()
+
+
+def lines(rows):
+    return "\n".join(",".join(map(str, row)) for row in rows)
+
+
+def budget_of(service, key):
+    return service.http(key).get("/budget").json()
+
+
+def violations(page):
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [(one["id"], [node["target"] for node in one["nodes"]]) for one in found]
+
+
+def test_signing_in_shows_the_account(service, tab, key, head):
+    service.http(key).post("/predict", json={"instances": SOME})
+    tab.page.goto(service.url)
+    expect(tab.page.locator("#about h2")).to_have_text(head.certificate.name)
+    assert violations(tab.page) == []
+    tab.shot("welcome")
+
+    page = tab.sign_in(service.url, key)
+    budget = budget_of(service, key)
+    expect(page.locator("#answers-left")).to_have_text(str(budget["queries_left"]))
+    expect(page.get_by_role("meter", name="Budget left")).to_have_attribute(
+        "aria-valuenow", str(budget["remaining"]["rho"])
+    )
+    expect(page.locator("#plain-words")).to_have_text(budget["explanation"]["in_plain_words"])
+    expect(page.locator("#analyses-body tbody tr")).to_have_count(5)
+    tightest = page.locator("#analyses-body tr.tightest")
+    expect(tightest).to_have_count(1)
+    shown = float(tightest.locator("td.number").inner_text())
+    assert budget["explanation"]["epsilon"] <= shown <= budget["explanation"]["epsilon"] * 1.001
+    belief = budget["posterior_belief_bound"]["now"]
+    expect(page.locator("#meaning-body .big").first).to_have_text(f"{-(-belief * 1000 // 1) / 10:.1f} %")
+    expect(page.locator("#receipts-body tbody tr")).to_have_count(1)
+    expect(page.get_by_role("img", name="Spent so far: rho = 0.015 of 1, in 1 charge.")).to_be_visible()
+    assert violations(page) == []
+    tab.shot("account")
+
+
+def test_a_wrong_key_opens_nothing(service, tab):
+    tab.expected.append("401")
+    page = tab.page
+    page.goto(service.url)
+    for wrong, said in (
+        ("dp_" + "x" * 43, "not good here"),
+        ("", "Paste your API key"),
+        ("two words", "no spaces"),
+        ("dp_ü", "plain characters"),
+    ):
+        page.fill("#key", wrong)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text(said)
+        expect(page.locator("#key")).to_be_focused()
+        expect(page.locator("#account")).to_be_hidden()
+        if wrong.startswith("dp_x"):
+            assert violations(page) == []
+            tab.shot("wrong-key")
+
+
+def test_a_revoked_key_ends_the_session(service, tab, key, request):
+    tab.expected.append("401")
+    page = tab.sign_in(service.url, key)
+    service.call(service.ledger.revoke(service.data_plane.lineage, client_of(request)))
+    paste(page, ROW)
+    expect(page.locator("#key-error")).to_contain_text("revoked")
+    expect(page.locator("#account")).to_be_hidden()
+    assert page.locator("#gauge").inner_text() == ""
+
+
+def test_one_row_is_priced_then_paid_then_answered(service, tab, key, request, head):
+    page = tab.sign_in(service.url, key)
+    before = int(page.locator("#answers-left").inner_text())
+    for name, value in zip(head.certificate.feature_names, SOME[0], strict=True):
+        page.get_by_role("textbox", name=name, exact=True).fill(str(value))
+    page.get_by_role("button", name="See the price").click()
+    expect(page.locator("#quote")).to_contain_text("costsrho 0.005")
+    assert service.spent(client_of(request)) == 0
+    tab.shot("price")
+
+    page.get_by_role("button", name="Ask, and pay rho 0.005").click()
+    expect(page.locator("#paid")).to_contain_text("paidrho 0.005")
+    expect(page.locator("#answers-left")).to_have_text(str(before - 1))
+    expect(page.locator("#receipts-body tbody tr")).to_have_count(1)
+    assert to_rho(service.spent(client_of(request))) == PRICE
+
+    (stored,) = service.http(key).post("/predict", json={"instances": [SOME[0]]}).json()["predictions"]
+    shown = [text.split()[0] for text in page.locator(".bars .value-text").all_inner_texts()]
+    assert shown == [f"{p:.3f}" for p in stored]
+    assert page.locator(".top-class").inner_text() == head.certificate.classes[stored.index(max(stored))]
+    expect(page.locator("#status")).to_have_text(re.compile(r"Answer: \w+. Charged rho 0.005."))
+    expect(page.locator(".bars .band")).to_have_count(3)
+    assert violations(page) == []
+    tab.shot("answer")
+
+    page.get_by_role("button", name="See the price").click()
+    page.get_by_role("button", name="Ask, at no cost").click()
+    expect(page.locator("#paid")).to_contain_text("replayed at no cost1")
+    assert to_rho(service.spent(client_of(request))) == PRICE
+
+
+def test_a_csv_file_is_answered_in_batches(service, tab, key, request, tmp_path):
+    rows = [[index / 100, 0.25, 0.5, 1 - index / 100] for index in range(60)]
+    file = tmp_path / "rows.csv"
+    file.write_text("d,note,a,b,c\n" + "".join(f'{d},"x, y",{a},{b},{c}\n' for a, b, c, d in rows))
+    page = tab.sign_in(service.url, key)
+    page.get_by_role("radio", name="CSV file").check()
+    page.locator("#csv").set_input_files(file)
+    page.get_by_role("button", name="See the price").click()
+    expect(page.locator("#quote")).to_contain_text("rows60")
+    expect(page.locator("#csv-note")).to_have_text("rows.csv: 60 rows. Columns left out: note.")
+    page.locator("#pay").click()
+    expect(page.locator("#paid")).to_contain_text("for new rows60")
+    assert to_rho(service.spent(client_of(request))) == pytest.approx(60 * PRICE)
+    expect(page.locator("#answers tbody tr")).to_have_count(20)
+    page.get_by_role("button", name="After").click()
+    expect(page.locator("#answers tbody th").first).to_have_text("21")
+    page.get_by_role("button", name="Show all classes of row 25").click()
+    expect(page.locator(".answer h3")).to_contain_text("Row 25")
+    assert violations(page) == []
+    tab.shot("csv")
+
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as CSV").click()
+    saved = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
+    answers = []
+    for batch in (rows[:50], rows[50:]):
+        answers += service.http(key).post("/predict", json={"instances": batch}).json()["predictions"]
+    assert [[float(line[name]) for name in ("red", "green", "blue")] for line in saved] == answers
+    assert all(float(line["red low"]) <= float(line["red"]) <= float(line["red high"]) for line in saved)
+
+
+BAD_ROWS = {
+    "0.2, 0.4, 0.6": "Line 1 has 3 values; the model takes 4.",
+    "0.2, 0.4, 0.6, 7": "Line 1, d is 7; it must be a number from 0 to 1.",
+    "0.1,0.1,0.1,0.1\n0.1,0.1,,0.1": "Line 2, c is empty; it must be a number from 0 to 1.",
+    "0.1,0.1,0.1,0.1\n0.1,0.1,<b>,0.1": "Line 2, c is <b>; it must be a number from 0 to 1.",
+    "a,b,c\n1,1,1": "The first line names the columns, and d is not among them.",
+    "a,b,c,d": "There is a line of column names, and no row below it.",
+    'a,b,"c,d\n1,1,1,1': "line 1: a quotation mark is never closed",
+    "  ": "There is no row here.",
+}
+
+
+def test_rows_that_cannot_be_asked_about_are_never_sent(service, tab, key):
+    page = tab.sign_in(service.url, key)
+    for text, said in BAD_ROWS.items():
+        paste(page, text)
+        expect(page.locator("#rows-error")).to_have_text(said)
+    assert not [url for _, url, _ in tab.asked if "predict" in url]
+
+
+def test_rows_are_read_as_people_write_them(service, tab, key):
+    page = tab.sign_in(service.url, key)
+    for text in (
+        "0.2 0.4 0.6 0.8",
+        "0.2;0.4;0.6;0.8",
+        "0.2\t0.4\t0.6\t0.8",
+        "0.2 , 0.4,0.6,  0.8 \r\n",
+        "b,a,d,c\n0.4,0.2,0.8,0.6",
+    ):
+        with page.expect_request("**/predict?dry_run=true") as asked:
+            paste(page, text)
+        assert asked.value.post_data_json == {"instances": [SOME[0]]}
+        expect(page.locator("#quote")).to_be_visible()
+
+
+def test_an_exhausted_budget_refuses_and_charges_nothing(service, tab, request):
+    tab.expected.append("403")
+    key = service.add_client(client_of(request), rho=2.5 * PRICE)
+    page = tab.sign_in(service.url, key)
+    paste(page, lines(SOME))
+    expect(page.locator("#outcome .notice")).to_contain_text("it would be refused")
+    tab.shot("would-be-refused")
+    page.get_by_role("button", name="Ask all the same").click()
+    refusal = page.locator("#outcome .refusal")
+    expect(refusal).to_contain_text("Refused: the budget does not cover it")
+    expect(refusal).to_contain_text("rho 0.015")
+    assert service.spent(client_of(request)) == 0
+    refusal.get_by_text("As a program sees it").click()
+    problem = json.loads(refusal.locator("pre").inner_text())
+    assert problem["type"] == "urn:dpserve:problem:budget-exhausted"
+    assert problem["scope"] == "client"
+    assert violations(page) == []
+    tab.shot("refused")
+
+    paste(page, lines(SOME[:2]))
+    page.locator("#pay").click()
+    expect(page.locator("#answers-left")).to_have_text("0")
+    paste(page, lines(SOME[:1]))
+    expect(page.get_by_role("button", name="Ask, at no cost")).to_be_visible()
+    assert violations(page) == []
+    tab.shot("exhausted")
+
+
+def test_a_lost_answer_is_asked_for_again_and_charged_once(service, tab, key, request):
+    tab.expected.append("ERR_FAILED")
+    page = tab.sign_in(service.url, key)
+    names = []
+
+    def lose_the_first(route):
+        names.append(route.request.headers["idempotency-key"])
+        answer = route.fetch()
+        if len(names) == 1:
+            route.abort()
+        else:
+            route.fulfill(response=answer)
+
+    page.route(re.compile("/predict$"), lose_the_first)
+    paste(page, ROW)
+    page.locator("#pay").click()
+    expect(page.locator("#outcome .refusal")).to_contain_text("No answer")
+    tab.shot("no-answer")
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.locator("#answers")).to_be_visible()
+    assert len(names) == 2
+    assert len(set(names)) == 1
+    assert to_rho(service.spent(client_of(request))) == PRICE
+
+
+def test_the_key_is_kept_nowhere(service, tab, key):
+    page = tab.sign_in(service.url, key)
+    paste(page, ROW)
+    page.locator("#pay").click()
+    expect(page.locator("#answers")).to_be_visible()
+    page.get_by_role("link", name="Receipts").click()
+    kept = page.evaluate(
+        """async () => JSON.stringify([
+          {...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state, document.referrer,
+          (await indexedDB.databases()), (await caches.keys()), window.name,
+          performance.getEntries().map((entry) => entry.name),
+          [...document.querySelectorAll("input, textarea")].map((one) => one.value),
+          document.documentElement.outerHTML, Object.keys(globalThis).map((name) => String(globalThis[name])),
+        ])"""
+    )
+    assert key not in kept
+    assert page.context.cookies() == []
+    assert page.context.storage_state() == {"cookies": [], "origins": []}
+    assert page.evaluate("localStorage.length + sessionStorage.length") == 0
+    for _, url, headers in tab.asked:
+        assert url.startswith(service.url)
+        assert key not in url
+        assert [name for name, value in headers.items() if key in value] in ([], ["authorization"])
+        assert "referer" not in headers
+    page.reload()
+    expect(page.locator("#sign-in")).to_be_visible()
+    expect(page.locator("#account")).to_be_hidden()
+    assert page.locator("#key").input_value() == ""
+    page.go_back()
+    expect(page.locator("#account")).to_be_hidden()
+
+
+def test_signing_out_empties_the_page(service, tab, key):
+    page = tab.sign_in(service.url, key)
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.locator("#key")).to_be_focused()
+    for emptied in ("#gauge", "#words", "#ask-body", "#receipts-body", "#spend-body", "#meaning-body"):
+        assert page.locator(emptied).text_content() == ""
+
+
+def test_what_the_service_says_is_shown_as_text(service, tab, key):
+    hostile = '<img src=x onerror="document.title=\'run\'"><script>document.title="run"</script>'
+
+    def rewrite(route):
+        model = route.fetch().json()
+        changed = {"name": hostile, "classes": [hostile] * 3, "feature_names": [hostile] * 4, "assumptions": [hostile]}
+        route.fulfill(json=model | changed)
+
+    def reword(route):
+        budget = route.fetch().json()
+        budget["explanation"]["in_plain_words"] = budget["explanation"]["analyses"][0]["method"] = hostile
+        route.fulfill(json=budget)
+
+    tab.page.route(re.compile("/models/"), rewrite)
+    tab.page.route(re.compile("/budget$"), reword)
+    page = tab.sign_in(service.url, key)
+    paste(page, ROW)
+    page.locator("#pay").click()
+    expect(page.locator("#answers")).to_contain_text(hostile)
+    expect(page.locator("#plain-words")).to_have_text(hostile)
+    expect(page.locator("#about h2")).to_have_text(hostile)
+    assert page.locator("main img, main script").count() == 0
+    assert page.title() == f"{hostile} · dpserve"
+
+
+def test_the_browser_itself_refuses_markup_from_strings(service, tab):
+    tab.expected.append("Content Security Policy|TrustedHTML|TrustedScript")
+    tab.page.goto(service.url)
+    refused = tab.page.evaluate("() => { try { document.body.innerHTML = '<p>'; } catch (e) { return e.name; } }")
+    assert refused == "TypeError"
+    tab.page.evaluate(
+        """() => { const script = document.createElement("script");
+        try { script.text = "document.title = 'run'"; document.body.append(script); } catch {} }"""
+    )
+    assert tab.page.title() != "run"
+
+
+def background(page):
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_light_and_dark_follow_the_system_until_chosen(service, open_tab, key):
+    tab = open_tab(color_scheme="dark")
+    page = tab.sign_in(service.url, key)
+    paste(page, ROW)
+    page.locator("#pay").click()
+    expect(page.locator("#answers")).to_be_visible()
+    dark = background(page)
+    assert violations(page) == []
+    tab.shot("dark")
+    page.get_by_role("radio", name="Light").check()
+    light = background(page)
+    page.get_by_role("radio", name="Dark").check()
+    assert background(page) == dark
+    page.get_by_role("radio", name="Auto").check()
+    assert background(page) == dark
+    page.emulate_media(color_scheme="light")
+    assert background(page) == light != dark
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_small_screens_never_scroll_sideways(service, open_tab, key, width):
+    tab = open_tab(viewport={"width": width, "height": 700}, has_touch=True, is_mobile=True)
+    tab.page.goto(service.url)
+    expect(tab.page.locator("#about h2")).to_be_visible()
+    wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+    assert not tab.page.evaluate(wide)
+    page = tab.sign_in(service.url, key)
+    paste(page, lines(SOME))
+    page.locator("#pay").click()
+    expect(page.locator("#answers")).to_be_visible()
+    assert not page.evaluate(wide)
+    assert violations(page) == []
+    tab.shot(f"small-{width}")
+
+
+def test_everything_can_be_done_from_the_keyboard(service, tab, key):
+    page = tab.page
+    page.goto(service.url)
+    expect(page.locator("#about h2")).to_be_visible()
+
+    def tab_to(selector, most=40):
+        for _ in range(most):
+            page.keyboard.press("Tab")
+            focused = page.evaluate(
+                """(selector) => {
+                  const one = document.activeElement;
+                  const marked = one.type === "radio" ? one.nextElementSibling : one;
+                  const { outlineStyle, outlineWidth } = getComputedStyle(marked);
+                  const seen = outlineStyle !== "none" && parseFloat(outlineWidth) >= 2;
+                  return [one.matches(selector), seen, one.outerHTML.slice(0, 80)];
+                }""",
+                selector,
+            )
+            assert focused[1], f"no focus is to be seen on {focused[2]}"
+            if focused[0]:
+                return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    tab_to(".skip", most=1)
+    tab_to("#key")
+    page.keyboard.type(key)
+    page.keyboard.press("Enter")
+    expect(page.locator("#answers-left")).to_be_visible()
+    assert page.evaluate("document.activeElement.id") == "account-title"
+    tab_to("input[name=input]")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#pasted")).to_be_visible()
+    tab_to("#pasted")
+    page.keyboard.type(ROW)
+    tab_to("button.primary")
+    page.keyboard.press("Space")
+    expect(page.locator("#pay")).to_be_visible()
+    tab_to("#pay")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answers")).to_be_visible()
+    expect(page.locator("#outcome")).to_be_focused()
+    tab_to("#refusal summary")
+    page.keyboard.press("Enter")
+    expect(page.locator("#refusal pre")).to_be_visible()
+
+
+def test_receipts_are_paged_newest_first(service, tab, key):
+    http = service.http(key)
+    for place in range(23):
+        http.post("/predict", json={"instances": [[place / 30] * 4]})
+    page = tab.sign_in(service.url, key)
+    expect(page.locator("#receipts-body tbody tr")).to_have_count(10)
+    expect(page.locator("#receipts-page")).to_have_text("1 to 10 of 23")
+    ids = [int(text.replace(",", "")) for text in page.locator("#receipts-body tbody th").all_inner_texts()]
+    assert ids == sorted(ids, reverse=True)
+    page.get_by_role("button", name="Older").click()
+    page.get_by_role("button", name="Older").click()
+    expect(page.locator("#receipts-page")).to_have_text("21 to 23 of 23")
+    expect(page.get_by_role("button", name="Older")).to_be_disabled()
+    expect(page.get_by_role("img", name="in 23 charges")).to_be_visible()
+    tab.shot("receipts")
