@@ -81,6 +81,7 @@ def open_tab(browser: Browser):
 
     yield open_
     for tab in tabs:
+        tab.page.unroute_all(behavior="ignoreErrors")  # a page may be asking still
         tab.page.context.close()
     assert [line for tab in tabs for line in tab.unexpected()] == []
 

@@ -6,7 +6,7 @@ import pytest
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 
-TRIALS = 4000
+TRIALS = 2000
 COVERED = 0.95
 FALSE_ALARM = 5.2
 """Standard deviations: a band of exactly 95 % fails one of the comparisons below with a chance under 1e-6."""
