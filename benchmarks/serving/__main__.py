@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.serving import contenders, environments, report, results, scaling, stages
 from benchmarks.serving.comparison import compare
-from benchmarks.serving.figures import BATCHES, MANY, ONE, goals
+from benchmarks.serving.figures import BATCHES, MANY, ONE, OURS_ARRAYS, goals
 from benchmarks.serving.load import available_generator
 
 PARTS = ("comparison", "stages", "scaling")
@@ -44,6 +44,8 @@ def main() -> None:
 
 def _compare(bundle: Path, folder: Path, options: argparse.Namespace) -> results.Document:
     chosen = [contenders.ours(bundle), contenders.unprotected(bundle), contenders.plain()]
+    if not options.quick:
+        chosen.insert(1, contenders.ours(bundle, name=OURS_ARRAYS, arrays=True))
     if not options.no_peers:
         environments.install(options.peers)
         chosen += contenders.peers(options.peers.resolve())

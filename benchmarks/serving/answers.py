@@ -1,5 +1,6 @@
 """Whether a contender answers rightly: asked before any load, so that nobody is fast by answering something else."""
 
+import io
 import json
 import urllib.error
 import urllib.request
@@ -14,7 +15,9 @@ Answers = Callable[[np.ndarray], np.ndarray]
 
 def ask(url: str, body: Body, rows: np.ndarray, key: str | None = None) -> bytes:
     """Return what `url` answers to these rows, (n, d). Raises RuntimeError with what it said instead."""
-    headers = {"Content-Type": body.media_type} | ({"Authorization": f"Bearer {key}"} if key else {})
+    headers = {"Content-Type": body.media_type, "Accept": body.media_type} | (
+        {"Authorization": f"Bearer {key}"} if key else {}
+    )
     request = urllib.request.Request(url, body.of(rows.tolist()), headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
@@ -49,6 +52,11 @@ def of(name: str | None) -> Callable[[bytes], np.ndarray]:
         return np.array(parsed if name is None else parsed[name], dtype=np.float64)
 
     return read
+
+
+def of_npy(content: bytes) -> np.ndarray:
+    """Read an answer that is a NumPy file."""
+    return np.array(np.load(io.BytesIO(content)), dtype=np.float64)
 
 
 def of_v2(content: bytes) -> np.ndarray:

@@ -68,10 +68,12 @@ def ours(
     name: str = figures.OURS,
     features: int = FEATURES,
     program: tuple[str, ...] = ("-m", "dpserve"),
+    arrays: bool = False,
 ) -> Contender:
     """Our service with everything: private, charged to an embedded ledger, durable before it answers.
 
-    program: what Python runs in place of `dpserve`, with its arguments.
+    program: what Python runs in place of `dpserve`, with its arguments. arrays: rows and answers as NumPy files, not as
+    JSON.
     """
 
     @contextmanager
@@ -86,7 +88,8 @@ def ours(
             added = _dpserve(folder, "clients", "add", "load", "--epsilon", 50, "--delta", "1e-6")
             key = max(added.split(), key=len)
             url = f"http://127.0.0.1:{port}/predict"
-            yield Endpoint(server, url, lambda _: _OURS, answers.of("predictions"), None, key, features)
+            body, read = (Body(npy=True), answers.of_npy) if arrays else (_OURS, answers.of("predictions"))
+            yield Endpoint(server, url, lambda _: body, read, None, key, features)
 
     return Contender(name, start)
 

@@ -8,6 +8,7 @@ from benchmarks.serving.load import Round
 from benchmarks.serving.processes import Use
 
 OURS = "dpserve: private, charged, durable"
+OURS_ARRAYS = "dpserve, the same in .npy arrays"
 UNPROTECTED = "dpserve without privacy and ledger"
 PLAIN = "plain, request by request"
 MLSERVER, MLSERVER_WORKERS = "MLServer, in process", "MLServer, as it comes"

@@ -96,7 +96,8 @@ async def _run(url: str, connections: int, seconds: float) -> dict[str, float]:
     )
     source = bodies(body, int(asked["BENCH_ROWS"]), int(asked["BENCH_FEATURES"]), int(asked["BENCH_FIRST_ROW"]))
     where = urlsplit(url)
-    head = f"POST {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: {body.media_type}\r\n"
+    head = f"POST {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\n"
+    head += f"Content-Type: {body.media_type}\r\nAccept: {body.media_type}\r\n"
     if "BENCH_KEY" in asked:
         head += f"Authorization: Bearer {asked['BENCH_KEY']}\r\n"
     head += "Content-Length: "

@@ -29,7 +29,7 @@ Generator = Literal["wrk", "own"]
 class Body:
     """How a contender wants its rows: what surrounds them, and whether each has brackets of its own.
 
-    npy: as a NumPy file of float64 instead, with nothing around it.
+    npy: as a NumPy file of float64 instead, with nothing around it, and the answer likewise.
     """
 
     prefix: str = ""

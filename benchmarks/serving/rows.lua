@@ -47,6 +47,9 @@ end
 
 wrk.method = 'POST'
 wrk.headers['Content-Type'] = npy and 'application/x-npy' or 'application/json'
+if npy then
+  wrk.headers['Accept'] = 'application/x-npy'
+end
 local key = os.getenv('BENCH_KEY')
 if key then
   wrk.headers['Authorization'] = 'Bearer ' .. key

@@ -27,10 +27,11 @@ def bundle(tmp_path_factory):
     return contenders.train_bundle(tmp_path_factory.mktemp("bundle"), features=FEATURES, classes=CLASSES)
 
 
-@pytest.mark.parametrize("name", ["ours", "unprotected", "plain"])
+@pytest.mark.parametrize("name", ["ours", "arrays", "unprotected", "plain"])
 def test_it_answers_rightly_and_under_load(name, bundle, tmp_path):
     contender = {
         "ours": lambda: contenders.ours(bundle, features=FEATURES),
+        "arrays": lambda: contenders.ours(bundle, features=FEATURES, arrays=True),
         "unprotected": lambda: contenders.unprotected(bundle, features=FEATURES),
         "plain": contenders.plain,
     }[name]()
@@ -46,7 +47,7 @@ def test_it_answers_rightly_and_under_load(name, bundle, tmp_path):
         uses = endpoint.server.use()
         assert all(use.peak > 0 and use.resident > 0 for use in uses)
         # Only ours has a store beside it.
-        assert any(use.name.startswith("valkey") for use in uses) == (name == "ours")
+        assert any(use.name.startswith("valkey") for use in uses) == (name in ("ours", "arrays"))
 
 
 class Stub(BaseHTTPRequestHandler):
