@@ -35,8 +35,9 @@ Scores = tuple[Floats, Floats]
 class Point:
     """What is known at one noise multiplier. lower, upper: epsilons at delta, by the name of attack or analysis.
 
-    notes: further figures by name, as an accuracy. convicted: whether a claim was refuted with the confidence asked
-    for; lower bounds shown have less.
+    The lower ones hold together, so that the largest of them is a bound, too; each point's are its own. notes: further
+    figures by name, as an accuracy. convicted: whether a claim was refuted with the confidence asked for; lower bounds
+    shown have less.
     """
 
     noise_multiplier: float
@@ -86,25 +87,59 @@ def point_of(
     confidence: float,
     conviction_confidence: float,
 ) -> Point:
-    """Return what scores of `releases` releases together say beside every analysis of them."""
+    """Return what scores of `releases` releases together say beside every analysis of them.
+
+    The lower bounds are exact, and hold together with `confidence`: each of k has (1 - confidence)/k of the doubt.
+    """
     claim = claim_of(together(mechanism.cost, releases), delta)
     upper = {one.name: one.epsilon for one in side_by_side({mechanism.cost: releases}, delta).analyses}
-    lower = {
-        "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, confidence, delta=delta).value,
-        **through_the_family(claim, scores, confidence),
-        "membership advantage": epsilon_of_best_advantage(scores, confidence, delta),
-    }
     beliefs = np.concatenate([scores[0], -scores[1]])
     return Point(
         noise_multiplier,
-        lower,
+        jointly(_attacks(claim, scores), confidence),
         {name: epsilon for name, epsilon in upper.items() if epsilon is not None},
         {
             "advantage": float(np.mean(scores[0] > 0) - np.mean(scores[1] > 0)),
             "mean belief in the truth": float(np.mean(1 / (1 + np.exp(-np.clip(beliefs, -700, 700))))),
+            **_asymptotic(claim, scores, confidence),
         },
         contradicts(claim, *scores, conviction_confidence),
     )
+
+
+def _attacks(claim: Claim, scores: Scores) -> dict[str, Callable[[float], float]]:
+    """Return the exact lower bounds of epsilon at the claim's delta, as functions of a confidence.
+
+    Scores are log-likelihood ratios, so the threshold 0 is stated ahead of them.
+    """
+    found: dict[str, Callable[[float], float]] = {
+        "(epsilon, delta), Clopper-Pearson": lambda each: (
+            estimators.epsilon_delta(*scores, each, delta=claim.delta).value
+        ),
+        "membership advantage": lambda each: epsilon_of_best_advantage(scores, each, claim.delta),
+    }
+    if claim.family is estimators.GAUSSIAN and claim.delta > 0:
+        found["mu-GDP, pooled errors"] = lambda each: estimators.pooled_gdp(*scores, each, threshold=0.0).epsilon(
+            claim.delta
+        )
+    elif claim.delta == 0 and claim.family.parameter == "epsilon":
+        found["the claim's trade-off function"] = lambda each: estimators.tradeoff(*scores, each, claim.family).value
+    return found
+
+
+def _asymptotic(claim: Claim, scores: Scores, confidence: float) -> dict[str, float]:
+    fewest = min(map(len, scores))
+    if claim.family is not estimators.GAUSSIAN or claim.delta == 0 or fewest < FEWEST_SCORES:
+        return {}
+    design = estimators.Design.of_log_ratios(claim.parameter, fewest)
+    closest = estimators.gdp_of_many_thresholds(*scores, confidence, design=design)
+    return {"epsilon of mu-GDP, many thresholds (asymptotic)": closest.epsilon(claim.delta)}
+
+
+def jointly(bounds: Mapping[str, Callable[[float], float]], confidence: float) -> dict[str, float]:
+    """Return bounds that hold together with `confidence`, by equal parts of the doubt (Bonferroni)."""
+    each = 1 - (1 - confidence) / len(bounds)
+    return {name: bound(each) for name, bound in bounds.items()}
 
 
 def together(cost: Cost, releases: int) -> Cost:
@@ -114,24 +149,6 @@ def together(cost: Cost, releases: int) -> Cost:
     if cost.is_gaussian and all(isinstance(loss, GaussianLoss) for loss in cost.losses):
         return Cost((GaussianLoss(conversions.mu_of_rho(float(cost.rho * releases))),))
     return Cost(cost.losses * releases)
-
-
-def through_the_family(claim: Claim, scores: Scores, confidence: float) -> dict[str, float]:
-    """Return bounds through the claim's trade-off function, where its parameter has an epsilon at delta.
-
-    Scores are log-likelihood ratios, so the threshold 0 is stated ahead of them.
-    """
-    if claim.family is estimators.GAUSSIAN and claim.delta > 0:
-        found = {"mu-GDP, Clopper-Pearson": estimators.gdp(*scores, confidence, threshold=0.0).epsilon(claim.delta)}
-        if min(map(len, scores)) >= FEWEST_SCORES:
-            design = estimators.Design.of_log_ratios(claim.parameter)
-            closest = estimators.gdp_of_many_thresholds(*scores, confidence, design=design)
-            found["mu-GDP, many thresholds"] = closest.epsilon(claim.delta)
-        return found
-    if claim.delta == 0 and claim.family.parameter == "epsilon":
-        bound = estimators.tradeoff(*scores, confidence, claim.family)
-        return {"the claim's trade-off function, Clopper-Pearson": bound.value}
-    return {}
 
 
 def epsilon_of_best_advantage(scores: Scores, confidence: float, delta: float) -> float:

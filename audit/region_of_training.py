@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from accounting import dpsgd, identifiability
 from audit.region import Point
-from audit.white_box.bounds import Claim, run_epsilon, step_bound
+from audit.white_box.bounds import Claim, pooled_bound, run_epsilon
 from audit.white_box.experiments import Material, Progress, Setting, canary_of
 from audit.white_box.observations import Descent, observe_steps
 from audit.white_box.steps import sound
@@ -137,14 +137,14 @@ def _point(
 ) -> Point:
     claim = Claim(noise, setting.sampling_rate, setting.steps, setting.delta)
     inside, outside = np.array(result["with"]), np.array(result["without"])
-    bound = step_bound(inside, outside, "f-DP (CP)", confidence, claim)
-    sure = step_bound(inside, outside, "f-DP (CP)", conviction_confidence, claim)
+    bound = pooled_bound(inside, outside, confidence)
+    sure = pooled_bound(inside, outside, conviction_confidence)
     known = dpsgd.guarantees(noise, setting.sampling_rate, setting.steps, setting.delta)
     upper = {theorem.name: theorem.epsilon for theorem in known.theorems if theorem.proven}
     upper |= {one.name: one.epsilon for one in known.analyses.analyses if one.epsilon is not None}
     return Point(
         noise,
-        {"white box, f-DP (CP)": run_epsilon(bound, claim)},
+        {"white box, f-DP (CP), pooled errors": run_epsilon(bound, claim)},
         upper,
         {
             "training accuracy": result["accuracy"],

@@ -25,6 +25,7 @@ def without_leakage(audits, n):
         bounds = {
             "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
             "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE),
+            "GDP, Clopper-Pearson, pooled errors": estimators.pooled_gdp(*scores, CONFIDENCE),
             "Laplace's trade-off, Clopper-Pearson": estimators.tradeoff(*scores, CONFIDENCE, estimators.LAPLACE),
             "GDP, many thresholds": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE),
             "(epsilon, delta), credible": estimators.credible_epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
@@ -41,7 +42,7 @@ def without_leakage(audits, n):
 
 def of_gaussians(epsilon, audits):
     mu = gaussian_mu(epsilon, DELTA)
-    design = estimators.Design.of_log_ratios(mu)
+    design = estimators.Design.of_log_ratios(mu, OBSERVATIONS)
     shares = {}
     for audit in range(audits):
         rng = np.random.default_rng((audit, epsilon))
@@ -50,6 +51,7 @@ def of_gaussians(epsilon, audits):
             "GDP, many thresholds": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE, design=design),
             "GDP, many thresholds, chosen on a quarter": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE),
             "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE, threshold=0.0),
+            "GDP, Clopper-Pearson, pooled errors": estimators.pooled_gdp(*scores, CONFIDENCE, threshold=0.0),
             "GDP, credible": estimators.credible_gdp(*scores, CONFIDENCE, threshold=0.0),
             "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
         }

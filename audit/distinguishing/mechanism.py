@@ -13,7 +13,7 @@ from audit.distinguishing.likelihood import scores
 from audit.distinguishing.worlds import Worlds
 from audit.estimators import Design, LowerBound
 from audit.estimators.attack import attack
-from audit.estimators.error_rates import SELECTION_SHARE, epsilon_delta_of_errors, gdp_of_errors, refutes
+from audit.estimators.error_rates import epsilon_delta_of_errors, gdp_of_errors, refutes
 from audit.estimators.many_thresholds import FEWEST_SCORES
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
@@ -50,7 +50,7 @@ class Finding:
 
     @property
     def epsilon_through_the_family(self) -> float | None:
-        """The bound through the claim's own family as an epsilon at the claim's delta.
+        """The closest exact bound through the claim's own family as an epsilon at the claim's delta.
 
         None where the family's parameter is no epsilon there, and where the claim is refuted: a mechanism that is
         not what it claims has no place in the claim's family.
@@ -58,7 +58,7 @@ class Finding:
         if self.convicted:
             return None
         delta = self.claim.delta
-        bound = self.bounds.get("many_thresholds", self.bounds["tradeoff"])
+        bound = self.bounds.get("pooled_gdp", self.bounds["tradeoff"])
         if bound.parameter == "mu" and delta > 0:
             return bound.epsilon(delta)
         return bound.value if bound.parameter == "epsilon" and delta == 0 else None
@@ -97,9 +97,10 @@ def judge(
 ) -> Finding:
     """Return what scores of log-likelihood ratios say about a mechanism's claim at delta.
 
-    Two exact findings can convict: an epsilon at delta above the claimed one, and errors below the claim's trade-off
-    function. Each may be wrong with probability (1 - conviction_confidence)/2 for a claim that holds, so that together
-    they are with at most 1 - conviction_confidence. The estimates with `confidence` are for showing; they convict none.
+    Exact findings can convict: an epsilon at delta above the claimed one, errors below the claim's trade-off function
+    at a threshold that a share of the scores chose, and, of a Gaussian claim, too few errors of both kinds together at
+    the threshold 0. Each may be wrong with an equal part of 1 - conviction_confidence for a claim that holds, so that
+    together they are with at most that. The estimates with `confidence` are for showing; they convict none.
     """
     domains.require_between("the confidence", confidence, 0, 1)
     domains.require_between("the confidence of a conviction", conviction_confidence, 0, 1)
@@ -118,17 +119,19 @@ def judge(
 
 def contradicts(claim: Claim, scores_in: Floats, scores_out: Floats, confidence: float) -> bool:
     """Whether the scores refute the claim, wrongly with probability at most 1 - confidence; see `judge`."""
-    each = (1 + confidence) / 2
+    gaussian = claim.family is estimators.GAUSSIAN
+    each = 1 - (1 - confidence) / (3 if gaussian else 2)
+    if gaussian and estimators.pooled_gdp(scores_in, scores_out, each, threshold=0.0).value > claim.parameter:
+        return True
     _, errors = attack(
         scores_in,
         scores_out,
         None,
-        SELECTION_SHARE,
         lambda errors: epsilon_delta_of_errors(errors, each, claim.delta),
     )
     if epsilon_delta_of_errors(errors, each, claim.delta) > claim.epsilon:
         return True
-    _, errors = attack(scores_in, scores_out, None, SELECTION_SHARE, lambda errors: gdp_of_errors(errors, each))
+    _, errors = attack(scores_in, scores_out, None, lambda errors: gdp_of_errors(errors, each))
     return claim.parameter <= claim.family.largest and refutes(errors, each, claim.family, claim.parameter)
 
 
@@ -141,7 +144,11 @@ def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Cla
     }
     if claim.delta == 0:
         found["katz"] = estimators.katz(*pair)
-    if claim.family is estimators.GAUSSIAN and min(map(len, (scores_in, scores_out))) >= FEWEST_SCORES:
-        design = Design.of_log_ratios(claim.parameter)
+    if claim.family is not estimators.GAUSSIAN:
+        return found
+    found["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
+    fewest = min(map(len, (scores_in, scores_out)))
+    if fewest >= FEWEST_SCORES:
+        design = Design.of_log_ratios(claim.parameter, fewest)
         found["many_thresholds"] = estimators.gdp_of_many_thresholds(*pair, design=design)
     return found

@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 _METHODS = {
     "epsilon_delta": "(epsilon, delta), Clopper-Pearson",
     "tradeoff": "the claim's trade-off function, Clopper-Pearson",
+    "pooled_gdp": "mu-GDP, Clopper-Pearson, pooled errors",
     "many_thresholds": "mu-GDP, many thresholds",
     "credible_epsilon_delta": "(epsilon, delta), Bayesian",
     "katz": "epsilon, Katz log",
@@ -94,7 +95,7 @@ def _table(finding: Finding) -> Table:
 
 
 def _claimed(name: str, bound: LowerBound, claim: Claim) -> str:
-    through_family = name in ("tradeoff", "many_thresholds") and bound.parameter == claim.family.parameter
+    through_family = name in ("tradeoff", "pooled_gdp", "many_thresholds") and bound.parameter == claim.family.parameter
     return number(claim.parameter if through_family else claim.epsilon)
 
 

@@ -18,6 +18,8 @@ from accounting import conversions, domains
 Floats = NDArray[np.float64]
 Guarantee = Literal["exact", "asymptotic", "credible", "none"]
 
+SELECTION_SHARE = 0.25
+"""Of the scores: what chooses a threshold, and is left out of what is counted at it."""
 MOST_CANDIDATES = 100
 _DOWN = 1 - 2.0**-30
 """More than the searches of `accounting.conversions` are rounded up by."""
@@ -130,13 +132,12 @@ def candidates(scores_in: Floats, scores_out: Floats) -> Floats:
     return values[np.linspace(0, len(values) - 1, MOST_CANDIDATES).astype(np.int64)]
 
 
-def held_out(scores: Floats, share: float) -> tuple[Floats, Floats]:
-    """Return the first `share` of the scores, to choose a threshold by, and the rest, to count errors on.
+def held_out(scores: Floats) -> tuple[Floats, Floats]:
+    """Return the first SELECTION_SHARE of the scores, to choose a threshold by, and the rest, to count errors on.
 
     Raises ValueError where either would be empty.
     """
-    domains.require_between("the share to choose the threshold by", share, 0, 1)
-    cut = round(len(scores) * share)
+    cut = round(len(scores) * SELECTION_SHARE)
     if not 0 < cut < len(scores):
         raise ValueError(
             f"{len(scores)} scores are too few to choose a threshold on some and count errors on others; "
@@ -149,10 +150,9 @@ def attack(
     scores_in: ArrayLike,
     scores_out: ArrayLike,
     threshold: float | None,
-    share: float,
     worth: Callable[[Errors], float],
 ) -> tuple[float, Errors]:
-    """Return the threshold and its errors. Without a threshold, the first `share` of the scores chooses one.
+    """Return the threshold and its errors. Without a threshold, the first SELECTION_SHARE of the scores chooses one.
 
     The chosen one is worth most if its error rates there, each drawn half an observation towards 1/2, were those of
     as many observations as remain; errors are counted on what remains only. The threshold is then independent of
@@ -161,8 +161,8 @@ def attack(
     inside, outside = checked(scores_in), checked(scores_out)
     if threshold is not None:
         return threshold, errors_at(inside, outside, threshold)
-    some_in, inside = held_out(inside, share)
-    some_out, outside = held_out(outside, share)
+    some_in, inside = held_out(inside)
+    some_out, outside = held_out(outside)
     n, m = len(inside), len(outside)
 
     thresholds = candidates(some_in, some_out)

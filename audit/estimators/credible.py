@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from accounting import domains
 from accounting.crossings import crossing
 from audit.estimators.attack import Errors, Floats, LowerBound, attack
-from audit.estimators.error_rates import SELECTION_SHARE, epsilon_delta_of_errors, gdp_of_errors
+from audit.estimators.error_rates import epsilon_delta_of_errors, gdp_of_errors
 from audit.estimators.families import GAUSSIAN, Family
 from audit.estimators.families import epsilon_delta as epsilon_delta_family
 
@@ -37,7 +37,6 @@ def credible_epsilon_delta(
     *,
     delta: float,
     threshold: float | None = None,
-    selection_share: float = SELECTION_SHARE,
 ) -> LowerBound:
     """Return the lower end of the credible interval of epsilon at delta."""
     return _credible(
@@ -45,7 +44,6 @@ def credible_epsilon_delta(
         confidence,
         epsilon_delta_family(delta),
         threshold,
-        selection_share,
         lambda errors: epsilon_delta_of_errors(errors, confidence, delta),
     )
 
@@ -56,12 +54,9 @@ def credible_gdp(
     confidence: float,
     *,
     threshold: float | None = None,
-    selection_share: float = SELECTION_SHARE,
 ) -> LowerBound:
     """Return the lower end of the credible interval of mu."""
-    return credible_tradeoff(
-        scores_in, scores_out, confidence, GAUSSIAN, threshold=threshold, selection_share=selection_share
-    )
+    return credible_tradeoff(scores_in, scores_out, confidence, GAUSSIAN, threshold=threshold)
 
 
 def credible_tradeoff(
@@ -71,7 +66,6 @@ def credible_tradeoff(
     family: Family,
     *,
     threshold: float | None = None,
-    selection_share: float = SELECTION_SHARE,
 ) -> LowerBound:
     """Return the lower end of the credible interval of the family's parameter."""
     return _credible(
@@ -79,7 +73,6 @@ def credible_tradeoff(
         confidence,
         family,
         threshold,
-        selection_share,
         lambda errors: gdp_of_errors(errors, confidence),
     )
 
@@ -112,9 +105,8 @@ def _credible(
     confidence: float,
     family: Family,
     threshold: float | None,
-    share: float,
     worth: Callable[[Errors], float],
 ) -> LowerBound:
-    found, errors = attack(*scores, threshold, share, worth)
+    found, errors = attack(*scores, threshold, worth)
     value = credible_of_errors(errors, confidence, family)
     return LowerBound(family.parameter, value, confidence, "credible", found, errors)

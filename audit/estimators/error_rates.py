@@ -5,6 +5,7 @@ then left out (`audit.estimators.attack`).
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy.special
@@ -12,74 +13,84 @@ from numpy.typing import ArrayLike
 
 from accounting import domains
 from accounting.crossings import crossing
-from audit.estimators.attack import Errors, LowerBound, attack
+from audit.estimators.attack import Errors, LowerBound, attack, clopper_pearson
 from audit.estimators.families import Family
 
-SELECTION_SHARE = 0.25
 _ERROR = 2.0**-40
+_LEAST_MU, _LARGEST_MU = 1e-9, 70.0
+_LEAST_CONFIDENCE_OF_POOLED = 0.75
 
 
 def epsilon_delta(
-    scores_in: ArrayLike,
-    scores_out: ArrayLike,
-    confidence: float,
-    *,
-    delta: float,
-    threshold: float | None = None,
-    selection_share: float = SELECTION_SHARE,
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, delta: float, threshold: float | None = None
 ) -> LowerBound:
     """Return a lower bound of the epsilon at delta, 0 <= delta < 1, that holds with `confidence`.
 
     Nasr et al. 2023, Equation 9; see `epsilon_delta_of_errors`.
     """
-
-    def bound(errors: Errors) -> float:
-        return epsilon_delta_of_errors(errors, confidence, delta)
-
-    found, errors = attack(scores_in, scores_out, threshold, selection_share, bound)
-    return LowerBound("epsilon", bound(errors), confidence, "exact", found, errors)
+    return _bound(
+        "epsilon",
+        (scores_in, scores_out),
+        confidence,
+        threshold,
+        lambda errors: epsilon_delta_of_errors(errors, confidence, delta),
+    )
 
 
 def gdp(
-    scores_in: ArrayLike,
-    scores_out: ArrayLike,
-    confidence: float,
-    *,
-    threshold: float | None = None,
-    selection_share: float = SELECTION_SHARE,
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, threshold: float | None = None
 ) -> LowerBound:
     """Return a lower bound of mu that holds with `confidence`, of a mechanism that is mu-GDP for some mu.
 
     Nasr et al. 2023, Equation 12; see `gdp_of_errors`.
     """
+    return _bound(
+        "mu", (scores_in, scores_out), confidence, threshold, lambda errors: gdp_of_errors(errors, confidence)
+    )
 
-    def bound(errors: Errors) -> float:
-        return gdp_of_errors(errors, confidence)
 
-    found, errors = attack(scores_in, scores_out, threshold, selection_share, bound)
-    return LowerBound("mu", bound(errors), confidence, "exact", found, errors)
+def pooled_gdp(
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, threshold: float | None = None
+) -> LowerBound:
+    """Return a lower bound of mu that holds with `confidence`, from both kinds of errors in one count.
+
+    Closer than `gdp`, whose two limits must hold together; see `gdp_of_pooled_errors`. A stated threshold should be
+    the one at which both kinds are alike frequent.
+    """
+    return _bound(
+        "mu", (scores_in, scores_out), confidence, threshold, lambda errors: gdp_of_pooled_errors(errors, confidence)
+    )
 
 
 def tradeoff(
-    scores_in: ArrayLike,
-    scores_out: ArrayLike,
-    confidence: float,
-    family: Family,
-    *,
-    threshold: float | None = None,
-    selection_share: float = SELECTION_SHARE,
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, family: Family, *, threshold: float | None = None
 ) -> LowerBound:
     """Return a lower bound of the family's parameter that holds with `confidence`.
 
     Nasr et al. 2023, Section 4.1 and Appendix A; see `tradeoff_of_errors`. A threshold is chosen by what it is worth
     for mu-GDP, as a member of the family may take a numerical composition to evaluate.
     """
-    found, errors = attack(
-        scores_in, scores_out, threshold, selection_share, lambda errors: gdp_of_errors(errors, confidence)
+    return _bound(
+        family.parameter,
+        (scores_in, scores_out),
+        confidence,
+        threshold,
+        lambda errors: tradeoff_of_errors(errors, confidence, family),
+        worth=lambda errors: gdp_of_errors(errors, confidence),
     )
-    return LowerBound(
-        family.parameter, tradeoff_of_errors(errors, confidence, family), confidence, "exact", found, errors
-    )
+
+
+def _bound(
+    parameter: str,
+    scores: tuple[ArrayLike, ArrayLike],
+    confidence: float,
+    threshold: float | None,
+    of_errors: Callable[[Errors], float],
+    *,
+    worth: Callable[[Errors], float] | None = None,
+) -> LowerBound:
+    found, errors = attack(*scores, threshold, worth or of_errors)
+    return LowerBound(parameter, of_errors(errors), confidence, "exact", found, errors)
 
 
 def epsilon_delta_of_errors(errors: Errors, confidence: float, delta: float) -> float:
@@ -111,6 +122,50 @@ def gdp_of_errors(errors: Errors, confidence: float) -> float:
     if a + b >= 1:
         return 0.0
     return max(0.0, float(-scipy.special.ndtri(a) - scipy.special.ndtri(b)) - _ERROR)
+
+
+def gdp_of_pooled_errors(errors: Errors, confidence: float) -> float:
+    """Return the mu at which the fewest errors of either kind together, on average, are as many as the limit of theirs.
+
+    Let m observations be without the record and n with it, and N = m + n. mu-GDP means beta >= f_mu(alpha), so that
+    the average error rate q = (m alpha + n beta)/N is at least q_mu = min over alpha of (m alpha + n f_mu(alpha))/N,
+    which falls with mu and is at most 1/2. For f_mu the least is where the likelihood ratio is m/n:
+
+        q_mu = (m Phi(-mu/2 - r/mu) + n Phi(-mu/2 + r/mu))/N,   r = ln(m/n);   q_mu = Phi(-mu/2) for m = n.
+
+    Proof that mu is not overstated. The errors S are a sum of N independent trials with two different probabilities.
+    Say mu is the truth; were every trial a little less likely to fail, S would be smaller in law, so let their mean be
+    q_mu =: q <= 1/2. The mean's limit u(S), Clopper and Pearson's as if all N trials were alike, is too low where
+    u(S) < q, which is S <= c for a c with P(Binomial(N, q) <= c) <= 1 - confidence. Hoeffding (1956, Theorem 4) has
+    P(S <= c) <= P(Binomial(N, q) <= c) for c <= N q - 1. A larger c, so that c >= floor(N q), has
+    P(Binomial(N, q) <= c) > 1/4 for q <= 1/2 (Greenberg and Mohri 2014, Theorem 1, of N - S), and so is none where
+    confidence > 3/4.
+
+    Raises ValueError for a confidence of at most 3/4.
+    """
+    if not _LEAST_CONFIDENCE_OF_POOLED < confidence < 1:
+        raise ValueError(
+            f"the confidence of pooled errors must lie above {_LEAST_CONFIDENCE_OF_POOLED} and below 1, "
+            f"not be {confidence}"
+        )
+    m, n = errors.negatives, errors.positives
+    limit = clopper_pearson(errors.false_positives + errors.false_negatives, m + n, confidence)
+
+    def excess(mu: float) -> float:
+        return (limit - _least_pooled_rate(mu, m, n)) or math.ulp(0.0)
+
+    if excess(_LEAST_MU) > 0:
+        return 0.0
+    if excess(_LARGEST_MU) <= 0:
+        return _LARGEST_MU
+    return max(0.0, crossing(excess, _LEAST_MU, _LARGEST_MU, tolerance=_ERROR).met - _ERROR)
+
+
+def _least_pooled_rate(mu: float, m: float, n: float) -> float:
+    """Return q_mu of `gdp_of_pooled_errors`, rounded down."""
+    ratio = math.log(m / n) / mu
+    rates = scipy.special.ndtr(np.array([-mu / 2 - ratio, -mu / 2 + ratio]))
+    return float(rates @ [m, n]) / (m + n) * (1 - _ERROR)
 
 
 def tradeoff_of_errors(errors: Errors, confidence: float, family: Family) -> float:

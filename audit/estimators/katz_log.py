@@ -7,7 +7,6 @@ from numpy.typing import ArrayLike
 
 from accounting import domains
 from audit.estimators.attack import Errors, LowerBound, attack
-from audit.estimators.error_rates import SELECTION_SHARE
 
 
 def katz(
@@ -16,7 +15,6 @@ def katz(
     confidence: float,
     *,
     threshold: float | None = None,
-    selection_share: float = SELECTION_SHARE,
 ) -> LowerBound:
     """Return a lower bound of the epsilon at delta = 0 that holds with `confidence` where all four counts are large.
 
@@ -26,7 +24,7 @@ def katz(
     def bound(errors: Errors) -> float:
         return katz_of_errors(errors, confidence)
 
-    found, errors = attack(scores_in, scores_out, threshold, selection_share, bound)
+    found, errors = attack(scores_in, scores_out, threshold, bound)
     return LowerBound("epsilon", bound(errors), confidence, "asymptotic", found, errors)
 
 

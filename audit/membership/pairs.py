@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.estimators import one_run_of_guesses
-from audit.membership.plan import SELECTION_SHARE
+from audit.estimators.attack import SELECTION_SHARE
 
 Floats = NDArray[np.float64]
 

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from accounting.picorho import PICORHO_PER_RHO
 from audit.estimators import Errors, epsilon_delta_of_errors
+from audit.estimators.attack import SELECTION_SHARE
 from audit.membership.candidates import Labelled
 
 Rows = NDArray[np.int64]
-
-SELECTION_SHARE = 0.25
-"""The share of the candidates that thresholds are chosen by, and nothing is counted on."""
 
 BOUNDS = 3
 """How many lower bounds may convict (`audit.membership.verdict`)."""

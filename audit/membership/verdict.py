@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from audit.estimators import Errors, clopper_pearson, epsilon_delta, errors_at, gdp_of_errors
+from audit.estimators.attack import SELECTION_SHARE
 from audit.estimators.attack import attack as thresholded
 from audit.membership.claims import STEPS, Claim
 from audit.membership.pairs import PairBound, bound_of_pairs
-from audit.membership.plan import SELECTION_SHARE, confidence_of_each
+from audit.membership.plan import confidence_of_each
 from audit.membership.signals import best_threshold
 
 Floats = NDArray[np.float64]
@@ -171,7 +172,7 @@ def _found(scores: Scores, decision: Claim, confidence: float) -> Found:
     everyone = np.concatenate([scores.members, scores.others])
     false_positives, true_positives, _ = roc_curve(known, everyone, drop_intermediate=False)
     each = confidence_of_each(confidence)
-    bound = epsilon_delta(scores.members, scores.others, each, delta=decision.delta, selection_share=SELECTION_SHARE)
+    bound = epsilon_delta(scores.members, scores.others, each, delta=decision.delta)
     return Found(
         attack=scores.attack,
         threshold=chosen,
@@ -194,9 +195,7 @@ def _found(scores: Scores, decision: Claim, confidence: float) -> Found:
 
 def _corner(scores: Scores, decision: Claim, confidence: float) -> Corner:
     """At the threshold that the first share finds worth most, as mu; limits of both rates from the others."""
-    _, errors = thresholded(
-        scores.members, scores.others, None, SELECTION_SHARE, lambda errors: gdp_of_errors(errors, confidence)
-    )
+    _, errors = thresholded(scores.members, scores.others, None, lambda errors: gdp_of_errors(errors, confidence))
     alpha, beta = errors.upper_limits(confidence)
     return Corner(alpha, 1 - beta, float(decision.power(np.array([alpha]), STEPS)[0]))
 

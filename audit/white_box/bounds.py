@@ -144,6 +144,11 @@ def designed_threshold(method: Method, confidence: float, claim: Claim, count: i
     return max(map(float, 0.5 + claim.noise_multiplier * np.linspace(0, 5, 101)), key=expected)
 
 
+def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
+    """Return the bound of mu from both kinds of errors at 1/2, where they are alike frequent: the closest exact one."""
+    return estimators.pooled_gdp(inside, outside, confidence, threshold=0.5)
+
+
 def sampled_step_bound(inside: Floats, outside: Floats, confidence: float, claim: Claim) -> LowerBound:
     """Return the bound of mu from observations with a canary that joined at the claim's sampling rate, and without it.
 
@@ -165,7 +170,7 @@ def sampled_step_bound(inside: Floats, outside: Floats, confidence: float, claim
 def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: Claim) -> LowerBound:
     """Return the bound of mu from many thresholds at once, designed for the claim: the closest here, asymptotic."""
     mu = 1 / claim.noise_multiplier
-    design = estimators.Design.of_log_ratios(mu)
+    design = estimators.Design.of_log_ratios(mu, min(len(inside), len(outside)))
     inside, outside = (mu * mu * (observed - 0.5) for observed in (inside, outside))
     return estimators.gdp_of_many_thresholds(inside, outside, confidence, design=design)
 

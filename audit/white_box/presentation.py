@@ -11,8 +11,9 @@ from audit import estimators
 from audit.estimators import LowerBound, epsilon_of_mu
 from audit.estimators.many_thresholds import FEWEST_SCORES
 from audit.reports import Picture, Report, Table, number, picture
-from audit.white_box.bounds import METHODS, Claim, many_thresholds_bound, run_epsilon, step_bound
+from audit.white_box.bounds import METHODS, Claim, many_thresholds_bound, pooled_bound, run_epsilon, step_bound
 from audit.white_box.experiments import Measured, MeasuredRuns
+from audit.white_box.power import POWER, largest_ratio, power
 from audit.white_box.printed import COLUMNS, TABLE_1
 from audit.white_box.repetition import repetition_bound
 from audit.white_box.runs import run_bound
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 CLOSEST = "f-DP (many thresholds)"
+POOLED = "f-DP (CP), pooled errors"
 CHOSEN = "f-DP (CP), chosen threshold"
 REPEATED = "f-DP (CP) of repeated noise"
-CONVICTING = ("f-DP (CP)", CHOSEN, REPEATED)
+CONVICTING = (POOLED, CHOSEN, REPEATED)
+
+
+def confidence_of_each(conviction_confidence: float) -> float:
+    """Return the confidence of each bound that can convict, so that all together have this one."""
+    return 1 - (1 - conviction_confidence) / len(CONVICTING)
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,17 @@ class Finding:
         """Whether a step tells more than is claimed."""
         return self.sure_mu > 1 / self.claim.noise_multiplier
 
+    @property
+    def ratio_seen(self) -> float | None:
+        """The largest ratio of the noise to the claimed one that is convicted with the probability POWER."""
+        each = confidence_of_each(self.conviction_confidence)
+        return largest_ratio(1 / self.claim.noise_multiplier, self.observations, each)
+
+    def power(self, ratio: float) -> float:
+        """Return the probability that so many observations convict noise of this ratio to the claimed one."""
+        each = confidence_of_each(self.conviction_confidence)
+        return power(1 / self.claim.noise_multiplier, ratio, self.observations, each)
+
     def __getitem__(self, method: str) -> Row:
         """Return the row of a method. Raises KeyError where there were too few observations for it."""
         for row in self.rows:
@@ -67,21 +85,22 @@ def judge(measured: Measured, confidence: float, conviction_confidence: float) -
     """Return every method's bounds, and whether the claim of the step is refuted.
 
     Three exact bounds of mu can convict, each allowed a third of 1 - conviction_confidence: of the projection on the
-    canary at the threshold that suits the claim; at one chosen on a share of the observations, for a step that is
+    canary at the threshold 1/2, which suits the claim; at one chosen on a share of the observations, for a step that is
     nothing like its claim; and `repetition_bound`. A step that holds its claim is convicted with at most that
     probability: the observations of a sound step are independent, N(0, s^2) and N(1, s^2) exactly but for rounding,
     where the auditor takes the other records' part away.
     """
     claim, inside, outside = measured.claim, measured.with_canary, measured.without
-    each = 1 - (1 - conviction_confidence) / len(CONVICTING)
+    each = confidence_of_each(conviction_confidence)
     bounds: dict[str, LowerBound] = {}
     if min(len(inside), len(outside)) >= FEWEST_SCORES:
         bounds[CLOSEST] = many_thresholds_bound(inside, outside, confidence, claim)
+    bounds[POOLED] = pooled_bound(inside, outside, confidence)
     bounds |= {method: step_bound(inside, outside, method, confidence, claim) for method in METHODS}
     bounds[CHOSEN] = estimators.gdp(inside, outside, confidence)
     bounds[REPEATED] = repetition_bound(inside, outside, confidence)
     sure_mu = max(
-        step_bound(inside, outside, "f-DP (CP)", each, claim).value,
+        pooled_bound(inside, outside, each).value,
         estimators.gdp(inside, outside, each).value,
         repetition_bound(inside, outside, each).value,
     )
@@ -99,26 +118,50 @@ def judge(measured: Measured, confidence: float, conviction_confidence: float) -
     )
 
 
-def report(finding: Finding, measured: Measured, title: str, setting: Mapping[str, Any], *notes: str) -> Report:
-    """Return the report of one implementation."""
-    claim = finding.claim
-    if finding.convicted:
-        epsilon, confidence = epsilon_of_mu(finding.sure_mu, claim.delta), finding.conviction_confidence
-    else:
-        epsilon, confidence = finding["f-DP (CP)"].step_epsilon, finding.confidence
-    shown = (
-        f"a step's epsilon >= {number(epsilon)} at delta = {claim.delta:g} with {confidence:.10g} confidence, "
-        f"and {number(claim.step_epsilon)} is claimed"
-    )
+def report(
+    finding: Finding,
+    measured: Measured,
+    title: str,
+    setting: Mapping[str, Any],
+    *notes: str,
+    planted_ratio: float | None = None,
+) -> Report:
+    """Return the report of one implementation. planted_ratio: of its noise to the claimed one, if that is its fault."""
     return Report(
         title=title,
-        verdict=f"Convicted: {shown}." if finding.convicted else f"Not refuted: {shown}.",
+        verdict=_verdict(finding, planted_ratio),
         convicted=finding.convicted,
         content={"setting": dict(setting), **_content(finding)},
         tables=(_table(finding),),
         pictures=(_histograms(measured),),
         notes=(*notes, *_NOTES),
     )
+
+
+def _verdict(finding: Finding, planted_ratio: float | None) -> str:
+    """Say what was found, by an exact bound, and for an audit that refutes nothing what it could have refuted."""
+    claim = finding.claim
+    if finding.convicted:
+        epsilon, confidence = epsilon_of_mu(finding.sure_mu, claim.delta), finding.conviction_confidence
+    else:
+        epsilon, confidence = finding[POOLED].step_epsilon, finding.confidence
+    shown = (
+        f"a step's epsilon >= {number(epsilon)} at delta = {claim.delta:g} with {confidence:.10g} confidence, "
+        f"and {number(claim.step_epsilon)} is claimed"
+    )
+    if finding.convicted:
+        return f"Convicted: {shown}."
+    return f"Not refuted; {seen(finding, planted_ratio)}: {shown}."
+
+
+def seen(finding: Finding, planted_ratio: float | None) -> str:
+    """Say what such an audit convicts of noise that is too small, and how likely."""
+    if planted_ratio is not None:
+        return f"power {number(finding.power(planted_ratio), 2)} against noise {planted_ratio:g} times the claimed"
+    ratio = finding.ratio_seen
+    if ratio is None:
+        return f"so few observations convict no noise with power {POWER:g}"
+    return f"power {POWER:g} against noise {number(ratio, 3)} times the claimed"
 
 
 def table_1(findings: Mapping[int, Finding], column: str, setting: Mapping[str, Any], *notes: str) -> Report:
@@ -136,6 +179,7 @@ def table_1(findings: Mapping[int, Finding], column: str, setting: Mapping[str, 
     )
     said = f"f-DP (CP) reaches every printed column at epsilon {', '.join(map(str, reached)) or 'none'}"
     verdict = f"Convicted at epsilon {', '.join(map(str, convicted))}." if convicted else f"Not refuted; {said}."
+    power_note = "; ".join(f"at epsilon {epsilon:g}, {seen(one, None)}" for epsilon, one in findings.items())
     return Report(
         title=f"Lower bounds of a training run's epsilon on {column}, beside Table 1 of Nasr et al. 2023",
         verdict=verdict,
@@ -161,7 +205,7 @@ def table_1(findings: Mapping[int, Finding], column: str, setting: Mapping[str, 
             ),
         ),
         pictures=(_curve(findings, column),),
-        notes=(*notes, *_NOTES),
+        notes=(*notes, *_NOTES, f"What this could convict: {power_note}."),
     )
 
 
@@ -176,8 +220,11 @@ def runs_report(
     }
     bound, _ = run_bound(*measured.every_step, claim, conviction_confidence, threshold=0.0)
     convicted = bound.value > 1 / claim.noise_multiplier
-    best = max(epsilon for _, epsilon in found.values())
-    shown = f"epsilon >= {number(best)} at delta = {claim.delta:g} with {confidence:.4g} confidence"
+    _, lower = found["sees every step"]
+    shown = (
+        f"who sees every step finds epsilon >= {number(lower)} at delta = {claim.delta:g} with {confidence:.4g} "
+        "confidence"
+    )
     return Report(
         title=title,
         verdict=f"{'Convicted' if convicted else 'Not refuted'}: {shown}, and {number(claim.epsilon)} is claimed.",
@@ -221,6 +268,7 @@ def _content(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence,
         "conviction_confidence": finding.conviction_confidence,
         "convicted": finding.convicted,
+        "power": {"power": POWER, "against_noise_ratio": finding.ratio_seen},
         "bounds": {
             row.method: {
                 row.bound.parameter: row.bound.value,
@@ -250,7 +298,7 @@ def _table(finding: Finding) -> Table:
 def _shown(findings: Mapping[int, Finding]) -> Sequence[str]:
     """Return the methods that there is a bound of at every epsilon, the closest first."""
     everywhere = [{row.method for row in finding.rows} for finding in findings.values()]
-    return [method for method in (CLOSEST, *METHODS) if all(method in methods for methods in everywhere)]
+    return [method for method in (CLOSEST, POOLED, *METHODS) if all(method in methods for methods in everywhere)]
 
 
 def _printed(method: str, epsilon: int) -> tuple[str, ...]:

@@ -66,13 +66,14 @@ def _of_fault(
     sure: tuple[float, float],
 ) -> Report:
     planted = _fault(fault)
+    ratio = noise_ratio if planted == "noise-too-small" else None
     with shares(f"training on {setting.dataset}") as progress:
         measured = experiments.measure_fault(setting, planted, noise_ratio, material, store, seed, progress)
     finding = presentation.judge(measured, *sure)
     said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
     title = f"White-box audit of DP-SGD on {setting.dataset} with {said}, which claims {FAULT_EPSILON:g} a step"
     chosen = _setting(setting, seed, fault=fault, noise_ratio=noise_ratio)
-    return presentation.report(finding, measured, title, chosen, material.source)
+    return presentation.report(finding, measured, title, chosen, material.source, planted_ratio=ratio)
 
 
 def _fault(name: str) -> Fault | None:

@@ -10,10 +10,11 @@ import scipy.stats
 
 from accounting.conversions import gaussian_mu
 from audit.white_box import steps
-from audit.white_box.bounds import Claim, many_thresholds_bound, step_bound
+from audit.white_box.bounds import Claim, pooled_bound, step_bound
 from audit.white_box.canaries import DiracCanary
 from audit.white_box.experiments import noise_ratio_of
 from audit.white_box.observations import Descent, observe_steps
+from audit.white_box.power import observations_for
 from audit.white_box.printed import FAULT_EPSILON
 from audit.white_box.repetition import repetition_bound
 from audit.white_box.steps import FAULTS, clipped, faulty, sound
@@ -99,15 +100,11 @@ def test_a_sound_step_never_comes_back(of_sound_step):
 
 
 def test_too_little_noise_is_convicted(network, records):
-    """For a true epsilon of 2.17, mu is 0.54 where 0.33 is claimed.
-
-    The estimator's standard error at 6,000 observations is about 0.019, and its limit lies 4.8 of them below the
-    estimate: it fails to convict only where the estimate is more than 5 of them low, a probability below 1e-6.
-    """
+    """For a true epsilon of 2.17: as many observations as convict it but for a probability of 1e-6, in closed form."""
     ratio = noise_ratio_of(2.17, DELTA)
     audited = faulty("noise-too-small", network, CLAIM, 6, records=60, noise_ratio=ratio)
-    inside, outside = observed(audited, records, 6000)
-    assert many_thresholds_bound(inside, outside, SURE, STEP).value > CLAIMED_MU
+    inside, outside = observed(audited, records, observations_for(CLAIMED_MU, ratio, SURE, 1 - 1e-6))
+    assert pooled_bound(inside, outside, SURE).value > CLAIMED_MU
 
 
 def test_faults_need_names_and_ratios_that_mean_something(network):
