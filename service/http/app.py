@@ -12,7 +12,7 @@ from service.http.authentication import BEARER, Authentication
 from service.http.last_resort import LastResort, response_to
 from service.http.ledger_routes import SaysRehearsal, add_receipt_route, rehearsal_note
 from service.http.openinference import add_open_inference
-from service.http.predictions import OPENAPI, PATH, PastRouting, Predictions
+from service.http.predictions import OPENAPI, PATH, RESPONSES, PastRouting, Predictions
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.schemas import PredictResponse, ProblemOut
@@ -40,6 +40,7 @@ def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics:
     )
     authentication = Authentication(ledger, data_plane.lineage)
     predictions = Predictions(data_plane, authentication, largest_body=largest_body, metrics=metrics)
+    app.state.predictions = predictions
     _add_client_routes(app, data_plane, authentication, predictions)
     _add_public_routes(app, data_plane)
     add_open_inference(app, data_plane, authentication, largest_body=largest_body, metrics=metrics)
@@ -64,6 +65,7 @@ def _add_client_routes(
         dependencies=security,
         summary="Ask for private predictions",
         openapi_extra=OPENAPI,
+        responses=RESPONSES,
     )
     async def predict(request: Request) -> Response:
         return await predictions.answer(request)

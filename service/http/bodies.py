@@ -34,12 +34,17 @@ async def read_body(request: Request, largest: int) -> bytes:
                 if len(body) > largest:
                     raise too_large
     except TimeoutError:
-        raise Problem(
-            HTTPStatus.REQUEST_TIMEOUT,
-            ProblemType.INVALID_REQUEST,
-            f"the body did not arrive within {SECONDS_FOR_BODY:g} seconds",
-        ) from None
+        raise body_too_late() from None
     return bytes(body)
+
+
+def body_too_late() -> Problem:
+    """Return the problem that a body which does not arrive is answered with."""
+    return Problem(
+        HTTPStatus.REQUEST_TIMEOUT,
+        ProblemType.INVALID_REQUEST,
+        f"the body did not arrive within {SECONDS_FOR_BODY:g} seconds",
+    )
 
 
 class Rows(msgspec.Struct, forbid_unknown_fields=True):

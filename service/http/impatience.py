@@ -46,6 +46,10 @@ class ImpatientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Lift the deadline."""
         super().on_headers_complete()
+        self.header_is_complete()
+
+    def header_is_complete(self) -> None:
+        """Count the header no further, and lift the connection's deadline."""
         self._in_header = False
         if self._deadline is not None:
             self._deadline.cancel()
@@ -56,8 +60,3 @@ class ImpatientProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
-
-
-def impatient_protocol(most_connections: int) -> type[ImpatientProtocol]:
-    """Return the protocol for at most so many open connections: one more is closed as soon as it is accepted."""
-    return type("ImpatientProtocol", (ImpatientProtocol,), {"most_connections": most_connections})

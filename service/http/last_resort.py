@@ -20,6 +20,13 @@ def response_to(path: str, problem: Problem) -> Response:
     return open_inference_error(problem) if path == "/v2" or path.startswith("/v2/") else problem.response()
 
 
+def failure(error: Exception, path: str) -> Problem:
+    """Write down the error's kind and place, and no more, and return the problem to answer with."""
+    place = "".join(traceback.format_tb(error.__traceback__)[-4:])
+    _log.error("%s while answering %r\n%s", type(error).__name__, path, place)
+    return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
+
+
 class LastResort:
     """Wraps the whole application. The text of an unexpected error could hold a number that nobody paid for."""
 
@@ -41,8 +48,6 @@ class LastResort:
         except ClientDisconnect:
             _log.debug("the client of %r hung up before its request was complete", scope.get("path"))
         except Exception as error:  # noqa: BLE001
-            place = "".join(traceback.format_tb(error.__traceback__)[-4:])
-            _log.error("%s while answering %r\n%s", type(error).__name__, scope.get("path"), place)
+            problem = failure(error, scope.get("path", ""))
             if scope["type"] == "http" and not started:
-                problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
                 await response_to(scope["path"], problem)(scope, receive, send)

@@ -147,13 +147,11 @@ class OpenInference:
         tier = _tier(inference)
         plane.check_tier(tier)
         in_binary = _wants_bytes(inference)
-        rows = plane.check_rows(X.tolist())
+        rows = plane.check_array(X)
         idempotency = _idempotency(request, body, length)
-        # A client that hangs up must not stop a charged request between its charge and its stored answer.
-        prediction = await asyncio.shield(plane.predict(caller.client, rows, idempotency, tier))
+        prediction = await plane.answer(caller, rows, idempotency, tier)
         self._metrics.answered(len(rows), prediction.charged_rows)
-        budget = await plane.budget(caller.client)
-        return _response(plane, inference, prediction, budget, in_binary=in_binary)
+        return _response(plane, inference, prediction, prediction.budget, in_binary=in_binary)
 
 
 def _parse(body: bytes, length: str | None) -> tuple[Inference, Floats]:

@@ -4,7 +4,6 @@ The route is FastAPI's in the OpenAPI document, and is called past FastAPI's rou
 which cost more than everything that happens here.
 """
 
-import hashlib
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,6 +22,7 @@ from service.fault_points import pass_point
 from service.http import npy
 from service.http.authentication import Authentication
 from service.http.bodies import parse_off_the_loop, read_body
+from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
 from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, wants_dry_run
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
@@ -32,9 +32,9 @@ from service.telemetry.metrics import Metrics
 
 PATH = "/predict"
 
-_LONGEST_IDEMPOTENCY_KEY = 255
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9}(?:\.\d{1,6})?)(?=[\s\",;]|$)", re.IGNORECASE)
-_IDEMPOTENCY_KEY = re.compile(rf"[!-~]{{1,{_LONGEST_IDEMPOTENCY_KEY}}}")
+
+_LONGEST_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9}(?:\.\d{1,6})?)(?=[\s\",;]|$)", re.IGNORECASE)
 
 RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
@@ -48,27 +48,13 @@ OPENAPI: dict[str, Any] = {
         },
     },
     "parameters": [
-        {
-            "name": "Idempotency-Key",
-            "in": "header",
-            "required": False,
-            "schema": {"type": "string", "maxLength": _LONGEST_IDEMPOTENCY_KEY},
-            "description": "Your name for this request: sent again, it is answered again and charged once.",
-        },
+        IDEMPOTENCY_PARAMETER,
         {
             "name": "Prefer",
             "in": "header",
             "required": False,
             "schema": {"type": "string"},
             "description": "wait=SECONDS: what is not charged by then is not charged at all, and refused with 503.",
-        },
-        {
-            "name": "Accept",
-            "in": "header",
-            "required": False,
-            "schema": {"type": "string"},
-            "description": f"{npy.MEDIA_TYPE}: the predictions as a NumPy array, with the receipt and the budget as "
-            f"JSON in the headers {RECEIPT} and {BUDGET}.",
         },
         DRY_RUN_PARAMETER,
         {
@@ -81,6 +67,15 @@ OPENAPI: dict[str, Any] = {
     ],
 }
 """What the OpenAPI document says of a request's parts."""
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {npy.MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt and the "
+        f"budget as JSON in the headers {RECEIPT} and {BUDGET}.",
+    }
+}
+"""What it says of an answer, beside `PredictResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +104,10 @@ class Predictions:
     def __init__(self, plane: Plane, authentication: Authentication, *, largest_body: int, metrics: Metrics) -> None:
         """Answer from `plane`. largest_body: bytes; a longer body is refused unread."""
         self.metrics = metrics
+        self.rehearsal = plane.rehearsal
         self._plane = plane
         self._authentication = authentication
-        self._largest_body = largest_body
+        self.largest_body = largest_body
         self._opening = b'{"rehearsal":true,"predictions":' if plane.rehearsal else b'{"predictions":'
         self._encoded: tuple[AccountReport | None, bytes] = (None, b"")
         self._receipt_terms = {
@@ -133,7 +129,7 @@ class Predictions:
             asked.get("tier"),
         )
         caller = await self.caller(head)
-        body = await read_body(request, self._largest_body)
+        body = await read_body(request, self.largest_body)
         if wants_dry_run(request):
             return self._json(await self._quote(await self._plane.confirm(caller), head, body))
         reply = await self.reply(caller, head, body)
@@ -186,7 +182,9 @@ class Predictions:
             tier = _tier(head.tier, parsed.tier)
             plane.check_tier(tier)
             X = plane.check_rows(parsed.instances)
-        return X, tier, _idempotency(head, body)
+        # A tier in the query decides what the answer is as much as the body does.
+        said = body if head.tier is None else body + b"\0tier=" + head.tier.encode()
+        return X, tier, idempotency_of(head.idempotency_key, said)
 
     def _receipt(self, prediction: Prediction) -> dict[str, Any]:
         """Return what `ReceiptOut` describes."""
@@ -243,21 +241,6 @@ def wait_of(prefer: str) -> float | None:
     """
     found = _WAIT.search(prefer) if prefer else None
     return float(found[1]) if found else None
-
-
-def _idempotency(head: Head, body: bytes) -> Idempotency | None:
-    key = head.idempotency_key
-    if key is None:
-        return None
-    if not _IDEMPOTENCY_KEY.fullmatch(key):
-        raise Problem(
-            HTTPStatus.BAD_REQUEST,
-            ProblemType.INVALID_REQUEST,
-            f"an Idempotency-Key has 1 to {_LONGEST_IDEMPOTENCY_KEY} visible ASCII characters",
-        )
-    # A tier in the query decides what the answer is as much as the body does.
-    said = body if head.tier is None else body + b"\0tier=" + head.tier.encode()
-    return Idempotency(key, hashlib.sha256(said).digest())
 
 
 def _tier(in_query: str | None, in_body: str | None) -> str | None:

@@ -38,7 +38,7 @@ ROUTES = (
 PROBLEM_HEADER = b"dpserve-problem"
 """In every response that refuses: the last word of the problem's type."""
 
-_HUNG_UP = 499
+HUNG_UP = 499
 """What is counted where nobody was left to answer."""
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -95,12 +95,24 @@ class Metrics:
         self.refusals = Counter(
             "dpserve_refusals", "Requests refused or failed, by the type of problem.", ("type",), registry=self.registry
         )
+        self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._charged, self._free = self.rows.labels("charged"), self.rows.labels("free")
 
     def answered(self, rows: int, charged: int) -> None:
         """Count the rows of one answered request: those that were charged, and the others, which cost nothing."""
         self._charged.inc(charged)
         self._free.inc(rows - charged)
+
+    def count(self, route: str, status: int, seconds: float, refused: str | None = None) -> None:
+        """Count a request that ended. refused: the last word of the type of problem it was answered with, if any."""
+        counted = self._by_route.get((route, status))
+        if counted is None:
+            counted = self.requests.labels(route, str(status)), self.seconds.labels(route)
+            self._by_route[route, status] = counted
+        counted[0].inc()
+        counted[1].observe(seconds)
+        if refused is not None:
+            self.refusals.labels(refused).inc()
 
     def of_all_processes(self) -> "CollectorRegistry":
         """Return what to read the counts from: this process's own, or those of all that share a folder."""
@@ -128,23 +140,21 @@ class Counts:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = _HUNG_UP
+        status, refused = HUNG_UP, None
 
         async def watched(message: Message) -> None:
-            nonlocal status
+            nonlocal status, refused
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if status >= HTTPStatus.BAD_REQUEST:
-                    self._metrics.refusals.labels(_problem_of(message)).inc()
+                    refused = _problem_of(message)
             await send(message)
 
         began = self._clock()
         try:
             await self._app(scope, receive, watched)
         finally:
-            route = route_of(scope["path"])
-            self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(self._clock() - began)
+            self._metrics.count(route_of(scope["path"]), status, self._clock() - began, refused)
 
 
 def _problem_of(message: Message) -> str:

@@ -18,6 +18,7 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
 from service.data_plane import DataPlane
 from service.http.app import create_app
+from service.http.short_way import short_way
 from service.plane import Plane
 from service.release_plane import ReleasePlane
 from service.telemetry.metrics import Metrics
@@ -115,7 +116,15 @@ class Starter:
                     await before(data_plane)
                 metrics = Metrics()
                 app = create_app(data_plane, ledger, largest_body=LARGEST_BODY, metrics=metrics)
-                server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+                server = uvicorn.Server(
+                    uvicorn.Config(
+                        app,
+                        http=short_way(app.state.predictions, 512),
+                        log_config=None,
+                        access_log=False,
+                        lifespan="off",
+                    )
+                )
                 self._running.append((server, threading.current_thread()))
                 url = f"http://127.0.0.1:{listening.getsockname()[1]}"
                 started.append(RunningService(url, ledger, data_plane, asyncio.get_running_loop(), metrics))

@@ -1,0 +1,187 @@
+"""`POST /predict` straight from the HTTP parser to `Predictions`, past ASGI, which costs three times what HTTP does.
+
+Only what is plain and small goes this way: HTTP/1.1, no query, a body of known and moderate length, no header twice,
+and no request before it on the connection still unanswered. Everything else is uvicorn's and the application's, which
+answer the same. So whatever must see every prediction has its place in `Predictions`, not in a middleware: what a
+middleware of ours does for other requests is done here by the same functions (counts, the last resort, the
+rehearsal's mark).
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from service.http.bodies import SECONDS_FOR_BODY, SMALL_BODY, body_too_late
+from service.http.impatience import ImpatientProtocol
+from service.http.last_resort import failure
+from service.http.predictions import PATH, Head, Predictions
+from service.http.problems import Problem
+from service.http.refusals import REFUSALS, as_problem
+from service.telemetry.metrics import HUNG_UP
+
+_URL = PATH.encode()
+
+
+class _Exchange:
+    """One request and its answer, in the place of what uvicorn's protocol calls a cycle."""
+
+    __slots__ = (
+        "began",
+        "body",
+        "disconnected",
+        "head",
+        "keep_alive",
+        "message_event",
+        "more_body",
+        "response_complete",
+        "task",
+        "timer",
+    )
+
+    def __init__(self, head: Head, *, keep_alive: bool) -> None:
+        self.head = head
+        self.keep_alive = keep_alive
+        self.body = bytearray()
+        self.more_body = True
+        self.response_complete = False
+        self.disconnected = False
+        self.message_event = self
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.began = time.perf_counter()
+
+    def set(self) -> None:
+        """Wake nobody: the task begins when the body is there."""
+
+
+class ShortWayProtocol(ImpatientProtocol):
+    """HTTP/1.1 that answers plain predictions itself."""
+
+    predictions: ClassVar[Predictions]
+
+    def on_headers_complete(self) -> None:
+        """Take the request, or leave it to uvicorn."""
+        head = self._head_of_short_way()
+        if head is None:
+            super().on_headers_complete()
+            return
+        self.header_is_complete()
+        self.cycle = _Exchange(head, keep_alive=self.parser.should_keep_alive())  # type: ignore[assignment]
+
+    def on_message_complete(self) -> None:
+        """Begin to answer."""
+        super().on_message_complete()
+        exchange = self.cycle
+        if isinstance(exchange, _Exchange) and exchange.task is None:
+            self._begin(exchange, self._answer(exchange))
+
+    def data_received(self, data: bytes) -> None:
+        """Take the bytes in; a body that comes in pieces has a deadline."""
+        super().data_received(data)
+        exchange = self.cycle
+        if isinstance(exchange, _Exchange) and exchange.more_body and exchange.timer is None:
+            exchange.timer = self.loop.call_later(SECONDS_FOR_BODY, self._too_late, exchange)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up what is not charged yet; what is, is answered for the ledger alone."""
+        exchange = self.cycle
+        super().connection_lost(exc)
+        if isinstance(exchange, _Exchange):
+            if exchange.timer is not None:
+                exchange.timer.cancel()
+            if exchange.task is not None:
+                exchange.task.cancel()
+
+    def _head_of_short_way(self) -> Head | None:
+        if self.url != _URL or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+            return None
+        headers = dict(self.headers)
+        length = headers.get(b"content-length", b"")
+        if (
+            len(headers) != len(self.headers)
+            or not length.isdigit()
+            or int(length) > min(SMALL_BODY, self.predictions.largest_body)
+            or self.expect_100_continue
+            or b"transfer-encoding" in headers
+            or self.parser.should_upgrade()
+            or (self.cycle is not None and not self.cycle.response_complete)
+        ):
+            return None
+        key = headers.get(b"idempotency-key")
+        return Head(
+            headers.get(b"authorization", b"").decode("latin-1"),
+            None if key is None else key.decode("latin-1"),
+            headers.get(b"content-type", b"").decode("latin-1"),
+            headers.get(b"accept", b"").decode("latin-1"),
+            headers.get(b"prefer", b"").decode("latin-1"),
+        )
+
+    def _begin(self, exchange: _Exchange, answering: Coroutine[Any, Any, None]) -> None:
+        if exchange.timer is not None:
+            exchange.timer.cancel()
+        exchange.task = task = self.loop.create_task(answering)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _too_late(self, exchange: _Exchange) -> None:
+        if exchange.more_body and exchange.task is None:
+            exchange.keep_alive = False
+            self._begin(exchange, self._refuse(exchange, body_too_late()))
+
+    async def _refuse(self, exchange: _Exchange, problem: Problem) -> None:
+        await self._send(exchange, *_refused(problem))
+
+    async def _answer(self, exchange: _Exchange) -> None:
+        status = HUNG_UP
+        try:
+            try:
+                caller = await self.predictions.caller(exchange.head)
+                reply = await self.predictions.reply(caller, exchange.head, bytes(exchange.body))
+                status, headers, body = 200, reply.headers, reply.body
+            except Problem as problem:
+                status, headers, body = _refused(problem)
+            except REFUSALS as error:
+                status, headers, body = _refused(as_problem(error))
+            except Exception as error:  # noqa: BLE001
+                status, headers, body = _refused(failure(error, PATH))
+            await self._send(exchange, status, headers, body)
+        finally:
+            took = time.perf_counter() - exchange.began
+            refused = headers.get("dpserve-problem") if status >= 400 and status != HUNG_UP else None
+            self.predictions.metrics.count(PATH, status, took, refused)
+
+    async def _send(self, exchange: _Exchange, status: int, headers: dict[str, str], body: bytes) -> None:
+        if self.flow.write_paused and not exchange.disconnected:
+            await self.flow.drain()
+        exchange.response_complete = True
+        if exchange.disconnected or self.transport.is_closing():
+            return
+        lines = [STATUS_LINE[status]]
+        for name, value in self.server_state.default_headers:
+            lines += (name, b": ", value, b"\r\n")
+        lines += [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
+        if self.predictions.rehearsal:
+            lines.append(b"dpserve-rehearsal: true\r\n")
+        if not exchange.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"content-length: %d\r\n\r\n" % len(body))
+        lines.append(body)
+        self.transport.write(b"".join(lines))
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+
+def _refused(problem: Problem) -> tuple[int, dict[str, str], bytes]:
+    response = problem.response()
+    headers = {name: value for name, value in response.headers.items() if name != "content-length"}
+    return response.status_code, headers, bytes(response.body)
+
+
+def short_way(predictions: Predictions, most_connections: int) -> type[ShortWayProtocol]:
+    """Return the protocol that answers plain predictions by `predictions`, for at most so many open connections."""
+    settings = {"predictions": predictions, "most_connections": most_connections}
+    return type("ShortWayProtocol", (ShortWayProtocol,), settings)
