@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.serving import contenders, environments, report, results, scaling, stages
 from benchmarks.serving.comparison import compare
-from benchmarks.serving.figures import BATCHES, MANY, ONE, OURS_ARRAYS, goals
+from benchmarks.serving.figures import BATCHES, IN_MEMORY, MANY, ONE, OURS_ARRAYS
 from benchmarks.serving.load import available_generator
 
 PARTS = ("comparison", "stages", "scaling")
@@ -46,12 +46,14 @@ def _compare(bundle: Path, folder: Path, options: argparse.Namespace) -> results
     chosen = [contenders.ours(bundle), contenders.unprotected(bundle), contenders.plain()]
     if not options.quick:
         chosen.insert(1, contenders.ours(bundle, name=OURS_ARRAYS, arrays=True))
+    if contenders.memory_is_there():
+        chosen.insert(1, contenders.ours(bundle, name=IN_MEMORY, in_memory=True))
     if not options.no_peers:
         environments.install(options.peers)
         chosen += contenders.peers(options.peers.resolve())
     settings = (MANY, ONE) if options.quick else (MANY, ONE, BATCHES)
     by_setting, idle = compare(chosen, settings, folder, rounds=options.rounds, seconds=options.seconds)
-    print(report.terminal(by_setting, idle, goals(by_setting, idle)))
+    print(report.terminal(by_setting, idle))
     return results.comparison(by_setting, idle, options.rounds, options.seconds)
 
 

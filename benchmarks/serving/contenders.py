@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _ROOT = Path(__file__).parents[2]
 _OURS = Body('{"instances":[', "]}")
 _ROWS_JSON = Body('{"x":[', "]}")
 _PRICE = "rho:1e-7"
+_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,18 @@ class Contender:
     start: Callable[[Path], AbstractContextManager[Endpoint]]
 
 
+def memory_is_there() -> bool:
+    """Return whether there is a file system in memory."""
+    return _MEMORY.is_dir()
+
+
 def train_bundle(folder: Path, *, features: int = FEATURES, classes: int = CLASSES) -> Path:
     """Train our head on random rows: the network's shape, on public random features. Returns the bundle."""
     generator = np.random.default_rng(0)
     records = folder / "records.npz"
     np.savez(records, X=generator.random((500, features)), y=generator.integers(0, classes, 500))
     bundle = folder / "public"
-    _dpserve(
+    run_dpserve(
         folder, "train", "--data", records, "--out", bundle, "--classes", ",".join(map(str, range(classes))),
         "--bounds", "0:1", "--features", "relu", "--random-features", HIDDEN, "--lam", 10,
     )  # fmt: skip
@@ -69,15 +76,21 @@ def ours(
     features: int = FEATURES,
     program: tuple[str, ...] = ("-m", "dpserve"),
     arrays: bool = False,
+    in_memory: bool = False,
 ) -> Contender:
     """Our service with everything: private, charged to an embedded ledger, durable before it answers.
 
     program: what Python runs in place of `dpserve`, with its arguments. arrays: rows and answers as NumPy files, not as
-    JSON.
+    JSON. in_memory: the ledger's folder is on a file system in memory, so that nothing is durable and no disk is waited
+    for.
     """
 
     @contextmanager
     def start(folder: Path) -> Iterator[Endpoint]:
+        with tempfile.TemporaryDirectory(dir=_MEMORY) if in_memory else nullcontext(folder) as home:
+            yield from _start(Path(home))
+
+    def _start(folder: Path) -> Iterator[Endpoint]:
         port = free_port()
         command = [
             sys.executable, *program, "serve", str(bundle), "--port", str(port), "--price", _PRICE,
@@ -85,7 +98,7 @@ def ours(
         ]  # fmt: skip
         ready = f"http://127.0.0.1:{port}/readyz"
         with started(command, ready, folder / "ours.log", cwd=_ROOT, env=_home(folder)) as server:
-            added = _dpserve(folder, "clients", "add", "load", "--epsilon", 50, "--delta", "1e-6")
+            added = run_dpserve(folder, "clients", "add", "load", "--epsilon", 50, "--delta", "1e-6")
             key = max(added.split(), key=len)
             url = f"http://127.0.0.1:{port}/predict"
             body, read = (Body(npy=True), answers.of_npy) if arrays else (_OURS, answers.of("predictions"))
@@ -134,7 +147,10 @@ def mlserver(environment: Path, *, in_process: bool) -> Contender:
     @contextmanager
     def start(folder: Path) -> Iterator[Endpoint]:
         ports = {name: free_port() for name in ("HTTP", "GRPC", "METRICS")}
-        settings = {f"MLSERVER_{name}_PORT": str(port) for name, port in ports.items()} | {"MLSERVER_DEBUG": "false"}
+        settings = {f"MLSERVER_{name}_PORT": str(port) for name, port in ports.items()} | {
+            "MLSERVER_DEBUG": "false",
+            "MLSERVER_METRICS_DIR": str(folder),
+        }
         if in_process:
             settings["MLSERVER_PARALLEL_WORKERS"] = "0"
         base = f"http://127.0.0.1:{ports['HTTP']}/v2/models/public"
@@ -205,7 +221,7 @@ def _home(folder: Path) -> dict[str, str]:
     return {"DPSERVE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def _dpserve(folder: Path, *arguments: object) -> str:
+def run_dpserve(folder: Path, *arguments: object) -> str:
     """Run a command of ours and return what it printed. Raises RuntimeError with what it said."""
     command = [sys.executable, "-m", "dpserve", *map(str, arguments)]
     done = subprocess.run(command, env=os.environ | _home(folder), cwd=_ROOT, capture_output=True, text=True)

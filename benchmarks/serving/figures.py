@@ -8,6 +8,7 @@ from benchmarks.serving.load import Round
 from benchmarks.serving.processes import Use
 
 OURS = "dpserve: private, charged, durable"
+IN_MEMORY = "dpserve, its ledger's disk in memory"
 OURS_ARRAYS = "dpserve, the same in .npy arrays"
 UNPROTECTED = "dpserve without privacy and ledger"
 PLAIN = "plain, request by request"
@@ -130,16 +131,16 @@ class Goal:
         return f"{self.what:66}{self.value:8.2f}   {sign} {self.bound:<6g} {'met' if self.met else 'missed'}"
 
 
-def goals(results: Results, idle_by_name: Mapping[str, Idle]) -> list[Goal]:
-    """Return the goals that this run has figures for."""
+def goals(results: Results, idle_by_name: Mapping[str, Idle], name: str = OURS) -> list[Goal]:
+    """Return the goals that this run has figures for, of the contender `name`: OURS or IN_MEMORY."""
     found: list[Goal] = []
 
     def add(what: str, setting: Setting, others: Sequence[str], bound: float, *, latency: bool = False) -> None:
         by_name = results.get(str(setting), {})
-        there = [by_name[name] for name in others if name in by_name]
-        if OURS not in by_name or not there:
+        there = [by_name[other] for other in others if other in by_name]
+        if name not in by_name or not there:
             return
-        ours = by_name[OURS]
+        ours = by_name[name]
         if latency:
             value = max(ratio(ours.p50, other.p50) for other in there)
         else:
@@ -151,11 +152,11 @@ def goals(results: Results, idle_by_name: Mapping[str, Idle]) -> list[Goal]:
     add("requests/s over LitServe's", MANY, (LITSERVE,), 9)
     add("requests/s over ours without privacy and ledger", MANY, (UNPROTECTED,), 0.9)
     add("requests/s over plain", MANY, (PLAIN,), 1)
-    many = results.get(str(MANY), {}).get(OURS)
+    many = results.get(str(MANY), {}).get(name)
     if many is not None:
         found.append(Goal(f"{MANY}: p99 over p50", ratio(many.p99, many.p50), 2, at_least=False))
     add("median latency over MLServer's faster", ONE, (MLSERVER, MLSERVER_WORKERS), 0.7, latency=True)
     add("requests/s over ours without privacy and ledger", BATCHES, (UNPROTECTED,), 0.9)
-    if OURS in idle_by_name:
-        found.append(Goal("MiB of an idle worker, certified head", idle_by_name[OURS].worker, 120, at_least=False))
+    if name in idle_by_name:
+        found.append(Goal("MiB of an idle worker, certified head", idle_by_name[name].worker, 120, at_least=False))
     return found

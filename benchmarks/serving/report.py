@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.serving import results
-from benchmarks.serving.figures import OURS, Figures, Goal, Idle, Results, ratio
+from benchmarks.serving.figures import IN_MEMORY, OURS, Figures, Goal, Idle, Results, goals, ratio
 from benchmarks.serving.results import Document
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,9 +17,11 @@ PAGE, FIGURES = DOCS / "performance.md", DOCS / "performance.json"
 _PART = r"(<!-- {name} -->\n).*?(<!-- end -->)"
 
 
-def terminal(by_setting: Results, idle: Mapping[str, Idle], goals: Sequence[Goal]) -> str:
+def terminal(by_setting: Results, idle: Mapping[str, Idle]) -> str:
     """Return the whole comparison as text: the goals, then a table for each setting."""
-    lines = [f"{'goals, as ratios of this run':66}{'':8}", *map(str, goals)]
+    lines = [f"{'goals, as ratios of this run':66}{'':8}   {'':17}{'but for the disk':>18}"]
+    for goal, elsewhere in both(by_setting, idle):
+        lines.append(f"{goal!s:95}{'' if elsewhere is None else f'{elsewhere.value:.2f}':>16}")
     for setting, by_name in by_setting.items():
         lines += [
             "",
@@ -38,7 +40,7 @@ def terminal(by_setting: Results, idle: Mapping[str, Idle], goals: Sequence[Goal
 def with_tables(page: str, document: Document) -> str:
     """Return the page with its tables made from the document."""
     tables = {"machine": _machine(document), "goals": _goals(document), "comparison": _comparison(document)}
-    tables |= {"stages": _stages(document), "scaling": _scaling(document)}
+    tables |= {"stages": _stages(document), "scaling": _scaling(document), "backbone": _backbones(document)}
     for name, table in tables.items():
         page = re.sub(_PART.format(name=name), lambda found, table=table: found[1] + table + found[2], page, flags=re.S)  # type: ignore[misc]
     return page
@@ -54,10 +56,11 @@ def _machine(document: Document) -> str:
         if name in document:
             part = document[name]
             m = part["machine"]
+            source = "`wrk`" if part["load"] == "wrk" else "our own generator"
             lines.append(
                 f"- {name}: {m['cores']} cores of an {m['processor']}, {m['memory_gib']} GiB, {m['system']}, Python "
-                f"{m['python']}; load from {'`wrk`' if part['load'] == 'wrk' else 'our own generator'} on the same "
-                f"machine; {part['date']}, commit {part['commit']}"
+                f"{m['python']}; a disk that makes 512 bytes durable in {m['disk_sync_ms']} ms; load from {source} on "
+                f"the same machine; {part['date']}, commit {part['commit']}"
             )
     peers = ", ".join(f"{name} {version}" for name, version in sorted(document["comparison"]["peers"].items()))
     part = document["comparison"]
@@ -65,13 +68,24 @@ def _machine(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
+def both(by_setting: Results, idle: Mapping[str, Idle]) -> list[tuple[Goal, Goal | None]]:
+    """Return the goals, each with the same of our service where it waits for no disk, if that was measured."""
+    elsewhere = {goal.what: goal for goal in goals(by_setting, idle, IN_MEMORY)}
+    return [(goal, elsewhere.get(goal.what)) for goal in goals(by_setting, idle)]
+
+
 def _goals(document: Document) -> str:
-    goals = results.read_comparison(document["comparison"])[2]
     rows = [
-        (goal.what, f"{goal.value:.2f}", f"{'≥' if goal.at_least else '≤'} {goal.bound:g}", _verdict(goal))
-        for goal in goals
+        (
+            goal.what,
+            f"{goal.value:.2f}",
+            f"{'≥' if goal.at_least else '≤'} {goal.bound:g}",
+            _verdict(goal),
+            "" if elsewhere is None else f"{elsewhere.value:.2f}, {_verdict(elsewhere)}",
+        )
+        for goal, elsewhere in both(*results.read_comparison(document["comparison"]))
     ]
-    return _markdown(("ratio of one run", "measured", "goal", ""), rows)
+    return _markdown(("ratio of one run", "measured", "goal", "", "ledger's disk in memory"), rows)
 
 
 def _verdict(goal: Goal) -> str:
@@ -79,7 +93,7 @@ def _verdict(goal: Goal) -> str:
 
 
 def _comparison(document: Document) -> str:
-    by_setting, idle, _ = results.read_comparison(document["comparison"])
+    by_setting, idle = results.read_comparison(document["comparison"])
     text = ""
     for setting, by_name in by_setting.items():
         rows = [
@@ -116,6 +130,18 @@ def _scaling(document: Document) -> str:
         for one in document["scaling"]["points"]
     ]  # fmt: skip
     return _markdown(("curve", "at", "rows/s", "p50 ms", "p99 ms", "CPU ms a request", "peak MiB"), rows)
+
+
+def _backbones(document: Document) -> str:
+    parts = [part for name, part in document.items() if name.startswith("backbone on ")]
+    rows = [
+        (
+            f"{part['architecture']}, {part['batch']} images of {part['side']} x {part['side']}", part["device"],
+            f"{part['forward'] * 1e3:,.0f}", f"{part['request'] * 1e3:,.0f}", f"{100 * part['rest']:.0f} %",
+        )
+        for part in parts
+    ]  # fmt: skip
+    return _markdown(("backbone", "device", "forward ms", "request ms", "the rest over the forward pass"), rows)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,14 +3,17 @@
 import json
 import os
 import platform
+import statistics
 import subprocess
+import tempfile
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.serving import environments
-from benchmarks.serving.figures import Figures, Goal, Idle, goals
+from benchmarks.serving.figures import IN_MEMORY, OURS, Figures, Idle, goals
 from benchmarks.serving.load import available_generator
 from benchmarks.serving.scaling import Point
 from benchmarks.serving.stages import Stage
@@ -37,17 +40,34 @@ def machine() -> dict[str, object]:
         "memory_gib": round(memory),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "disk_sync_ms": round(disk_sync_milliseconds(), 2),
     }
+
+
+def disk_sync_milliseconds() -> float:
+    """Return the median time that the disk under the temporary folder takes to make 512 appended bytes durable."""
+    taken = []
+    with tempfile.NamedTemporaryFile() as file:
+        for _ in range(100):
+            began = time.perf_counter()
+            file.write(bytes(512))
+            file.flush()
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return statistics.median(taken) * 1e3
 
 
 def comparison(results: dict[str, dict[str, Figures]], idle: dict[str, Idle], rounds: int, seconds: float) -> Document:
     """Return the part of the document that says who is how fast."""
-    return _stamped(
+    return stamped(
         {
             "rounds": rounds,
             "seconds": seconds,
             "peers": environments.versions(),
-            "goals": [asdict(goal) | {"met": goal.met} for goal in goals(results, idle)],
+            "goals": {
+                name: [asdict(goal) | {"met": goal.met} for goal in goals(results, idle, name)]
+                for name in (OURS, IN_MEMORY)
+            },
             "settings": {
                 setting: {name: asdict(one) for name, one in by_name.items()} for setting, by_name in results.items()
             },
@@ -58,12 +78,12 @@ def comparison(results: dict[str, dict[str, Figures]], idle: dict[str, Idle], ro
 
 def stages(by_setting: dict[str, list[Stage]]) -> Document:
     """Return the part of the document that says where the time goes."""
-    return _stamped({setting: [asdict(one) for one in found] for setting, found in by_setting.items()})
+    return stamped({setting: [asdict(one) for one in found] for setting, found in by_setting.items()})
 
 
 def scaling(points: list[Point]) -> Document:
     """Return the part of the document that says how the speed depends on sizes."""
-    return _stamped({"points": [asdict(point) for point in points]})
+    return stamped({"points": [asdict(point) for point in points]})
 
 
 def merge(file: Path, parts: Document) -> None:
@@ -72,17 +92,18 @@ def merge(file: Path, parts: Document) -> None:
     file.write_text(json.dumps(former | parts, indent=2) + "\n")
 
 
-def read_comparison(part: Document) -> tuple[dict[str, dict[str, Figures]], dict[str, Idle], list[Goal]]:
-    """Return what `comparison` was made of, and its goals."""
+def read_comparison(part: Document) -> tuple[dict[str, dict[str, Figures]], dict[str, Idle]]:
+    """Return what `comparison` was made of."""
     results = {
         setting: {name: Figures(**one) for name, one in by_name.items()}
         for setting, by_name in part["settings"].items()
     }
     idle = {name: Idle(**one) for name, one in part["idle"].items()}
-    return results, idle, goals(results, idle)
+    return results, idle
 
 
-def _stamped(part: Document) -> Document:
+def stamped(part: Document) -> Document:
+    """Return the part with when, where and with what it was measured."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, capture_output=True, text=True)
     return {
         "commit": commit.stdout.strip(),

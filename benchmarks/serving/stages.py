@@ -6,7 +6,6 @@ frame belongs to. Time in the kernel counts for the stage that called it. Sampli
 
 import json
 import signal
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,6 @@ def profile(bundle: Path, folder: Path, setting: figures.Setting, seconds: float
         endpoint.server.process.send_signal(signal.SIGUSR1)  # what start-up took is not a request's
         seen = measure(endpoint, setting, seconds)
     samples = Counter(json.loads(written.read_text()))
-    print(f"{samples.total()} samples", file=sys.stderr)
     store = _used(seen, store=True)
     return divide(samples, _used(seen, store=False), store, seen.round.requests)
 

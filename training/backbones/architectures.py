@@ -51,11 +51,16 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_BUILDERS))
 
 
-def build(name: str, weights: Weights, features: int) -> Network:
-    """Return the network with these weights, frozen. Raises TrainingError saying what does not fit."""
+def untrained(name: str, features: int, weights: Weights | None = None) -> Network:
+    """Return the network with random weights, of the shapes of these. Raises TrainingError for what cannot be built."""
     if name not in _BUILDERS:
         raise TrainingError(f"there is no architecture {name!r}; there are {', '.join(names())}")
-    network = _BUILDERS[name](weights, features)
+    return _BUILDERS[name](weights or {}, features)
+
+
+def build(name: str, weights: Weights, features: int) -> Network:
+    """Return the network with these weights, frozen. Raises TrainingError saying what does not fit."""
+    network = untrained(name, features, weights)
     expected = network.module.state_dict()
     given = {key: tensor for key, tensor in weights.items() if not key.startswith("fc.")}
     # Batch counters say how long a network was trained, and nothing of what it computes.

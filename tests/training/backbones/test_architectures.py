@@ -3,7 +3,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from training.backbones.architectures import _BUILDERS, build, names
+from training.backbones.architectures import build, names, untrained
 from training.backbones.extractor import Extractor, load_network
 from training.errors import TrainingError
 
@@ -13,7 +13,7 @@ from .conftest import FEATURES, perceptron_weights
 def residual_weights(name, seed=0):
     """What PyTorch draws for a new network."""
     torch.manual_seed(seed)
-    module = _BUILDERS[name]({}, 3 * 32 * 32).module
+    module = untrained(name, 3 * 32 * 32).module
     weights = {key: tensor for key, tensor in module.state_dict().items() if not key.endswith("num_batches_tracked")}
     return {key: tensor.contiguous() for key, tensor in weights.items()}
 
