@@ -18,6 +18,7 @@ from the one of exact arithmetic, whatever the order of summation.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -94,8 +95,8 @@ class FeatureMap(BaseModel):
         return 8 * (max(len(self.lower), self.dimension) + 8) * _UNIT_ROUNDOFF
 
     def _scaled(self, X: Floats) -> Floats:
-        lower, upper = np.asarray(self.lower), np.asarray(self.upper)
-        scaled: Floats = (np.clip(X, lower, upper) - lower) / (upper - lower)
+        lower, upper, width = _bounds(self.lower, self.upper)
+        scaled: Floats = (np.clip(X, lower, upper) - lower) / width
         return scaled
 
     def _into_unit_ball(self, vectors: Floats) -> Floats:
@@ -221,6 +222,16 @@ AnyFeatureMap = Annotated[Identity | Fourier | Relu, Field(discriminator="kind")
 
 HeadFeatureMap = Annotated[Identity | Fourier | Relu | Backbone, Field(discriminator="kind")]
 """Those that a certified head may stand on."""
+
+
+@lru_cache(maxsize=16)
+def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
+    """Return the bounds and their differences, (d,) each: records are mapped one at a time, and this takes longer."""
+    lows, highs = np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)
+    arrays = lows, highs, highs - lows
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
 
 
 def default_clip_norm(features: int) -> float:

@@ -9,6 +9,7 @@ from training.comparison import rules
 from training.comparison.cases import Case, Floats
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
+from training.releases.dpsgd.train import directions_of
 from training.sensitivity import logit_sensitivity_per_norm, weight_sensitivity
 from training.solver import minimise
 
@@ -26,12 +27,13 @@ class Heads:
     _records: dict[Features, Floats] = field(default_factory=dict, repr=False)
     _asked: dict[Features, Floats] = field(default_factory=dict, repr=False)
     _weights: dict[tuple[Features, float], Floats] = field(default_factory=dict, repr=False)
+    _directions: dict[Features, Floats] = field(default_factory=dict, repr=False)
 
     def of(self, case: Case) -> "Heads":
         """The same heads for another seed's noise on the same records."""
         if case.split != self.case.split:
             raise ValueError("heads are of one split of the records")
-        return Heads(case, self._records, self._asked, self._weights)
+        return Heads(case, self._records, self._asked, self._weights, self._directions)
 
     def asked(self, features: Features) -> Floats:
         """phi of the rows asked: (m, D)."""
@@ -39,6 +41,15 @@ class Heads:
             chosen = self.feature_map(features)
             self._asked[features] = chosen(self.case.asked, chosen.public_tensors())
         return self._asked[features]
+
+    def directions(self, features: Features) -> Floats:
+        """What DP-SGD makes of the records before it knows its budget: (n, D)."""
+        if features not in self._directions:
+            # Of one map at a time, as the records below.
+            self._records.clear()
+            self._directions.clear()
+            self._directions[features] = directions_of(self.case.X, self.feature_map(features))
+        return self._directions[features]
 
     def weights(self, features: Features, strong_convexity: float) -> Floats:
         """The exact weights (C, D) at Lambda. Raises NotConverged."""
@@ -49,6 +60,7 @@ class Heads:
             if features not in self._records:
                 # Only one map's are kept: those of many records fill the memory.
                 self._records.clear()
+                self._directions.clear()
                 self._records[features] = chosen(self.case.X, tensors)
             objective = RegularisedCrossEntropy(
                 self._records[features], self.case.y, self.case.classes, strong_convexity

@@ -133,7 +133,9 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Asked], Accuracies]:
         network = Network((chosen.dimension, *hidden, case.classes))
         choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden)
         words = asked.randomness("dpsgd", features, *map(str, hidden))
-        model = train_dpsgd(case.records, DpSgdRecipe("compared", chosen, choices, whole), "compared", words)
+        recipe = DpSgdRecipe("compared", chosen, choices, whole)
+        known = asked.heads.directions(features)
+        model = train_dpsgd(case.records, recipe, "compared", words, directions=known)
         inputs = inputs_around(model.centre, asked.heads.asked(features), choices.input_norm)
         return {UNLIMITED: case.accuracy(network.logits(model.parameters, inputs))}
 

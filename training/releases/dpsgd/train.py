@@ -21,7 +21,7 @@ from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost
 from training.releases.dpsgd.choices import Choices
 from training.releases.dpsgd.descent import descend
 from training.releases.dpsgd.model import DpSgdModel
-from training.releases.dpsgd.network import MOST_RECORDS
+from training.releases.dpsgd.network import MOST_RECORDS, Floats
 from training.releases.dpsgd.step import private_step
 
 Progress = Callable[[int], None]
@@ -120,11 +120,22 @@ def _noise(recipe: DpSgdRecipe, mu: float) -> float:
     return least
 
 
+def directions_of(X: Floats, feature_map: FeatureMap) -> Floats:
+    """Return the records' rows, mapped and of length 1 or a hair less: (n, D), each a function of its record alone."""
+    return unit(features_of(feature_map, X, feature_map.public_tensors()))
+
+
 def train_dpsgd(
-    records: Records, recipe: DpSgdRecipe, lineage: str, randomness: Randomness, progress: Progress = lambda _: None
+    records: Records,
+    recipe: DpSgdRecipe,
+    lineage: str,
+    randomness: Randomness,
+    progress: Progress = lambda _: None,
+    directions: Floats | None = None,
 ) -> DpSgdModel:
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
 
+    directions: what `directions_of` returns for these records and the recipe's map, where it is known already.
     Raises TrainingError for choices that have no certificate, and for more than MOST_RECORDS records, before a record
     is touched.
     """
@@ -136,7 +147,7 @@ def train_dpsgd(
     declaration = records.declaration
     certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage)
     tensors = recipe.feature_map.public_tensors()
-    phi = unit(features_of(recipe.feature_map, records.X, tensors))
+    phi = directions_of(records.X, recipe.feature_map) if directions is None else directions
     centre = np.zeros(phi.shape[1])
     if (release := certificate.centre_release) is not None:
         noisy_sum = release.release(sum_of_rows(phi), randomness)
