@@ -1,13 +1,20 @@
 """A service's own auditor: a client with the owner's canary key, and `GET /audit`, where the newest finding stands.
 
 It asks over HTTP as every client does, is charged as every client is, and stops when its key's budget is spent. The
-rows are public: next to the middle of the declared bounds, and never the same twice. A finding is kept in memory; a
-service that is started again begins again.
+rows are public: next to the middle of the declared bounds, and never the same twice. What was found is kept in the
+owner's state folder, bound to the model and the price: a service that is started again goes on, and what refuted the
+claim once is not forgotten.
 """
 
+import fcntl
+import hashlib
+import json
 import logging
+import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,15 +30,67 @@ _DELTA = 1e-5
 _log = logging.getLogger("dpserve.self_audit")
 
 
+@dataclass(frozen=True, eq=False)
+class KeptFindings:
+    """Counts of one model at one price in a file that appears whole or not at all. path: None keeps nothing."""
+
+    path: Path | None
+    bound_to: Mapping[str, str]
+
+    @classmethod
+    def of(cls, folder: Path, model_id: str, losses: str) -> "KeptFindings":
+        """Return the file's place. A second service of the same model and price keeps nothing, and says so."""
+        bound_to = {"model_id": model_id, "losses": losses}
+        name = hashlib.sha256(json.dumps(bound_to, sort_keys=True).encode()).hexdigest()[:16]
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Held until the process ends.
+        lock = os.open(folder / f"{name}.lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            _log.warning("another service of this model and price keeps its own audit; this one's is not kept")
+            return cls(None, bound_to)
+        return cls(folder / f"{name}.json", bound_to)
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what was kept, or None for nothing. Raises ValueError for a file that is not whole or not of these."""
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            found = json.loads(self.path.read_text("utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(self._damaged()) from error
+        if not isinstance(found, dict) or found.get("bound_to") != self.bound_to or "found" not in found:
+            raise ValueError(self._damaged())
+        kept: dict[str, Any] = found["found"]
+        return kept
+
+    def write(self, found: Mapping[str, Any]) -> None:
+        """Keep this instead of what was kept before. Raises OSError."""
+        if self.path is None:
+            return
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(json.dumps({"bound_to": dict(self.bound_to), "found": dict(found)}), "utf-8")
+        draft.replace(self.path)
+
+    def _damaged(self) -> str:
+        return f"what the service's own audit found before is damaged: move {self.path} away to begin again"
+
+
 @dataclass(eq=False)
 class SelfAudit:
-    """Asks `rows` canary rows every `seconds` with the client `key`. Raises ValueError for other mechanisms."""
+    """Asks `rows` canary rows every `seconds` with the client `key`, and keeps what it found in `folder`.
+
+    Raises ValueError for other mechanisms, and where what was kept before cannot be read.
+    """
 
     head: ServedModel
     mechanism: Mechanism
     key: str
     seconds: float
     rows: int
+    folder: Path
     _stopped: threading.Event = field(default_factory=threading.Event)
     _state: str = "waiting"
 
@@ -39,6 +98,10 @@ class SelfAudit:
         """Find out first whether the mechanism can be audited this way."""
         delta = 0.0 if self.mechanism.cost.pure_epsilon < float("inf") else _DELTA
         self._audit = LiveAudit(auditable(self.mechanism), len(self.head.certificate.classes), delta)
+        self._kept = KeptFindings.of(self.folder, self.head.certificate.model_id, str(self.mechanism.cost))
+        found = self._kept.read()
+        if found is not None:
+            self._audit.go_on(found)
 
     def published(self) -> dict[str, Any]:
         """Return what `GET /audit` returns."""
@@ -62,12 +125,17 @@ class SelfAudit:
     def _run(self, address: str) -> None:
         # The operating system's entropy: an answer's world must not be predictable.
         rng = np.random.default_rng()
-        with Client(address, self.key, attempts=1) as client:
-            self._state = "asking"
-            while not self._stopped.is_set():
-                if not self._look(client, rng):
-                    return
-                self._stopped.wait(self.seconds)
+        try:
+            with Client(address, self.key, attempts=1) as client:
+                self._state = "asking"
+                while not self._stopped.is_set():
+                    if not self._look(client, rng):
+                        return
+                    self._stopped.wait(self.seconds)
+            self._state = "stopped"
+        except Exception:  # noqa: BLE001 - whatever ends the thread, who asks is told
+            self._state = "ended by an error, which is in the service's log"
+            _log.exception("the service's own audit ends")
 
     def _look(self, client: Client, rng: np.random.Generator) -> bool:
         """Return whether to go on."""
@@ -96,6 +164,10 @@ class SelfAudit:
             self._state = str(error)
             _log.warning("the service's own audit stops: %s", error)
             return False
+        try:
+            self._kept.write(self._audit.kept())
+        except OSError as error:
+            _log.warning("what the service's own audit found is not kept: %s", error)
         if found["refuted"] and not before:
             _log.error("the service's own audit refutes the claim %s: stop the service", found["claim"]["losses"])
         return True

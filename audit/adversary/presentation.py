@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Kind = tuple[Sensitivity, Neighbours]
 
+_JUDGED: Kind = ("global", "unbounded")
+"""The games whose noise gives the guarantee that is claimed: the only ones that can refute it."""
+
 
 def report(setting: Setting, found: Mapping[Kind, Found], source: str, conviction_confidence: float) -> Report:
     """Return the report. Only games with global sensitivity and a record added or removed can refute the guarantee.
@@ -25,16 +28,14 @@ def report(setting: Setting, found: Mapping[Kind, Found], source: str, convictio
     """
     said = {kind: identifiability_of(one.games, setting.delta, BELIEF) for kind, one in found.items()}
     mu = choices_of(setting, "global").mu
-    convicted = any(
-        _mu_bound(one.games, conviction_confidence) > mu
-        for (sensitivity, neighbours), one in found.items()
-        if (sensitivity, neighbours) == ("global", "unbounded")
-    )
-    largest = max(one.advantage for one in said.values())
+    convicted = _mu_bound(found[_JUDGED].games, conviction_confidence) > mu
+    judged = said[_JUDGED]
     return Report(
         title=f"The adversary who knows all but one record, on {setting.dataset}, beside Bernau et al. 2021, Table 2",
-        verdict=f"{'Convicted' if convicted else 'Not refuted'}: the largest advantage is {number(largest)}, and "
-        f"{number(gaussian_advantage(mu))} is the most that the noise allows.",
+        verdict=f"{'Convicted' if convicted else 'Not refuted'}: with global sensitivity and a record added or removed "
+        f"the advantage in {judged.games} games is {number(judged.advantage, 3)} "
+        f"(95 %: {interval(*judged.advantage_interval)}), and {number(gaussian_advantage(mu), 3)} is the most that the "
+        "noise allows.",
         convicted=convicted,
         content={
             "setting": asdict(setting),

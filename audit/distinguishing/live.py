@@ -11,7 +11,8 @@ cannot: a certificate whose sensitivity is wrong, a model trained on other recor
 given twice, or a ledger that does not charge. Those need two models (`audit.distinguishing.service`), or the ledger.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from audit.distinguishing.claims import claim_of
 from audit.distinguishing.likelihood import scores
 from audit.distinguishing.worlds import Worlds, worst_case
-from audit.estimators import Errors, errors_at, tradeoff_of_errors
+from audit.estimators import GAUSSIAN, Errors, epsilon_of_mu, errors_at, tradeoff_of_errors
 from audit.estimators.error_rates import refutes
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
@@ -62,6 +63,35 @@ class LiveAudit:
         self._claim = claim_of(self.mechanism.cost, self.delta)
         self._direction = worst_case(self.mechanism, self.classes)
         self._latest = self._published(0.0, refuted=False)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what another process needs to go on, in JSON's types: counts, and no answer."""
+        errors = None if self.errors is None else asdict(self.errors)
+        return {"looks": self.looks, "answers": self.answers, "errors": errors, "refuted": self._latest["refuted"]}
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Take up what `kept` returned of an audit of the same mechanism. Raises ValueError for what it cannot be.
+
+        The looks go on being counted, so that the confidence holds for those before and after together.
+        """
+        looks, answers, errors, refuted = (kept.get(key) for key in ("looks", "answers", "errors", "refuted"))
+        if not (isinstance(looks, int) and isinstance(answers, int) and isinstance(refuted, bool)) or looks < 0:
+            raise ValueError("no looks are counted there")
+        if looks == 0:
+            return
+        if not isinstance(errors, Mapping) or set(errors) != {one.name for one in fields(Errors)}:
+            raise ValueError("no errors are counted there")
+        self.errors = Errors(**{name: float(count) for name, count in errors.items()})
+        self.looks, self.answers = looks, answers
+        self._latest = self._published(self._bound(), refuted=refuted)
+
+    def _doubt(self) -> float:
+        """The share of all doubt that the newest look may use: 1/(k (k + 1)) of the k-th."""
+        return 1 / (self.looks * (self.looks + 1))
+
+    def _bound(self) -> float:
+        assert self.errors is not None
+        return tradeoff_of_errors(self.errors, 1 - (1 - CONFIDENCE) * self._doubt(), self._claim.family)
 
     @property
     def latest(self) -> dict[str, Any]:
@@ -115,16 +145,20 @@ class LiveAudit:
         self.looks += 1
         self.answers += len(answers)
         self.errors = _added(self.errors, errors_at(found[inside], found[~inside], 0.0))
-        share = 1 / (self.looks * (self.looks + 1))
-        bound = tradeoff_of_errors(self.errors, 1 - (1 - CONFIDENCE) * share, self._claim.family)
         refuted = bool(self._latest["refuted"]) or refutes(
             self.errors,
-            1 - (1 - CONVICTION_CONFIDENCE) * share,
+            1 - (1 - CONVICTION_CONFIDENCE) * self._doubt(),
             self._claim.family,
             min(self._claim.parameter, self._claim.family.largest),
         )
-        self._latest = self._published(bound, refuted=refuted)
+        self._latest = self._published(self._bound(), refuted=refuted)
         return self.latest
+
+    def _epsilon(self, bound: float) -> float:
+        """Return the epsilon at the claim's delta that a bound of the family's parameter implies."""
+        if self._claim.family is GAUSSIAN:
+            return epsilon_of_mu(bound, self._claim.delta)
+        return bound if self._claim.delta == 0 else 0.0
 
     def _published(self, bound: float, *, refuted: bool) -> dict[str, Any]:
         claim = self._claim
@@ -136,7 +170,7 @@ class LiveAudit:
                 "epsilon_at_delta": claim.epsilon,
                 "delta": claim.delta,
             },
-            "lower_bound": {claim.family.parameter: bound},
+            "lower_bound": {claim.family.parameter: bound, "epsilon_at_delta": self._epsilon(bound)},
             "confidence": CONFIDENCE,
             "refuted": refuted,
             "answers": self.answers,

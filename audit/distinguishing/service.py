@@ -4,6 +4,7 @@ The auditor holds both bundles, as an owner does, and has a key of each service.
 with the same bytes, so every trial asks a row of its own: the strongest row with a change too small to matter.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from mechanisms.published import Published
 from mechanisms.selected_neuron import SelectedNeuron
 
 Floats = NDArray[np.float64]
+Kept = Callable[[Mapping[str, Any], Callable[[], tuple[Floats, Floats]]], tuple[Floats, Floats]]
 
 JITTER = 2.0**-20
 """How far, of a feature's range, a trial's row may lie from the strongest one."""
@@ -93,12 +95,14 @@ def observe_services(
     trials: int,
     rng: np.random.Generator,
     *,
+    kept: Kept = lambda _, ask: ask(),
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Mechanism, Floats, Floats]:
     """Ask both services about `trials` rows near `row` (1, d); return the mechanism and the scores of either world.
 
     Raises ValueError unless the services serve the pair's two models by the same mechanism at the same price, and
-    whatever the client raises. Every row is charged at either service.
+    whatever the client raises. Every row is charged at either service. kept: from what the scores of some rows depend
+    on besides the seed, and how to ask, to those scores: asked, or as they were kept before.
     """
     mechanism = _agreed(service_in, service_out, pair)
     feature_map = pair.head_in.certificate.feature_map
@@ -108,9 +112,22 @@ def observe_services(
     batch = min(int(service_in.model()["largest_batch"]), int(service_out.model()["largest_batch"]))
     for start in range(0, trials, batch):
         asked = rows[start : start + batch]
-        worlds: Worlds = pair.worlds(asked)
-        for service, kept in zip((service_in, service_out), found, strict=True):
-            kept.append(scores(mechanism, service.predict_proba(asked), worlds))
+
+        def ask(asked: Floats = asked) -> tuple[Floats, Floats]:
+            worlds: Worlds = pair.worlds(asked)
+            inside, outside = (
+                scores(mechanism, service.predict_proba(asked), worlds) for service in (service_in, service_out)
+            )
+            return inside, outside
+
+        piece = {
+            "models": [head.certificate.model_id for head in (pair.head_in, pair.head_out)],
+            "mechanism": mechanism.name,
+            "losses": str(mechanism.cost),
+            "rows": hashlib.sha256(asked.tobytes()).hexdigest(),
+        }
+        for scored, all_scored in zip(kept(piece, ask), found, strict=True):
+            all_scored.append(scored)
         progress(len(asked))
     return mechanism, np.concatenate(found[0]), np.concatenate(found[1])
 

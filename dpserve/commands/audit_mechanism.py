@@ -1,12 +1,16 @@
 """What `dpserve audit mechanism` does."""
 
+import hashlib
 from collections.abc import Callable
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+import audit.distinguishing
+import mechanisms
 from audit.distinguishing import presentation
 from audit.distinguishing.mechanism import judge, observe
 from audit.distinguishing.worlds import worst_case
@@ -55,6 +59,16 @@ def audit_mechanism(
     )
 
 
+@cache
+def _code() -> str:
+    """Return a digest of the code that makes scores: pieces of another version are not gone on from."""
+    found = hashlib.sha256()
+    for package in (mechanisms, audit.distinguishing):
+        for path in sorted(Path(package.__path__[0]).glob("*.py")):
+            found.update(path.name.encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
 def _price(name: str, epsilon: float | None, price: str | None, delta: float) -> str:
     if (epsilon is None) == (price is None):
         raise ValueError("state the claim: either --epsilon E or --price PRICE")
@@ -73,7 +87,10 @@ def _observed(
     store: ResultStore | None,
     progress: Callable[[int], None],
 ) -> tuple[Floats, Floats]:
-    """Return the scores, piece by piece: each piece's noise follows from the seed and the piece's number."""
+    """Return the scores, piece by piece: each piece's noise follows from the seed and the piece's number.
+
+    A kept piece is bound to the seed, to what was asked and to the code that made it.
+    """
     worlds = worst_case(mechanism, classes)
     found: tuple[list[Floats], list[Floats]] = ([], [])
     for number, start in enumerate(range(0, trials, _PIECE)):
@@ -94,6 +111,7 @@ def _observed(
             "classes": classes,
             "seed": seed,
             "piece": number,
+            "code": _code(),
             "count": count,
         }
         result = compute() if store is None else store.result(piece, compute)

@@ -4,8 +4,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
 from rich.console import Console
@@ -15,6 +16,7 @@ from audit import reports
 from audit.reports import Report
 from dpserve.commands import options
 from service.admin import verdicts
+from training.reproduction.store import ResultStore
 
 
 def show(name: str, report: Report, *, as_json: bool, html: Path | None, png: Path | None) -> None:
@@ -59,3 +61,10 @@ def shares(what: str) -> Iterator[Callable[[str, float], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda now, share: bar.update(task, description=f"{what}: {now}", completed=share)
+
+
+@contextmanager
+def stored(resume: Path | None) -> Iterator[ResultStore]:
+    """Give the store of finished pieces: in `resume`, or in a folder that goes afterwards."""
+    with TemporaryDirectory() if resume is None else nullcontext(str(resume)) as folder:
+        yield ResultStore(Path(folder))

@@ -10,8 +10,7 @@ from audit import region, region_of_training
 from audit.region import Point
 from audit.reports import Report
 from audit.white_box import experiments
-from dpserve.commands.audit_output import counting, shares
-from dpserve.commands.audit_training import stored
+from dpserve.commands.audit_output import counting, shares, stored
 from mechanisms.mechanism import names
 from training.reproduction.seeded import SeededRandomness
 

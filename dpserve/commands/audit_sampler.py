@@ -1,10 +1,10 @@
 """What `dpserve audit sampler` does."""
 
 from dataclasses import asdict
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from audit import sampler
-from audit.reports import Report, Table, number
+from audit.reports import Picture, Report, Table, number, picture
 from dpserve.commands.audit_output import counting
 from mechanisms.mechanism import priced
 from mechanisms.noise import DISTANCE
@@ -19,6 +19,10 @@ _PRICES = {
     "label": "epsilon:1",
     "selected-neuron": "epsilon:1",
 }
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def audit_sampler(scale: int, draws: int, releases: int, classes: int, false_alarm: float) -> Report:
@@ -67,6 +71,7 @@ def audit_sampler(scale: int, draws: int, releases: int, classes: int, false_ala
             "timings": {name: asdict(found) for name, found in times.items()},
         },
         tables=(_distances(distances), _tests(tests, least), _times(times, releases)),
+        pictures=(_p_values(tests, least),),
         warnings=tuple(
             f"the times of {name!r} differ between extreme and zero logits (t = {found.t:.3g}): look again on a "
             "quiet machine"
@@ -78,6 +83,22 @@ def audit_sampler(scale: int, draws: int, releases: int, classes: int, false_ala
             f"{repeated} came twice.",
         ),
     )
+
+
+def _p_values(tests: list[tuple[str, sampler.ChiSquare]], least: float) -> Picture:
+    found = sorted(max(one.p, 1e-18) for _, one in tests)
+
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_subplot()
+        expected = [(i + 0.5) / len(found) for i in range(len(found))]
+        axes.loglog(expected, found, "o", label="chi-square tests")
+        axes.loglog(expected, expected, ":", color="grey", label="expected of a right sampler")
+        axes.axhline(least, linestyle="--", color="tab:red", label="convicts below")
+        axes.set_xlabel("rank of the test, of all")
+        axes.set_ylabel("p-value")
+        axes.legend(fontsize="small")
+
+    return picture("p-values", "The chi-square tests' p-values in ascending order.", draw, inches=(6.4, 4.0))
 
 
 def _distances(distances: dict[str, float]) -> Table:

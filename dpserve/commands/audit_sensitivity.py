@@ -1,15 +1,20 @@
 """What `dpserve audit sensitivity` does."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from audit.distinguishing.neighbours import KINDS
 from audit.distinguishing.sensitivity import Measurement, of_certified_head, of_published_network
-from audit.reports import Report, Table, number
+from audit.reports import Picture, Report, Table, number, picture
 from dpserve.commands.audit_output import counting
 from dpserve.commands.audit_service import trained
 from training.data.digits import load_digits
 from training.data.records import Records
 from training.published.bundle import PublishedNetwork
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def audit_sensitivity(model: str, lam: float, count: int, seed: int) -> Report:
@@ -27,6 +32,7 @@ def audit_sensitivity(model: str, lam: float, count: int, seed: int) -> Report:
         convicted=bool(beyond),
         content={how: [asdict(one) | {"share": one.share} for one in some] for how, some in found.items()},
         tables=tuple(_table(how, some) for how, some in found.items()),
+        pictures=(_shares(found),),
         notes=("A measurement is a lower bound: below the claim it proves nothing.",),
     )
 
@@ -48,6 +54,19 @@ def _published(count: int, seed: int) -> dict[str, tuple[Measurement, ...]]:
             what: of_published_network(records, train, count, seed, replaced=replaced, progress=progress)
             for what, replaced in (("a record left out", False), ("a record replaced, same batches", True))
         }
+
+
+def _shares(found: Mapping[str, tuple[Measurement, ...]]) -> Picture:
+    bars = [(f"{one.quantity}\n{how}", one.share) for how, some in found.items() for one in some]
+
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_subplot()
+        axes.barh([name for name, _ in bars], [share for _, share in bars])
+        axes.axvline(1.0, linestyle=":", color="black", label="claimed")
+        axes.set_xlabel("measured, of the claim")
+        axes.legend()
+
+    return picture("Sensitivities", "What lies beyond 1 refutes its claim.", draw, inches=(7.0, 1.2 + 0.7 * len(bars)))
 
 
 def _table(how: str, measurements: tuple[Measurement, ...]) -> Table:

@@ -5,11 +5,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,10 @@ from accounting.ledger import Ledger, key_digest, new_api_key
 from audit.distinguishing import presentation
 from audit.distinguishing.mechanism import judge
 from audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
-from audit.distinguishing.service import observe_services
+from audit.distinguishing.service import Kept, observe_services
 from audit.reports import Report
 from dpserve.client import Client
-from dpserve.commands.audit_output import counting
+from dpserve.commands.audit_output import counting, stored
 from dpserve.configuration import environment_without_settings
 from mechanisms.mechanism import Mechanism, priced
 from service.errors import CannotServe
@@ -32,6 +32,7 @@ from training.data.records import Declaration, Records
 from training.feature_maps import Identity, default_clip_norm
 from training.published.bundle import is_published, load_published
 from training.recipe import Recipe
+from training.reproduction.store import ResultStore
 from training.train import train
 
 Floats = NDArray[np.float64]
@@ -74,11 +75,22 @@ class _Opened:
 
 
 def audit_service(
-    services: Services, *, delta: float, trials: int, confidence: float, conviction_confidence: float, seed: int
+    services: Services,
+    *,
+    delta: float,
+    trials: int,
+    confidence: float,
+    conviction_confidence: float,
+    seed: int,
+    resume: Path | None,
 ) -> Report:
-    """Return the report. Raises ValueError for nonsense, and the client's errors."""
+    """Return the report. Raises ValueError for nonsense, and the client's errors.
+
+    resume: the folder of scores that were kept, each bound to both models, the price, the rows and the seed.
+    """
     rng = np.random.default_rng(seed)
     with ExitStack() as stack:
+        kept = _kept(stack.enter_context(stored(resume)), seed)
         if isinstance(services, OwnServices):
             opened = stack.enter_context(_own(services, trials, rng))
         else:
@@ -88,7 +100,7 @@ def audit_service(
         )
         progress = stack.enter_context(counting("asking both services", trials))
         mechanism, scores_in, scores_out = observe_services(
-            first, second, opened.pair, opened.row, trials, rng, progress=progress
+            first, second, opened.pair, opened.row, trials, rng, kept=kept, progress=progress
         )
     finding = judge(
         mechanism,
@@ -108,6 +120,18 @@ def audit_service(
         opened.said,
         f"At the strongest row that was found the logits move by {movement:.4g} of their sensitivity.",
     )
+
+
+def _kept(store: ResultStore, seed: int) -> Kept:
+    def kept(piece: Mapping[str, Any], ask: Callable[[], tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        def compute() -> dict[str, Any]:
+            inside, outside = ask()
+            return {"in": inside.tolist(), "out": outside.tolist()}
+
+        found = store.result({"name": "audit-service", "seed": seed, **piece}, compute)
+        return np.array(found["in"]), np.array(found["out"])
+
+    return kept
 
 
 def _running(services: RunningServices, rng: np.random.Generator) -> _Opened:

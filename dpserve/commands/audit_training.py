@@ -1,20 +1,25 @@
 """What `dpserve audit training` and `dpserve audit adversary` do."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+import typer
+
+from accounting.conversions import gaussian_mu
 from audit.adversary import experiments as adversary
 from audit.adversary import presentation as of_adversary
 from audit.reports import Report
 from audit.white_box import experiments, presentation
 from audit.white_box.experiments import Material, Setting
+from audit.white_box.power import POWER, observations_for
 from audit.white_box.printed import EPSILONS, FAULT_EPSILON
 from audit.white_box.steps import FAULTS, Fault
-from dpserve.commands.audit_output import shares
+from dpserve.commands.audit_output import shares, stored
 from training.reproduction.store import ResultStore
+
+_MOST_RUNS = 500
+"""More than are begun unasked."""
 
 
 def audit_training(
@@ -39,12 +44,17 @@ def audit_training(
         raise ValueError(f"training is audited on {', '.join(experiments.SETTINGS)}, not on {dataset!r}")
     if canary not in experiments.CANARIES:
         raise ValueError(f"the canaries are {', '.join(experiments.CANARIES)}, not {canary!r}")
-    setting = replace(experiments.scaled(experiments.SETTINGS[dataset], runs=runs, steps=steps), canary=canary)
-    material = experiments.prepare(setting, experiments.read(dataset, data_dir), seed)
+    planted = None if fault is None else _fault(fault)
     sure = (confidence, conviction_confidence)
+    setting = replace(experiments.scaled(experiments.SETTINGS[dataset], runs=runs, steps=steps), canary=canary)
+    if runs is None and table:
+        setting = replace(setting, runs=math.ceil(experiments.TABLE_OBSERVATIONS / setting.steps))
+    if runs is None and planted == "noise-too-small":
+        setting = replace(setting, runs=_enough_runs(setting, noise_ratio, conviction_confidence))
+    material = experiments.prepare(setting, experiments.read(dataset, data_dir), seed)
     with stored(resume) as store:
         if fault is not None:
-            return _of_fault(setting, fault, noise_ratio, material, store, seed, sure)
+            return _of_fault(setting, planted, noise_ratio, material, store, seed, sure)
         if table:
             return _table(setting, material, store, seed, sure)
         if whole_runs is not None:
@@ -56,23 +66,37 @@ def audit_training(
     return presentation.report(finding, measured, title, _setting(setting, seed, epsilon=epsilon), material.source)
 
 
+def _enough_runs(setting: Setting, noise_ratio: float, conviction_confidence: float) -> int:
+    """Return how many runs convict noise of this ratio with the power POWER, and say so before they begin."""
+    mu = gaussian_mu(FAULT_EPSILON, setting.delta)
+    needed = observations_for(mu, noise_ratio, presentation.confidence_of_each(conviction_confidence))
+    runs = math.ceil(needed / setting.steps)
+    said = (
+        f"noise {noise_ratio:g} times the claimed is convicted with probability {POWER:g} by {needed:,} observations: "
+        f"{runs:,} runs of {setting.steps} steps"
+    )
+    if runs > _MOST_RUNS:
+        raise ValueError(f"{said}; ask for them with --runs, or for a lower --conviction-confidence")
+    typer.echo(f"dpserve: {said}", err=True)
+    return runs
+
+
 def _of_fault(
     setting: Setting,
-    fault: str,
+    planted: Fault | None,
     noise_ratio: float,
     material: Material,
     store: ResultStore,
     seed: int,
     sure: tuple[float, float],
 ) -> Report:
-    planted = _fault(fault)
     ratio = noise_ratio if planted == "noise-too-small" else None
     with shares(f"training on {setting.dataset}") as progress:
         measured = experiments.measure_fault(setting, planted, noise_ratio, material, store, seed, progress)
     finding = presentation.judge(measured, *sure)
     said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
     title = f"White-box audit of DP-SGD on {setting.dataset} with {said}, which claims {FAULT_EPSILON:g} a step"
-    chosen = _setting(setting, seed, fault=fault, noise_ratio=noise_ratio)
+    chosen = _setting(setting, seed, fault=planted or "none", noise_ratio=ratio)
     return presentation.report(finding, measured, title, chosen, material.source, planted_ratio=ratio)
 
 
@@ -123,13 +147,6 @@ def audit_adversary(
             with shares(" ".join(kind)) as progress:
                 found[kind] = adversary.run(setting, kind, data, games, store, seed, progress)
     return of_adversary.report(setting, found, data.source, conviction_confidence)
-
-
-@contextmanager
-def stored(resume: Path | None) -> Iterator[ResultStore]:
-    """Give the store of finished pieces: in `resume`, or in a folder that goes afterwards."""
-    with TemporaryDirectory() if resume is None else nullcontext(str(resume)) as folder:
-        yield ResultStore(Path(folder))
 
 
 def _setting(setting: Setting, seed: int, **more: object) -> dict[str, object]:

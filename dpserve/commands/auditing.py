@@ -5,36 +5,14 @@ from typing import Annotated
 
 import typer
 
+from audit.reports import Report
+from dpserve.commands import audit_options as options
+
 app = typer.Typer(
     name="audit",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-Confidence = Annotated[float, typer.Option("--confidence", help="Of the lower bounds that are shown.")]
-ConvictionConfidence = Annotated[
-    float,
-    typer.Option(
-        "--conviction-confidence", help="A sound mechanism is convicted with at most 1 less this. [default: 1 - 1e-9]"
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Write the whole report into FILE.html.")]
-Png = Annotated[Path | None, typer.Option("--png", help="Draw the picture into FILE.png.")]
-Resume = Annotated[
-    Path | None,
-    typer.Option("--resume", help="Keep finished pieces in this folder, and go on from those that are there."),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        "--seed",
-        min=0,
-        help="Draw all noise from this seed, for a result that repeats. [default: the operating system's randomness, "
-        "as a service]",
-        show_default=False,
-    ),
-]
 
 
 @app.callback()
@@ -43,6 +21,7 @@ def _audits() -> None:
 
 
 @app.command("mechanism")
+@options.reported
 def mechanism(
     name: Annotated[str, typer.Argument(help="gaussian, laplace, label, selected-neuron or published.")],
     classes: Annotated[int, typer.Option("--classes", help="C.")],
@@ -61,19 +40,15 @@ def mechanism(
         ),
     ] = None,
     trials: Annotated[int, typer.Option("--trials", min=10, help="Answers in each world.")] = 10_000,
-    confidence: Confidence = 0.95,
-    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
-    seed: Seed = None,
-    resume: Resume = None,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
-) -> None:
+    confidence: options.Confidence = 0.95,
+    conviction_confidence: options.ConvictionConfidence = options.SURE,
+    seed: options.Seed = None,
+    resume: options.Resume = None,
+) -> Report:
     """Ask a mechanism about two rows of logits that are as far apart as it allows, and tell them apart."""
     from dpserve.commands.audit_mechanism import audit_mechanism
-    from dpserve.commands.audit_output import show
 
-    report = audit_mechanism(
+    return audit_mechanism(
         name,
         classes,
         epsilon=epsilon,
@@ -85,11 +60,12 @@ def mechanism(
         seed=seed,
         resume=resume,
     )
-    show("audit-mechanism", report, as_json=as_json, html=html, png=png)
 
 
 @app.command("service")
+@options.reported
 def service(
+    context: typer.Context,
     kind: Annotated[
         str,
         typer.Option("--record", help="The record that makes the difference: natural, outlier or mislabelled."),
@@ -113,23 +89,27 @@ def service(
     ] = None,
     delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated; 0 for a pure epsilon.")] = 1e-5,
     trials: Annotated[int, typer.Option("--trials", min=10, help="Rows asked of each service.")] = 2000,
-    confidence: Confidence = 0.95,
-    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the record, the rows and their order.")] = 0,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
-) -> None:
+    confidence: options.Confidence = 0.95,
+    conviction_confidence: options.ConvictionConfidence = options.SURE,
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed", min=0, help="Of the record, the rows and their order; a service's noise has none. See --resume."
+        ),
+    ] = 0,
+    resume: options.Resume = None,
+) -> Report:
     """Ask two services of neighbouring models over HTTP and tell them apart.
 
     Without URLs: train both models on the digits, start a service of each, and stop them at the end. With URLs: audit
-    two services of yours, whose keys pay for the rows.
+    two services of yours, whose keys pay for the rows. With --resume the answers are kept, so that the same audit again
+    finds the same and costs nothing more.
     """
     from dpserve.commands import audit_service
-    from dpserve.commands.audit_output import show
 
     given = (url_in, url_out, bundle_in, bundle_out, key_in, key_out)
     if url_in and url_out and bundle_in and bundle_out and key_in and key_out:
+        options.refuse(context, "about services that run", "kind", "mechanism", "price", "lam")
         plan: audit_service.Services = audit_service.RunningServices(
             (url_in, url_out), (bundle_in, bundle_out), (key_in, key_out)
         )
@@ -137,18 +117,19 @@ def service(
         raise typer.BadParameter("running services need all of --url-in, --bundle-in, --key-in and the same with -out")
     else:
         plan = audit_service.OwnServices(kind, mechanism, price, lam)
-    report = audit_service.audit_service(
+    return audit_service.audit_service(
         plan,
         delta=delta,
         trials=trials,
         confidence=confidence,
         conviction_confidence=conviction_confidence,
         seed=seed,
+        resume=resume,
     )
-    show("audit-service", report, as_json=as_json, html=html, png=png)
 
 
 @app.command("sampler")
+@options.reported
 def sampler(
     scale: Annotated[
         int,
@@ -160,50 +141,39 @@ def sampler(
     false_alarm: Annotated[
         float, typer.Option("--false-alarm", help="With what probability a right sampler may be convicted.")
     ] = 1e-6,
-    as_json: Json = False,
-    html: Html = None,
-) -> None:
+) -> Report:
     """Audit the sampler of all noise: its tables exactly, its draws, its forks, and the time that it takes."""
-    from dpserve.commands.audit_output import show
     from dpserve.commands.audit_sampler import audit_sampler
 
-    show(
-        "audit-sampler",
-        audit_sampler(scale, draws, releases, classes, false_alarm),
-        as_json=as_json,
-        html=html,
-        png=None,
-    )
+    return audit_sampler(scale, draws, releases, classes, false_alarm)
 
 
 @app.command("sensitivity")
+@options.reported
 def sensitivity(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="certified, or published.")],
     lam: Annotated[float, typer.Option("--lam", help="certified: Lambda.")] = 10.0,
     neighbours: Annotated[
         int, typer.Option("--neighbours", min=1, help="published: how many networks to train again, twice.")
     ] = 3,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the records that make the difference.")] = 0,
-    as_json: Json = False,
-    html: Html = None,
-) -> None:
+) -> Report:
     """Train again without a record of the digits, and hold how far the model moved against what is claimed."""
-    from dpserve.commands.audit_output import show
     from dpserve.commands.audit_sensitivity import audit_sensitivity
 
-    show("audit-sensitivity", audit_sensitivity(model, lam, neighbours, seed), as_json=as_json, html=html, png=None)
-
-
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
-]
-ExperimentSeed = Annotated[int, typer.Option("--seed", min=0, help="Everything follows from it.")]
+    other = {"certified": "neighbours", "published": "lam"}.get(model)
+    if other is not None:
+        options.refuse(context, f"of a {model} model", other)
+    return audit_sensitivity(model, lam, neighbours, seed)
 
 
 @app.command("training")
+@options.reported
 def training(
+    context: typer.Context,
     dataset: Annotated[str, typer.Option("--dataset", help="digits, retail-100, mnist or cifar-10.")] = "digits",
-    data_dir: DataDir = None,
+    data_dir: options.DataDir = None,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What a run claims at delta = 1e-5.")] = 8.0,
     table: Annotated[bool, typer.Option("--table", help="At epsilon 1, 4, 8 and 16, beside Nasr et al. 2023.")] = False,
     fault: Annotated[
@@ -224,21 +194,34 @@ def training(
             help="Train so often with the canary and as often without it, and audit whole runs; it must be a record.",
         ),
     ] = None,
-    runs: Annotated[int | None, typer.Option("--runs", min=1, help="Runs whose steps are observed.")] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs",
+            min=1,
+            help="Runs whose steps are observed. [default: of noise too small as many as convict it with probability "
+            "0.99, of --table 20,000 steps, else some]",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=10, help="Of a run.")] = None,
-    confidence: Confidence = 0.95,
-    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
-    seed: ExperimentSeed = 0,
-    resume: Resume = None,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
-) -> None:
+    confidence: options.Confidence = 0.95,
+    conviction_confidence: options.ConvictionConfidence = options.SURE,
+    seed: options.ExperimentSeed = 0,
+    resume: options.Resume = None,
+) -> Report:
     """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
-    from dpserve.commands.audit_output import show
     from dpserve.commands.audit_training import audit_training
 
-    report = audit_training(
+    if fault is not None:
+        options.refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "table", "whole_runs")
+    if fault != "noise-too-small":
+        options.refuse(context, "without --fault noise-too-small", "noise_ratio")
+    if table:
+        options.refuse(context, "with --table", "epsilon", "whole_runs")
+    if whole_runs is not None:
+        options.refuse(context, "with --whole-runs", "runs")
+    return audit_training(
         dataset,
         data_dir=data_dir,
         epsilon=epsilon,
@@ -254,26 +237,22 @@ def training(
         seed=seed,
         resume=resume,
     )
-    show("audit-training", report, as_json=as_json, html=html, png=png)
 
 
 @app.command("adversary")
+@options.reported
 def adversary(
     dataset: Annotated[str, typer.Option("--dataset", help="digits, adult, mnist or retail-100.")] = "digits",
-    data_dir: DataDir = None,
+    data_dir: options.DataDir = None,
     games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
-    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
-    seed: ExperimentSeed = 0,
-    resume: Resume = None,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
-) -> None:
+    conviction_confidence: options.ConvictionConfidence = options.SURE,
+    seed: options.ExperimentSeed = 0,
+    resume: options.Resume = None,
+) -> Report:
     """Let who knows all records but one follow a training run, beside Table 2 of Bernau et al. 2021."""
-    from dpserve.commands.audit_output import show
     from dpserve.commands.audit_training import audit_adversary
 
-    report = audit_adversary(
+    return audit_adversary(
         dataset,
         data_dir=data_dir,
         games=games,
@@ -281,11 +260,12 @@ def adversary(
         seed=seed,
         resume=resume,
     )
-    show("audit-adversary", report, as_json=as_json, html=html, png=png)
 
 
 @app.command("region")
+@options.reported
 def region(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="A mechanism, or dp-sgd.")],
     classes: Annotated[int, typer.Option("--classes", help="Of a mechanism.")] = 10,
     noise_multiplier: Annotated[
@@ -295,20 +275,20 @@ def region(
     trials: Annotated[int, typer.Option("--trials", min=10, help="Of a mechanism, in each world.")] = 10_000,
     delta: Annotated[float, typer.Option("--delta", help="Where a mechanism's epsilon is stated.")] = 1e-5,
     dataset: Annotated[str, typer.Option("--dataset", help="Of dp-sgd: digits or retail-100.")] = "digits",
-    data_dir: DataDir = None,
-    confidence: Confidence = 0.95,
-    conviction_confidence: ConvictionConfidence = 1 - 1e-9,
-    seed: ExperimentSeed = 0,
-    resume: Resume = None,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
-) -> None:
+    data_dir: options.DataDir = None,
+    confidence: options.Confidence = 0.95,
+    conviction_confidence: options.ConvictionConfidence = options.SURE,
+    seed: options.ExperimentSeed = 0,
+    resume: options.Resume = None,
+) -> Report:
     """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
-    from dpserve.commands.audit_output import show
-    from dpserve.commands.audit_region import audit_region
+    from dpserve.commands.audit_region import DP_SGD, audit_region
 
-    report = audit_region(
+    if name == DP_SGD:
+        options.refuse(context, "of dp-sgd", "classes", "releases", "trials", "delta")
+    else:
+        options.refuse(context, "of a mechanism", "dataset", "data_dir")
+    return audit_region(
         name,
         classes=classes,
         noise_multipliers=noise_multiplier,
@@ -322,4 +302,3 @@ def region(
         seed=seed,
         resume=resume,
     )
-    show("audit-region", report, as_json=as_json, html=html, png=png)

@@ -198,7 +198,8 @@ def _head(head: ServedModel, mechanism: str, price: str, watch: _Watch | None, *
     if watch is not None:
         from dpserve.self_audit import SelfAudit
 
-        auditor = SelfAudit(head, chosen, watch.key, watch.seconds, watch.rows)
+        folder = options.state_folder() / "self-audit"
+        auditor = SelfAudit(head, chosen, watch.key, watch.seconds, watch.rows, folder)
 
     async def run(
         ledger: Ledger,

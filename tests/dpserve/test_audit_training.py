@@ -92,6 +92,60 @@ def test_nonsense_is_refused(arguments, said):
         audit(*arguments)
 
 
+def test_an_audit_is_sized_for_the_noise_it_looks_for(tmp_path):
+    """At 0.3 of the noise and a confidence of 0.999: a few hundred observations, said beforehand, and convicted.
+
+    The power is 0.99; the seed is fixed.
+    """
+    found = audit(
+        "training",
+        "--fault",
+        "noise-too-small",
+        "--noise-ratio",
+        0.3,
+        "--steps",
+        100,
+        "--json",
+        "--conviction-confidence",
+        0.999,
+    )
+    assert found.exit_code == CONVICTED
+    assert "is convicted with probability 0.99 by" in found.stderr
+    content = json.loads(found.stdout)
+    assert content["observations"] == content["setting"]["runs"] * 100
+    assert content["power"]["against_noise_ratio"] >= 0.3
+    with pytest.raises(ValueError, match="ask for them with --runs"):
+        audit("training", "--fault", "noise-too-small", "--noise-ratio", 0.98)
+
+
+def test_an_audit_that_refutes_nothing_says_what_it_could_have_seen():
+    few = "training", "--fault", "noise-too-small", "--noise-ratio", 0.9, "--runs", 1, "--steps", 60
+    found = audit(*few)
+    assert found.exit_code == ACQUITTED
+    assert "against noise 0.9 times the claimed" in " ".join(found.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ignored"),
+    [
+        (("training", "--table", "--epsilon", 3), "--epsilon"),
+        (("training", "--table", "--whole-runs", 20), "--whole-runs"),
+        (("training", "--fault", "none", "--table"), "--table"),
+        (("training", "--noise-ratio", 0.5), "--noise-ratio"),
+        (("training", "--fault", "clip-after-averaging", "--noise-ratio", 0.5), "--noise-ratio"),
+        (("training", "--whole-runs", 20, "--runs", 3, "--canary", "blank"), "--runs"),
+        (("region", "dp-sgd", "--trials", 50), "--trials"),
+        (("region", "gaussian", "--dataset", "digits"), "--dataset"),
+        (("sensitivity", "certified", "--neighbours", 2), "--neighbours"),
+        (("sensitivity", "published", "--lam", 2), "--lam"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(arguments, ignored):
+    found = audit(*arguments)
+    assert found.exit_code == 2
+    assert f"{ignored}: it says nothing" in " ".join(found.stderr.split())
+
+
 def test_data_that_is_elsewhere_is_asked_for(monkeypatch):
     monkeypatch.delenv("DPSERVE_DATA_DIR", raising=False)
     with pytest.raises(ValueError, match="--data-dir"):

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from dpserve.commands import audit_mechanism
+
 
 def mechanism(run, *arguments, status=0):
     return run("audit", "mechanism", *arguments, "--seed", "0", status=status).stdout
@@ -43,6 +45,16 @@ def test_an_interrupted_audit_goes_on_and_finds_the_same(run):
     pieces[1].unlink()
     assert json.loads(mechanism(run, *asked, "--resume", "work")) == whole
     assert json.loads(mechanism(run, *asked)) == whole
+
+
+def test_pieces_of_other_code_or_another_seed_are_not_gone_on_from(run):
+    asked = "laplace", "--classes", "3", "--epsilon", "1", "--trials", "500", "--json", "--resume", "work"
+    mechanism(run, *asked)
+    run("audit", "mechanism", *asked, "--seed", "1")
+    pieces = [json.loads(path.read_text())["piece"] for path in (run.folder / "work").iterdir()]
+    assert {piece["seed"] for piece in pieces} == {0, 1}
+    assert {piece["code"] for piece in pieces} == {audit_mechanism._code()}
+    assert len(pieces[0]["code"]) == 64
 
 
 def test_what_is_wrong_is_said_in_one_line(run):

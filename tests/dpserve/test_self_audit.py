@@ -1,9 +1,15 @@
 """A real service that audits itself over HTTP until its key's budget is spent, and shows what it found."""
 
+import json
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
+
+from accounting import conversions
+from dpserve import self_audit
+from mechanisms.gaussian import Gaussian
 
 
 @pytest.fixture
@@ -27,19 +33,76 @@ def service(run, bundle, key):
     assert "Traceback" not in errors
 
 
-def test_a_service_audits_itself_on_its_keys_budget(service, key):
+def when_spent(address):
     deadline = time.monotonic() + 60
-    found = httpx.get(f"{service}/audit").json()
+    found = httpx.get(f"{address}/audit").json()
     while "spent" not in found["state"] and time.monotonic() < deadline:
-        found = httpx.get(f"{service}/audit").json()
+        found = httpx.get(f"{address}/audit").json()
+    return found
+
+
+def test_a_service_audits_itself_on_its_keys_budget(service, key):
+    found = when_spent(service)
     assert found["state"] == "the client's budget is spent"
     assert (found["looks"], found["answers"]) == (13, 13 * 64)
     assert found["claim"]["mu"] == 2
     assert found["claim"]["losses"] == "gaussian:2.0"
     assert 0 < found["lower_bound"]["mu"] <= 3  # each side beyond ten deviations
     assert not found["refuted"]
+    implied = conversions.gaussian_epsilon(found["lower_bound"]["mu"], found["claim"]["delta"])
+    assert found["lower_bound"]["epsilon_at_delta"] == pytest.approx(implied)
     budget = httpx.get(f"{service}/budget", headers={"Authorization": f"Bearer {key}"}).json()
     assert budget["spent"]["rho"] == pytest.approx(13 * 64 * 2)
+
+
+SERVED = "--port", 0, "--price", "noise-multiplier:0.5", "--self-audit-seconds", 0.1, "--self-audit-rows", 64
+
+
+def test_what_was_found_is_not_forgotten_when_the_service_is_started_again(run, bundle, key):
+    run.environment |= {"DPSERVE_SELF_AUDIT_KEY": key}
+    seen = []
+    for _ in range(2):
+        process, address = run.start(bundle, *SERVED)
+        seen.append(when_spent(address))
+        process.terminate()
+        process.communicate(timeout=60)
+    assert seen[0]["looks"] == 13
+    assert seen[1] == seen[0]
+
+    (kept,) = (run.folder / "home" / "self-audit").glob("*.json")
+    content = json.loads(kept.read_text())
+    content["found"]["refuted"] = True
+    kept.write_text(json.dumps(content))
+    process, address = run.start(bundle, *SERVED)
+    assert when_spent(address)["refuted"]
+    process.terminate()
+    process.communicate(timeout=60)
+
+    kept.write_text("half a f")
+    assert "begin again" in run.fails("serve", bundle, *SERVED)
+
+
+class Failing:
+    def __init__(self, *_, **__):
+        raise RuntimeError("no such luck")
+
+
+def test_an_audit_that_ends_by_an_error_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(self_audit, "Client", Failing)
+    certificate = SimpleNamespace(classes=("no", "yes"), model_id="m")
+    audit = self_audit.SelfAudit(SimpleNamespace(certificate=certificate), Gaussian(1.0), "key", 1.0, 8, tmp_path)
+    audit._run("http://127.0.0.1:1")
+    assert "error" in audit.published()["state"]
+
+
+def test_two_services_do_not_keep_one_audit(tmp_path):
+    first, second, other = (self_audit.KeptFindings.of(tmp_path, "m", losses) for losses in ("a", "a", "b"))
+    assert second.path is None
+    assert second.read() is None
+    assert first.path != other.path
+    first.write({"looks": 1})
+    assert first.read() == {"looks": 1}
+    assert other.read() is None
 
 
 def test_a_mechanism_that_cannot_be_audited_so_is_refused_at_the_start(run, bundle):

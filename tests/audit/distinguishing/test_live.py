@@ -1,5 +1,7 @@
 """The audit that a service makes of itself: closer with every look, below the truth at every look, and no leak."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,29 @@ def test_what_is_published_does_not_depend_on_the_logits():
             audit.look(mechanism.release(np.tile(logits, (64, 1)), np.ones(64), words), np.ones(64), rng)
         published.append(audit.latest)
     assert published[0] == published[1]
+
+
+def test_an_audit_goes_on_where_another_process_left_off():
+    """The looks before and after are counted together, and what was refuted stays refuted."""
+    looked_at = np.random.default_rng(0)
+    whole, first = (LiveAudit(Gaussian(1.0), 3, 1e-5) for _ in range(2))
+    rngs = [np.random.default_rng(1), np.random.default_rng(1)]
+    spread = np.ones(64)
+    for look in range(6):
+        answers = Gaussian(1.0).release(looked_at.normal(size=(1, 3)).repeat(64, 0), spread, SeededRandomness(look, ()))
+        whole.look(answers, spread, rngs[0])
+        first.look(answers, spread, rngs[1])
+        later = LiveAudit(Gaussian(1.0), 3, 1e-5)
+        later.go_on(json.loads(json.dumps(first.kept())))
+        assert later.latest == whole.latest
+        first = later
+    refuted = LiveAudit(Gaussian(1.0), 3, 1e-5)
+    refuted.go_on(first.kept() | {"refuted": True})
+    assert refuted.look(answers, spread, rngs[0])["refuted"]
+    LiveAudit(Gaussian(1.0), 3, 1e-5).go_on(LiveAudit(Gaussian(1.0), 3, 1e-5).kept())
+    for wrong in ({}, first.kept() | {"errors": None}, first.kept() | {"looks": "many"}):
+        with pytest.raises(ValueError, match="counted there"):
+            LiveAudit(Gaussian(1.0), 3, 1e-5).go_on(wrong)
 
 
 def test_what_cannot_be_audited_so_is_refused():

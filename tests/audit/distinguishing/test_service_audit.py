@@ -17,6 +17,7 @@ from mechanisms.mechanism import priced
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
+from training.reproduction.seeded import SeededRandomness
 from training.train import train
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (2.0,) * 4, ("red", "green", "blue"))
@@ -129,6 +130,7 @@ def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path,
     """Real processes, ledgers and HTTP. The sound one is convicted with probability at most 1e-9."""
     price = ["--price", "noise-multiplier:1"] if mechanism == "gaussian" else ["--price", "epsilon:0.1", "--delta", "0"]
     command = ["audit", "service", "--record", "outlier", "--mechanism", mechanism, *price, "--trials", "600"]
+    command += ["--resume", "kept"]
     done = subprocess.run(
         [sys.executable, "-m", "dpserve", *command, "--json", "--html", "report.html", "--png", "report.png"],
         cwd=tmp_path,
@@ -146,3 +148,54 @@ def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path,
         assert found["epsilon_lower_bound"] > 4
     assert "<img" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+    kept = sorted((tmp_path / "kept").iterdir())
+    scored = [json.loads(path.read_text())["result"] for path in kept]
+    assert sum(len(one["in"]) for one in scored) == sum(len(one["out"]) for one in scored) == 600
+
+
+def test_answers_that_were_kept_are_not_asked_again(pairs):
+    """An interrupted audit finds the same with the same seed, and asks for what is missing alone."""
+    pair = pairs["outlier"]
+    mechanism = Gaussian(1.0)
+    rows_asked = []
+
+    class Serves:
+        def __init__(self, head):
+            self.head = head
+            self.noise = SeededRandomness(0, (head.certificate.model_id,))
+
+        def model(self):
+            return {
+                "model_id": self.head.certificate.model_id,
+                "mechanism": "gaussian",
+                "price_per_row": {"losses": str(mechanism.cost)},
+                "largest_batch": 30,
+            }
+
+        def predict_proba(self, X):
+            rows_asked.append(len(X))
+            phi = self.head.features(X)
+            return mechanism.release(self.head.logits(phi), self.head.logit_sensitivity(phi), self.noise)
+
+    store = {}
+
+    def kept(piece, ask):
+        key = json.dumps(piece, sort_keys=True)
+        if key not in store:
+            store[key] = ask()
+        return store[key]
+
+    def audit(seed):
+        services = Serves(pair.head_in), Serves(pair.head_out)
+        rng = np.random.default_rng(seed)
+        return observe_services(*services, pair, pair.row[None], 100, rng, kept=kept)[1:]
+
+    first = audit(3)
+    assert sum(rows_asked) == 200
+    assert np.array_equal(audit(3), first)
+    assert sum(rows_asked) == 200
+    del store[next(iter(store))]
+    again = audit(3)
+    assert sum(rows_asked) == 260
+    assert np.array_equal(np.array(again)[:, 30:], np.array(first)[:, 30:])
+    assert not np.array_equal(audit(4), first)
