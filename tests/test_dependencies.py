@@ -1,0 +1,110 @@
+"""What the project is built on: licences that may be shipped with it, and no version with a known hole."""
+
+import csv
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SHIPPED = PROJECT["optional-dependencies"].keys() - {"docs", "test"}
+"""The extras that a user may install; what only tests and documentation need is not shipped."""
+
+ALLOWED = re.compile(
+    r"^(MIT|MIT-0|MIT-CMU|BSD|[\w ()-]*BSD[\w ()-]*|0BSD|ISC|Apache[\w .,-]*|PSF[\w.-]*|Python[\w .-]*|Zlib|Unlicense|"
+    r"MPL-2\.0|Mozilla Public License 2\.0[\w .()]*|HPND|The Unlicense[\w .()]*|CC0-1\.0|BSL-1\.0|LLVM-exception|NCSA|"
+    r"[\w ()-]*(MIT|ISC|Apache Software|Python Software Foundation) License[\w ()]*)$",
+    re.IGNORECASE,
+)
+
+
+def closure(requirements):
+    """Return the names of all installed distributions that the requirements bring with them."""
+    found, waiting = set(), [Requirement(each) for each in requirements]
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        extras = wanted.extras or {""}
+        if (name, frozenset(extras)) in found:
+            continue
+        try:
+            installed = distribution(name)
+        except PackageNotFoundError:
+            continue
+        found.add((name, frozenset(extras)))
+        for line in installed.requires or ():
+            each = Requirement(line)
+            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras):
+                waiting.append(each)
+    return sorted({name for name, _ in found})
+
+
+def shipped():
+    """Every distribution that an installation of the service may have."""
+    wanted = [
+        *PROJECT["dependencies"],
+        *(each for extra in SHIPPED for each in PROJECT["optional-dependencies"][extra]),
+    ]
+    return closure(wanted)
+
+
+def licences(name):
+    """Return what a distribution's metadata say of its licence, each alternative or part by itself."""
+    metadata = distribution(name).metadata
+    if metadata["License-Expression"]:
+        return re.split(r" AND | OR | WITH |[()]", metadata["License-Expression"])
+    classifiers = [each.split(" :: ")[-1] for each in metadata.get_all("Classifier", []) if each.startswith("License")]
+    classifiers = [each for each in classifiers if each != "OSI Approved"]
+    if classifiers:
+        return classifiers
+    stated = (metadata["License"] or "").strip().splitlines()
+    return stated[:1]
+
+
+def test_every_licence_may_be_shipped():
+    names = shipped()
+    assert {"numpy", "torch", "starlette", "pydantic-settings"} <= set(names)
+    stated = {name: [each.strip() for each in licences(name) if each.strip()] for name in names}
+    refused = {name: said for name, said in stated.items() if not said or not all(map(ALLOWED.match, said))}
+    assert refused == {}
+
+
+@pytest.mark.parametrize("said", ["GPL-3.0", "GNU General Public License v3 (GPLv3)", "AGPL-3.0-only", "Proprietary"])
+def test_a_licence_that_binds_its_users_is_refused(said):
+    assert not ALLOWED.match(said)
+
+
+def holes(versions):
+    """Return which advisories of tests/advisories.csv apply to these versions, by package."""
+    listed = csv.DictReader((ROOT / "tests" / "advisories.csv").read_text().splitlines())
+    return [
+        f"{row['package']} {versions[row['package']]}: {row['advisory']}, fixed in {row['fixed in']}"
+        for row in listed
+        if row["package"] in versions and Version(versions[row["package"]]) < Version(row["fixed in"])
+    ]
+
+
+def test_no_version_has_a_known_hole():
+    """By a list in the repository: an advisory database cannot be asked where tests run without a network."""
+    assert holes({name: distribution(name).version for name in shipped()}) == []
+    lines = (ROOT / "deploy" / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    assert holes({canonicalize_name(name): version for name, version in pinned.items()}) == []
+    (found,) = holes({"h11": "0.14.0"})
+    assert "CVE-2025-43859" in found
+
+
+def test_the_security_rules_of_the_linter_are_on():
+    ruff = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert "S" in ruff["select"]
+    assert [each for each in ruff["ignore"] if each.startswith("S")] == ["S101"]  # asserts, which mypy needs
+    code = {
+        pattern for pattern, rules in ruff["per-file-ignores"].items() if any(each.startswith("S") for each in rules)
+    }
+    assert code <= {"tests/**", "benchmarks/**", "deploy/**"}
