@@ -1,9 +1,11 @@
 """The manifests as kustomize renders them, with secrets of the tests' own."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import yaml
@@ -14,9 +16,6 @@ OVERLAYS = ("embedded", "redis", "gpu")
 EVERYTHING = "everything"
 """The gpu overlay, which is all of the redis one and more, with the monitoring component."""
 
-RIGHTS = "~dpserve:* +@read +@write +@scripting +@connection +waitaof -@dangerous +config|get +info +role"
-USERS = f"user default off\nuser dpserve on >a-password {RIGHTS}\n"
-
 
 def kustomize(folder):
     """Render a folder; kubectl has kustomize built in, and asks no cluster."""
@@ -25,14 +24,20 @@ def kustomize(folder):
     )
 
 
+def commands_that_write(name):
+    """The block of docs/deploying.md that writes a file."""
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    blocks = re.findall(r"^    ```\n(.*?)^    ```", page, re.DOTALL | re.MULTILINE)
+    (found,) = [dedent(block) for block in blocks if name in block]
+    return found
+
+
 @pytest.fixture(scope="session")
 def k8s(tmp_path_factory):
     """A copy of k8s/ with what an owner writes into it."""
     folder = tmp_path_factory.mktemp("k8s") / "k8s"
     shutil.copytree(ROOT / "k8s", folder, ignore=shutil.ignore_patterns("secret.env", "users.acl", "admin.env"))
-    redis = folder / "overlays" / "redis"
-    (redis / "secret.env").write_text("DPSERVE_LEDGER=redis://dpserve:a-password@dpserve-valkey:6379/0\n")
-    (redis / "users.acl").write_text(USERS)
+    subprocess.run(["bash", "-ec", commands_that_write("secret.env")], cwd=folder.parent, check=True, timeout=60)
     (folder / "components" / "monitoring" / "admin.env").write_text("DPSERVE_ADMIN_KEY=of-twenty-characters-or-more\n")
     everything = folder / "overlays" / EVERYTHING
     everything.mkdir()

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import os
 import re
+import shutil
 import socket
 import subprocess
 import tomllib
@@ -17,7 +18,7 @@ from accounting.ledger.embedded import server_binary
 from dpserve import configuration
 from dpserve.commands.serving import serve
 
-from .conftest import EVERYTHING, OVERLAYS, RIGHTS, ROOT, USERS, kustomize
+from .conftest import EVERYTHING, OVERLAYS, ROOT, kustomize
 from .policy import breaches, pod_of
 
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
@@ -179,9 +180,22 @@ def test_an_overlay_without_the_owners_secrets_is_not_rendered():
     assert not re.search(r"secret\.env|users\.acl|admin\.env", listed)
 
 
-def test_the_pages_name_the_rights_that_were_tried():
-    assert RIGHTS in (ROOT / "docs" / "deploying.md").read_text()
-    assert all(right in (ROOT / "docs" / "ledger.md").read_text() for right in RIGHTS.split())
+def test_the_bundles_volume_can_be_made_first(rendered):
+    selector = re.search(r"--selector (\S+)=(\S+)", (ROOT / "docs" / "deploying.md").read_text())
+    for overlay in OVERLAYS:
+        chosen = [
+            each for each in rendered[overlay] if each["metadata"].get("labels", {}).get(selector[1]) == selector[2]
+        ]
+        assert [(each["kind"], each["metadata"]["name"]) for each in chosen] == [
+            ("PersistentVolumeClaim", "dpserve-bundle")
+        ]
+
+
+def test_both_pages_name_the_same_rights(k8s):
+    *_, last = (k8s / "overlays" / "redis" / "users.acl").read_text().splitlines()
+    rights = last.split()[4:]
+    assert "+@write" in rights
+    assert all(right in (ROOT / "docs" / "ledger.md").read_text() for right in rights)
 
 
 async def opened(url, folder):
@@ -191,8 +205,9 @@ async def opened(url, folder):
 
 
 def test_the_store_of_the_redis_overlay_is_one_that_the_ledger_takes(k8s, tmp_path, free_port):
-    (tmp_path / "users.acl").write_text(USERS)
-    written = (k8s / "overlays" / "redis" / "valkey.conf").read_text()
+    overlay = k8s / "overlays" / "redis"
+    shutil.copy(overlay / "users.acl", tmp_path)
+    written = (overlay / "valkey.conf").read_text()
     for before, after in (("/data", str(tmp_path)), ("/etc/valkey-users", str(tmp_path))):
         assert before in written
         written = written.replace(before, after)
@@ -205,7 +220,9 @@ def test_the_store_of_the_redis_overlay_is_one_that_the_ledger_takes(k8s, tmp_pa
     )
     try:
         assert any("Ready to accept connections" in line for line in process.stdout)
-        url = f"redis://dpserve:a-password@127.0.0.1:{port}/0"
+        url = (overlay / "secret.env").read_text().strip().removeprefix("DPSERVE_LEDGER=")
+        assert "@dpserve-valkey:6379/0" in url
+        url = url.replace("dpserve-valkey:6379", f"127.0.0.1:{port}")
         assert asyncio.run(opened(url, tmp_path / "journals")) == []
         with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
             stranger.ping()
