@@ -31,6 +31,10 @@ lint: $(TESTS)
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 
+docs: $(TESTS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 # Every step of the Dockerfile, and the image's command, in an empty directory tree: no container engine is needed.
 image-check:
 	@$(PYTHON) deploy/rehearse_image.py

@@ -5,6 +5,7 @@ Every foreseen error is one clear line on stderr and exit status 1; wrong usage 
 
 import sys
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,6 +73,13 @@ class _Commands(TyperGroup):
         command = typer.main.get_command(found)
         command.name = cmd_name
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is called; of one that is not there, say which was probably meant."""
+        close = get_close_matches(args[0], _COMMANDS, 1) if args[0] not in _COMMANDS else []
+        if close:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in the groups in which they are used."""

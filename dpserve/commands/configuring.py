@@ -73,7 +73,8 @@ def show(
     table = Table("setting", "value", "source")
     for row in rows:
         value = "" if row["value"] is None else str(row["value"])
-        table.add_row(row["setting"], value, row["source"], style=None if row["source"] != "default" else "dim")
+        source = "file" if row["source"] == str(path) else row["source"]
+        table.add_row(row["setting"], value, source, style=None if row["source"] != "default" else "dim")
     console.print(table, highlight=False, markup=False)
 
 

@@ -205,3 +205,9 @@ def test_the_help_lists_every_command_once_with_a_line(run):
         assert printed.count(f"\n  {name} ") == 1
         assert command.summary.split()[0] in printed
     assert "dpserve demo" in printed
+
+
+def test_a_misspelt_command_or_option_is_answered_with_the_likely_one(run):
+    assert "Did you mean 'serve'?" in run("sevre", status=2).stderr
+    assert "--price" in run("serve", "model", "--prise", "rho:1", status=2).stderr
+    assert "No such command 'xyz'" in run("xyz", status=2).stderr

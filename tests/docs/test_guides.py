@@ -1,0 +1,61 @@
+"""The guides, walked from top to bottom; and no command on any page that nobody runs."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from dpserve.cli import app
+
+from .walkthrough import DOCS, Walkthrough, matches, steps
+
+WALKED = {"owners-guide.md", "clients-guide.md", "auditors-guide.md", "configuration.md"}
+OTHERS = {
+    "index.md": "`dpserve demo`: tests/dpserve/test_cli.py",
+    "accounting.md": "test_accounting_page.py",
+    "auditing.md": "test_auditing_page.py",
+    "mechanisms.md": "test_mechanisms_page.py",
+    "releases.md": "test_releases_page.py",
+}
+"""Pages whose commands other tests run."""
+COMMAND = re.compile(r"(?:^|-- )dpserve ([a-z-]+)((?: [a-z][a-z0-9-]*)?)(.*)", re.MULTILINE)
+GROUPS = {"clients", "lineage", "ledger", "audit", "config", "reproduce"}
+
+
+def test_an_owner_and_a_client_get_through_their_guides(tmp_path):
+    with Walkthrough(tmp_path) as reader:
+        reader.walk("owners-guide.md")
+        reader.walk("clients-guide.md")
+
+
+@pytest.mark.parametrize("page", ["auditors-guide.md", "configuration.md"])
+def test_other_guides(tmp_path, page):
+    with Walkthrough(tmp_path) as reader:
+        reader.walk(page)
+
+
+def test_every_command_on_every_page_is_run_by_some_test():
+    for page in DOCS.rglob("*.md"):
+        if any(step[0] == "console" for step in steps(page.read_text())):
+            assert page.name in WALKED | OTHERS.keys(), f"nobody runs the commands of {page.name}"
+
+
+def test_commands_that_are_not_run_take_only_options_that_there_are():
+    """Blocks without a language show commands for other machines; what they call `dpserve` for must exist."""
+    for page in DOCS.rglob("*.md"):
+        for block in re.findall(r"^ *```\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for command, *rest in re.findall(
+                r"(?:^|-- )dpserve ([a-z-]+)((?: [a-z][a-z0-9-]*)?)(.*)", block, re.MULTILINE
+            ):
+                words = [command, *(rest[0].split() if command in GROUPS else [])]
+                shown = CliRunner().invoke(app, [*words, "--help"])
+                assert shown.exit_code == 0, f"{page.name}: dpserve {' '.join(words)}"
+                for option in re.findall(r"(--[a-z][a-z-]+)", rest[1]):
+                    assert option in shown.output, f"{page.name}: dpserve {' '.join(words)} has no {option}"
+
+
+def test_matching_is_strict_but_for_ellipses():
+    assert matches(["a...c", "...", "d"], ["abc", "x", "d"])
+    assert not matches(["a...c"], ["ab"])
+    assert not matches(["a", "d"], ["a", "b", "d"])
+    assert matches(["(1+1) = 2"], ["(1+1) = 2   "])

@@ -1,0 +1,131 @@
+"""Runs a page from top to bottom, as a reader would who pastes what it shows, and compares what is printed.
+
+A block `console` holds commands after `$ ` and what they print; `...` stands for any lines, or within one for anything.
+A command that ends with `&` goes on in the background until the walkthrough ends. A block `python` is run; one with
+a title is written to that file instead. The page's port 8000 stands for a free one.
+"""
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+DOCS = Path(__file__).parents[2] / "docs"
+_BLOCK = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+
+
+def steps(text):
+    """A page's steps in order: ("console", command, [lines]), ("python", code) or ("file", name, content)."""
+    found = []
+    for _, language, header, indented in _BLOCK.findall(text):
+        body = dedent(indented)
+        title = re.search(r'title="(.*?)"', header)
+        if title:
+            found.append(("file", title[1], body))
+        elif language == "python":
+            found.append(("python", body))
+        elif language == "console":
+            for line in body.splitlines():
+                if line.startswith("$ "):
+                    found.append(("console", line[2:], []))
+                else:
+                    found[-1][2].append(line)
+    return found
+
+
+def matches(expected, printed):
+    """Whether the lines agree; `...` alone stands for any lines, and within a line for anything in it."""
+    pattern = "".join(
+        r"(?:.*\n)*" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n" for line in expected
+    )
+    return re.fullmatch(pattern, "".join(line.rstrip() + "\n" for line in printed)) is not None
+
+
+def _free_ports():
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+class Walkthrough:
+    """A folder, a home of its own, and what was started in it."""
+
+    def __init__(self, folder):
+        """folder: where the reader is; empty."""
+        self.folder = folder
+        self.ports = dict(zip(map(str, _free_ports()), ("8000", "8001"), strict=True))
+        self._background = []
+        self._status = 0
+        (folder / "bin").mkdir()
+        (folder / "bin" / "dpserve").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m dpserve "$@"\n')
+        (folder / "bin" / "python3").symlink_to(sys.executable)
+        (folder / "bin" / "dpserve").chmod(0o755)
+        port, admin_port = self.ports
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("DPSERVE_")} | {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join([str(DOCS.parent), os.environ.get("PYTHONPATH", "")]),
+            "DPSERVE_HOME": str(folder / "home"),
+            "DPSERVE_PORT": port,
+            "DPSERVE_ADMIN_PORT": admin_port,
+            "COLUMNS": "100",
+            "NO_COLOR": "1",
+        }
+
+    def __enter__(self):
+        """Begin."""
+        return self
+
+    def __exit__(self, *_):
+        """End what was left running."""
+        for process in self._background:
+            process.terminate()
+            process.communicate(timeout=60)
+
+    def walk(self, page):
+        """Take every step of a page of docs/; fail at the first that does not print what the page says."""
+        taken = steps((DOCS / page).read_text())
+        assert taken, page
+        for kind, what, *rest in taken:
+            if kind == "file":
+                (self.folder / what).write_text(rest[0])
+            elif kind == "python":
+                self._run([sys.executable, "-c", self._here(what)])
+                assert self._status == 0, what
+            else:
+                printed = self._start(what, rest[0]) if what.endswith(" &") else self._run_shell(what)
+                assert matches(rest[0], printed), f"{page}: $ {what}\n" + "\n".join(printed)
+
+    def _here(self, text):
+        for port, said in self.ports.items():
+            text = text.replace(f"127.0.0.1:{said}", f"127.0.0.1:{port}")
+        return text
+
+    def _said(self, text):
+        for port, said in self.ports.items():
+            text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{said}")
+        return text.splitlines()
+
+    def _run_shell(self, command):
+        return self._run(["bash", "-c", f"(exit {self._status}); {self._here(command)}"])
+
+    def _run(self, words):
+        done = subprocess.run(
+            words, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        self._status = done.returncode
+        assert "Traceback" not in done.stderr, done.stderr
+        return self._said(done.stdout + (done.stderr if done.returncode else ""))
+
+    def _start(self, command, expected):
+        """Start a command and return as many lines as are expected of it."""
+        words = shlex.split(self._here(command.removesuffix(" &")))
+        process = subprocess.Popen(
+            words, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._background.append(process)
+        return [self._said(line.rstrip())[0] for _, line in zip(expected, process.stdout, strict=False)]
