@@ -60,7 +60,7 @@ class Setting:
 
 SETTINGS: dict[str, Setting] = {
     "digits": Setting("digits", (32,), records=1000, sampling_rate=0.05, steps=400),
-    "retail-100": Setting("retail-100", (128,), learning_rate=2.0),
+    "retail-100": Setting("retail-100", (32,), learning_rate=2.0),
     "mnist": Setting("mnist", (64,)),
     "cifar-10": Setting("cifar-10", (32,), runs=3),
 }
