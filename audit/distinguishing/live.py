@@ -115,8 +115,10 @@ class LiveAudit:
         has its own two error rates. Half of the answers of every look stand for either world, so that the means of
         both rates over the looks have the same weights, and lie on or above f, which is convex. The count of errors is
         a sum of independent trials of different probabilities, whose lower tail is within that of the binomial law of
-        their mean (Hoeffding 1956, for counts at least 1 below the mean, as all are that a limit of more than one half
-        fails for): Clopper and Pearson's limits hold for the mean. Look k may err with probability
+        their mean (Hoeffding 1956, Theorem 4, for counts at least 1 below the mean, as all are that such a limit fails
+        for where the mean is at most all trials but one: Greenberg and Mohri 2014; beyond, a single trial may have gone
+        the other way, and a limit so near 1 refutes nothing): Clopper and Pearson's limits hold for the mean. Look k
+        may err with probability
         (1 - confidence)/(k (k + 1)): all looks together with at most 1 - confidence, so that the newest bound may be
         read at any time.
         """

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from accounting import conversions
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from audit import region, reports
 from audit.region import Point
@@ -33,6 +34,26 @@ def test_bounds_from_below_lie_below_those_from_above(name, releases):
     assert 0 < point.best_lower < point.best_upper
     assert not point.convicted
     assert point.upper["basic"] > point.upper["exact"]
+
+
+def test_bounds_that_are_shown_together_hold_together():
+    asked = []
+    found = region.jointly({name: lambda each: asked.append(each) or each for name in "abc"}, 0.95)
+    assert list(found) == ["a", "b", "c"]
+    assert asked == pytest.approx([1 - 0.05 / 3] * 3)
+
+
+def test_the_best_of_three_attacks_is_above_the_truth_no_more_often_than_one_may_be():
+    """400 audits at 80 %; the best of bounds at 80 % each is above in more. P(Binomial(400, 0.2) > 120) < 1e-6."""
+    mechanism = region.mechanism_at("gaussian", 2, 1.0)
+    truth = conversions.gaussian_epsilon(1.0, 1e-5)
+    above = 0
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        scores = rng.normal(0.5, 1, 300), rng.normal(-0.5, 1, 300)
+        claim = region.claim_of(mechanism.cost, 1e-5)
+        above += max(region.jointly(region._attacks(claim, scores), 0.8).values()) > truth
+    assert above <= 120
 
 
 def test_a_claim_that_is_too_low_is_convicted():

@@ -52,6 +52,9 @@ def test_games_on_digits(tmp_path):
     found = audit("adversary", "--games", 10, "--json", "--png", tmp_path / "beliefs.png")
     assert found.exit_code == ACQUITTED
     content = json.loads(found.stdout)
+    assert content["verdict"].startswith(
+        "Not refuted: with global sensitivity and a record added or removed the advantage"
+    )
     assert content["games"]["local unbounded"]["games"] == 10
     assert content["games"]["global unbounded"]["epsilon_of_sensitivity"] <= 2.2 * (1 + 1e-9)
     assert (tmp_path / "beliefs.png").read_bytes().startswith(b"\x89PNG")
