@@ -138,6 +138,11 @@ class Plane(ABC):
         return self._ledger.rehearsal
 
     @property
+    def tier_names(self) -> tuple[str, ...]:
+        """The precisions that may be asked for, the coarsest first; none where each answer has noise of its own."""
+        return ()
+
+    @property
     def lineage(self) -> str:
         """The lineage whose account pays for every answer."""
         return self.certificate.lineage

@@ -59,6 +59,11 @@ class ReleasePlane(Plane):
         self._tiers = self.released.tiers
         self._models = models_by_tier(model)
 
+    @property
+    def tier_names(self) -> tuple[str, ...]:
+        """The tiers' names, the coarsest first."""
+        return tuple(self._models)
+
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier unless the model has this tier, or none was named."""
         if tier is not None and tier not in self._models:
@@ -75,19 +80,20 @@ class ReleasePlane(Plane):
         """Answer rows that `check_rows` returned at `tier`, by default the finest that the client holds."""
         try:
             async with asyncio.timeout(wait):
-                client = (await self.confirm(caller)).client
+                caller = await self.confirm(caller)
         except TimeoutError:
             raise DeadlinePassed from None
         # A client that hangs up must not stop a charged request between its charge and its answer.
-        return await asyncio.shield(self._answer(client, X, idempotency, tier))
+        return await asyncio.shield(self._answer(caller, X, idempotency, tier))
 
-    async def _answer(self, client: str, X: Floats, idempotency: Idempotency | None, tier: str | None) -> Prediction:
+    async def _answer(self, caller: Caller, X: Floats, idempotency: Idempotency | None, tier: str | None) -> Prediction:
+        client = caller.client
         chosen = await self._chosen(client, tier)
-        holding = await self._ledger.hold(self._request(client, chosen, idempotency))
+        holding = await self._ledger.hold(self._request(client, chosen, idempotency, caller.key_digest))
         if holding.decided is not None:
             # The same request came before, and another tier answered it: that one must answer it again.
             chosen = holding.decided.removeprefix(f"{self.mechanism_name}/")
-            holding = await self._ledger.hold(self._request(client, chosen, idempotency))
+            holding = await self._ledger.hold(self._request(client, chosen, idempotency, caller.key_digest))
         pass_point("charged")
         probabilities = await asyncio.to_thread(self._models[chosen].probabilities, X)
         pass_point("released")
@@ -164,14 +170,22 @@ class ReleasePlane(Plane):
         """Return whether the client holds a tier, or would be admitted to one."""
         return (await self._ledger.quote_hold(self._request(client, self._tiers[0].name, None))).refusal is None
 
-    def _request(self, client: str, tier: str, idempotency: Idempotency | None) -> HoldRequest:
-        return hold_request(self.released, client, tier, self._clock(), idempotency)
+    def _request(self, client: str, tier: str, idempotency: Idempotency | None, key_digest: bytes = b"") -> HoldRequest:
+        return hold_request(self.released, client, tier, self._clock(), idempotency, key_digest)
 
 
 def hold_request(
-    certificate: ReleaseCertificate, client: str, tier: str, now: float, idempotency: Idempotency | None = None
+    certificate: ReleaseCertificate,
+    client: str,
+    tier: str,
+    now: float,
+    idempotency: Idempotency | None = None,
+    key_digest: bytes = b"",
 ) -> HoldRequest:
-    """Return the wish to hold a release at one of its tiers. client: empty for the owner. now: seconds since 1970."""
+    """Return the wish to hold a release at one of its tiers. client: empty for the owner. now: seconds since 1970.
+
+    key_digest: of the API key that it came with, if it did.
+    """
     names = [each.name for each in certificate.tiers]
     return HoldRequest(
         lineage=certificate.lineage,
@@ -182,6 +196,7 @@ def hold_request(
         steps=tuple(each.cost for each in certificate.tiers[: names.index(tier) + 1]),
         time=now,
         idempotency=idempotency,
+        key_digest=key_digest,
     )
 
 

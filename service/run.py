@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import uvicorn
@@ -26,10 +26,11 @@ from service.data_plane import DataPlane, ServedModel
 from service.errors import CannotServe
 from service.fault_points import HELD, OPENED, pass_point
 from service.http.app import create_app
-from service.http.short_way import short_way
+from service.http.front import Front, protocol_of
 from service.plane import Plane
 from service.release_plane import ReleasePlane, hold_request
 from service.telemetry.metrics import Metrics
+from service.tls import Tls
 from training.releases.certificate import ReleaseCertificate
 from training.releases.model import ReleasedModel
 
@@ -49,6 +50,10 @@ class ServiceSettings:
     """How long requests under way may take to finish after the service was told to stop."""
     admin: AdminPort | None = None
     """The owner's port; none without it."""
+    tls: Tls | None = None
+    """What HTTPS is served with, at both ports; plain HTTP without it."""
+    front: Front = field(default_factory=Front)
+    """What stands before the routes."""
 
     def largest_body(self, features: int) -> int:
         """Return how many bytes a request's body may have: what the largest batch takes in full precision."""
@@ -94,10 +99,11 @@ def bind(address: Address, option: str = "port") -> socket.socket:
     return listening
 
 
-def url_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket, tls: Tls | None = None) -> str:
     """Return the address of a listening socket as a URL."""
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> LineageAccount:
@@ -221,25 +227,27 @@ async def _listen(
     certificate = plane.certificate
     metrics = Metrics()
     largest_body = settings.largest_body(len(certificate.feature_names))
-    app = create_app(plane, ledger, largest_body=largest_body, metrics=metrics)
+    app = create_app(plane, ledger, largest_body=largest_body, metrics=metrics, front=settings.front)
     add_routes(app)
     config = uvicorn.Config(
         app,
-        http=short_way(app.state.predictions, settings.most_connections),
+        http=protocol_of(app, settings.front, settings.most_connections),
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=settings.drain_seconds,
+        **(settings.tls.for_uvicorn() if settings.tls is not None else {}),
     )
-    address = url_of(listening)
+    address = url_of(listening, settings.tls)
     server = _AnnouncingServer(config, lambda: on_ready(address))
     if ledger.rehearsal:
         logging.getLogger("dpserve").warning("this is a rehearsal: the ledger may lose charges; use no private records")
     logging.getLogger("dpserve").info("serving %s on %s", certificate.name, address)
-    async with admin_port(settings.admin, plane, ledger, metrics):
+    async with admin_port(settings.admin, plane, ledger, metrics, settings.tls):
         await server.serve(sockets=[listening])
     await plane.drain()  # of those who hung up, too
+    await settings.front.close()
 
 
 @asynccontextmanager

@@ -1,11 +1,11 @@
 """`dpserve serve`."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +15,13 @@ import uvloop
 from accounting.budgets import accepts_for
 from accounting.ledger import REMEMBERED_ROWS, Ledger, LineageAccount
 from accounting.losses import Cost
-from dpserve.commands import options
+from dpserve.commands import front_options, options
 from dpserve.commands.admin import AdminOptions, where_the_key_is
+from dpserve.commands.front_options import FrontOptions
 from mechanisms.mechanism import priced
 from service.data_plane import ServedModel
 from service.errors import CannotServe
+from service.http.waiting import answering_that_it_is_not_ready
 from service.run import (
     ServiceSettings,
     bind,
@@ -30,6 +32,7 @@ from service.run import (
     url_of,
 )
 from service.run import serve as run_service
+from service.telemetry import logs
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork
 from training.releases.model import ReleasedModel
@@ -101,6 +104,17 @@ def serve(
         ),
     ] = None,
     admin: Annotated[bool, typer.Option("--admin/--no-admin", help="Whether there is an owner's port.")] = True,
+    tls_cert: front_options.TlsCert = None,
+    tls_key: front_options.TlsKey = None,
+    cors_origin: front_options.CorsOrigin = None,
+    rate_limit: front_options.RateLimitOption = None,
+    rate_limit_store: front_options.RateLimitStore = None,
+    jwt_issuer: front_options.JwtIssuer = None,
+    jwt_audience: front_options.JwtAudience = None,
+    jwt_keys: front_options.JwtKeys = None,
+    jwt_claim: front_options.JwtClaim = "sub",
+    jwt_algorithm: front_options.JwtAlgorithm = "RS256,ES256",
+    log_format: front_options.LogFormat = "text",
     device: Annotated[
         str | None,
         typer.Option(help="Where the model's backbone computes: cpu or cuda. [default: cpu]", show_default=False),
@@ -114,7 +128,21 @@ def serve(
     --epsilon and --delta (or --rho) open the lineage's account: what all clients together may ever learn. They are
     needed the first time, and refused if they differ from what the account has.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    before = FrontOptions(
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        cors_origin=cors_origin,
+        rate_limit=rate_limit,
+        rate_limit_store=rate_limit_store,
+        jwt_issuer=jwt_issuer,
+        jwt_audience=jwt_audience,
+        jwt_keys=jwt_keys,
+        jwt_claim=jwt_claim,
+        jwt_algorithm=jwt_algorithm,
+        log_format=log_format,
+    )
+    logs.configure(before.log_kind)
+    tls = before.tls()
     model = load_model(bundle, device)
     if isinstance(model, ReleasedModel):
         if self_audit_key is not None:
@@ -134,33 +162,36 @@ def serve(
 
     async def run() -> None:
         with ExitStack() as sockets:
-            settings = ServiceSettings(host=host, port=port, largest_batch=largest_batch)
+            settings = ServiceSettings(
+                host=host, port=port, largest_batch=largest_batch, tls=tls, front=await before.front()
+            )
             listening = sockets.enter_context(bind(settings))
             settings = replace(settings, admin=owner.open(listening.getsockname()[1], served.live_audit))
             if settings.admin is not None:
                 sockets.enter_context(settings.admin.listening)
-            async with (
-                stopping_on_signals(),
-                Ledger.open(
+            async with stopping_on_signals(), AsyncExitStack() as before_ready:
+                if tls is None:
+                    await before_ready.enter_async_context(answering_that_it_is_not_ready(listening))
+                async with Ledger.open(
                     options.ledger_location(ledger),
                     rehearsal=rehearsal,
                     replicas=ledger_replicas,
                     journals=None if rehearsal else options.journals_folder(),  # what a rehearsal loses is no loss
                     remembered_rows=remembered_rows,
-                ) as opened,
-            ):
-                account = await open_lineage(opened, model.certificate.lineage, budget)
-
-                def announce(address: str) -> None:
-                    if settings.admin is not None:
-                        own = url_of(settings.admin.listening)
-                        typer.echo(f"dpserve: the owner's port is {own}, its key is in {where_the_key_is()}")
-                    typer.echo(f"dpserve: serving {model.certificate.name} on {address}")
-
-                await served.run(opened, account, listening, settings, announce)
+                ) as opened:
+                    account = await open_lineage(opened, model.certificate.lineage, budget)
+                    await before_ready.aclose()
+                    await served.run(opened, account, listening, settings, partial(_announce, model, settings))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
+
+
+def _announce(model: ServedModel | ReleasedModel, settings: ServiceSettings, address: str) -> None:
+    if settings.admin is not None:
+        own = url_of(settings.admin.listening, settings.tls)
+        typer.echo(f"dpserve: the owner's port is {own}, its key is in {where_the_key_is()}")
+    typer.echo(f"dpserve: serving {model.certificate.name} on {address}")
 
 
 Run = Callable[[Ledger, LineageAccount, socket.socket, ServiceSettings, Callable[[str], None]], Awaitable[None]]

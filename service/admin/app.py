@@ -1,8 +1,9 @@
 """The owner's API: clients, lineages, models, verdicts, throughput and metrics. It reads and changes nothing.
 
-Every route under /api asks for the owner's admin key, `Authorization: Bearer KEY`.
+Every route under /api and /metrics asks for the owner's admin key, `Authorization: Bearer KEY`.
 """
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from service.http.last_resort import LastResort
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.schemas import ProblemOut
 from service.plane import Plane
+from service.telemetry.exposition import CONTENT_TYPE, exposition
 from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import Throughput
 
@@ -124,6 +126,14 @@ def _only_owner(digest: bytes) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
+def _convicted(watched: Watched) -> list[tuple[str, bool]]:
+    """Return of each verdict its name and whether it convicts, the service's own audit included."""
+    found = [(verdict["name"], verdict["report"]["convicted"]) for verdict in verdicts.newest(watched.verdicts)]
+    if watched.live_audit is not None:
+        found.append(("self-audit", bool(watched.live_audit().get("refuted"))))
+    return sorted(found)
+
+
 def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
     plane, ledger = watched.plane, watched.ledger
 
@@ -187,6 +197,12 @@ def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> No
     @app.get("/api/throughput", summary="See what was answered in each of the last seconds", dependencies=owner)
     async def throughput() -> dict[str, Any]:
         return watched.throughput.report()
+
+    @app.get("/metrics", summary="Read the metrics, as Prometheus does", dependencies=owner, response_class=Response)
+    async def metrics() -> Response:
+        convicted = await asyncio.to_thread(_convicted, watched)
+        text = await exposition(plane, watched.ledger, watched.metrics, convicted)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     @app.get("/livez", summary="Whether the process answers")
     async def livez() -> dict[str, str]:

@@ -15,6 +15,7 @@ from service.admin.app import Watched, create_admin_app
 from service.plane import Plane
 from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import Throughput
+from service.tls import Tls
 
 _MOST_CONNECTIONS = 64
 
@@ -32,7 +33,9 @@ class AdminPort:
 
 
 @asynccontextmanager
-async def admin_port(admin: AdminPort | None, plane: Plane, ledger: Ledger, metrics: Metrics) -> AsyncIterator[None]:
+async def admin_port(
+    admin: AdminPort | None, plane: Plane, ledger: Ledger, metrics: Metrics, tls: Tls | None = None
+) -> AsyncIterator[None]:
     """Answer the owner for as long as the block lasts; do nothing without a port."""
     if admin is None:
         yield
@@ -47,6 +50,7 @@ async def admin_port(admin: AdminPort | None, plane: Plane, ledger: Ledger, metr
         server_header=False,
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=1,
+        **(tls.for_uvicorn() if tls is not None else {}),
     )
     server = _SecondServer(config)
     tasks = [

@@ -4,18 +4,22 @@ from http import HTTPStatus
 from importlib.metadata import version
 
 from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from accounting.explanation import AccountExplanation
 from accounting.ledger import Ledger
 from service.http.authentication import BEARER, Authentication
+from service.http.documentation import add_documentation
+from service.http.front import Front, stand_before
 from service.http.last_resort import LastResort, response_to
 from service.http.ledger_routes import SaysRehearsal, add_receipt_route, rehearsal_note
+from service.http.openapi import describe
 from service.http.openinference import add_open_inference
 from service.http.predictions import OPENAPI, PATH, RESPONSES, PastRouting, Predictions
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.schemas import PredictResponse, ProblemOut
+from service.http.schemas import PredictResponse, ProblemOut, QuoteResponse
 from service.page.assets import add_page
 from service.plane import Plane
 from service.release_plane import HolderExplanation
@@ -26,29 +30,40 @@ and is charged to your budget; `GET /budget` says what is left. Asking the same 
 no cost."""
 
 
-def create_app(data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics: Metrics | None = None) -> FastAPI:
-    """Return the ASGI application. largest_body: bytes; a longer body is refused unread. metrics: what to count in."""
+def create_app(
+    data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics: Metrics | None = None, front: Front | None = None
+) -> FastAPI:
+    """Return the ASGI application.
+
+    largest_body: bytes; a longer body is refused unread. metrics: what to count in. front: what stands before it.
+    """
+    front = front or Front()
     metrics = metrics or Metrics()
     app = FastAPI(
         title="dpserve",
         version=version("dpserve"),
         description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
         redirect_slashes=False,
         responses={
             "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
         },
     )
-    authentication = Authentication(ledger, data_plane.lineage)
+    authentication = Authentication(ledger, data_plane.lineage, front.tokens, front.rate_limit)
     predictions = Predictions(data_plane, authentication, largest_body=largest_body, metrics=metrics)
     app.state.predictions = predictions
     _add_client_routes(app, data_plane, authentication, predictions)
     _add_public_routes(app, data_plane)
-    add_open_inference(app, data_plane, authentication, largest_body=largest_body, metrics=metrics)
+    add_open_inference(app, data_plane, authentication, predictions, largest_body=largest_body)
     add_page(app, "client")
+    add_documentation(app)
     add_problem_handlers(app)
     app.add_middleware(PastRouting, predictions=predictions)
     app.add_middleware(LastResort)
     app.add_middleware(Counts, metrics=metrics)
+    stand_before(app, front)
+    describe(app, data_plane)
     if data_plane.rehearsal:
         app.add_middleware(SaysRehearsal)
     return app
@@ -61,7 +76,7 @@ def _add_client_routes(
 
     @app.post(
         PATH,
-        response_model=PredictResponse,
+        response_model=PredictResponse | QuoteResponse,
         dependencies=security,
         summary="Ask for private predictions",
         openapi_extra=OPENAPI,
@@ -112,6 +127,15 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     for refused in REFUSALS:
         app.add_exception_handler(refused, on_refusal)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid_parameter(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        named = ".".join(str(part) for part in first["loc"])
+        problem = Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_REQUEST, f"{named}: {first['msg'].lower()}"
+        )
+        return response_to(request.url.path, problem)
 
     @app.exception_handler(HTTPException)
     async def on_http_exception(request: Request, error: HTTPException) -> Response:

@@ -1,35 +1,56 @@
-"""Who asks: bearer API keys, hashed on arrival, looked up in the ledger, never logged."""
+"""Who asks: an API key, hashed on arrival, looked up in the ledger, never logged; or a provider's token."""
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 from fastapi.security import HTTPBearer
 
-from accounting.ledger import ClientRevoked, KeyExpired, KeyScope, Ledger, ScopeMissing, UnknownKey, key_digest
+from accounting.ledger import (
+    ClientRevoked,
+    KeyExpired,
+    KeyScope,
+    Ledger,
+    ScopeMissing,
+    UnknownClient,
+    UnknownKey,
+    key_digest,
+)
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
 from service.plane import Caller
+
+if TYPE_CHECKING:
+    from service.http.rate_limit import RateLimit
+    from service.http.tokens import Tokens
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
 """Says in the OpenAPI document how to authenticate; `Authentication` does it."""
 
 _LONGEST_CREDENTIAL = 8192
+_DOTS_OF_A_TOKEN = 2
+"""In a JWT; an API key has none."""
 
 
 class Authentication:
     """Tells who sent a request to one lineage's service."""
 
-    def __init__(self, ledger: Ledger, lineage: str) -> None:
-        """Look keys up in `ledger`."""
+    def __init__(
+        self, ledger: Ledger, lineage: str, tokens: "Tokens | None" = None, rate_limit: "RateLimit | None" = None
+    ) -> None:
+        """Look keys up in `ledger`. tokens: verifies those that are taken beside keys. rate_limit: of each client."""
         self._ledger = ledger
         self._lineage = lineage
+        self._tokens = tokens
+        self._rate_limit = rate_limit
 
     async def caller(self, request: Request, scope: KeyScope) -> Caller:
-        """Return who asks, or raise a problem: 401, or 403 for a key that is not good for `scope`.
+        """Return who asks, or raise a problem: 401, 403 for a key that is not good for `scope`, or 429.
 
         A key that is not known is answered alike, whether it is a near miss or a wild guess.
         """
-        return await self._authenticated(key_digest(credential(request.headers.get("authorization", ""))), scope)
+        shown = credential(request.headers.get("authorization", ""))
+        return await self._counted(await self._by_token(shown) or await self._by_key(key_digest(shown), scope))
 
     async def payer(self, authorization: str) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
@@ -37,11 +58,36 @@ class Authentication:
         authorization: the header. A key that was authenticated before asks the ledger nothing now: it is checked again
         with the charge. It is looked up by its SHA-256, in time that says nothing about any other key.
         """
-        digest = key_digest(credential(authorization))
+        shown = credential(authorization)
+        by_token = await self._by_token(shown)
+        if by_token is not None:
+            return await self._counted(by_token)
+        digest = key_digest(shown)
         client = self._ledger.remembered(self._lineage, digest)
-        return await self._authenticated(digest, "predict") if client is None else Caller(client, digest)
+        known = await self._by_key(digest, "predict") if client is None else Caller(client, digest)
+        return await self._counted(known)
 
-    async def _authenticated(self, digest: bytes, scope: KeyScope) -> Caller:
+    async def _counted(self, caller: Caller) -> Caller:
+        if self._rate_limit is not None:
+            await self._rate_limit.check(caller.client)
+        return caller
+
+    async def _by_token(self, shown: str) -> Caller | None:
+        """Return the client that a token names, which the ledger must know; None for what is no token."""
+        if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
+            return None
+        name = await self._tokens.client(shown)
+        try:
+            account = await self._ledger.client(self._lineage, name)
+        except (UnknownClient, ValueError):
+            raise Problem(
+                HTTPStatus.UNAUTHORIZED, ProblemType.UNAUTHENTICATED, "the token names no client of this service"
+            ) from None
+        if account.revoked:
+            raise as_problem(ClientRevoked(name))
+        return Caller(name)
+
+    async def _by_key(self, digest: bytes, scope: KeyScope) -> Caller:
         try:
             return Caller((await self._ledger.authenticate(self._lineage, digest, scope)).client, digest)
         except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:

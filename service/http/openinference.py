@@ -5,6 +5,7 @@ What it adds stands in `parameters` and in two headers: the price, the receipt a
 
 import asyncio
 import json
+from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
@@ -14,89 +15,103 @@ import numpy as np
 from fastapi import Depends, FastAPI, Request, Response
 
 from accounting.ledger import Idempotency
-from accounting.picorho import to_rho
 from accounting.report import AccountReport
+from service.errors import RequestRefused
 from service.http.authentication import BEARER, Authentication
-from service.http.bodies import read_body
+from service.http.bodies import SMALL_BODY, read_body
 from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
-from service.http.ledger_routes import without_tier
-from service.http.openinference_schemas import InferRequest, InferResponse, ModelMetadata, ServerMetadata
+from service.http.openinference_schemas import (
+    ErrorOut,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelReady,
+    ServerMetadata,
+)
+from service.http.predictions import BUDGET, RECEIPT, Predictions, wait_of
 from service.http.problems import Problem, ProblemType
-from service.http.schemas import ReceiptOut
 from service.http.tensors import Inference, array_of, invalid, parse_inference
 from service.plane import Floats, Plane, Prediction
-from service.telemetry.metrics import Metrics
 
 PREFIX = "/v2"
+_MODEL, _OF_VERSION = f"{PREFIX}/models/{{name}}", "/versions/{version}"
 INPUT, OUTPUT = "instances", "probabilities"
 VERSION = "1"
 """The only version of a model that a service has."""
 
-RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
-"""The headers of an answer: its receipt and the client's account, as JSON."""
-
 _JSON_LENGTH = "Inference-Header-Content-Length"
-_SMALL_BODY = 64 * 1024
 
 
 def add_open_inference(
-    app: FastAPI, plane: Plane, authentication: Authentication, *, largest_body: int, metrics: Metrics
+    app: FastAPI, plane: Plane, authentication: Authentication, predictions: Predictions, *, largest_body: int
 ) -> None:
     """Add the routes under /v2. largest_body: bytes; a longer body is refused unread."""
     _add_health(app, plane)
     _add_metadata(app, plane)
-    inference = OpenInference(plane, authentication, largest_body=largest_body, metrics=metrics)
+    inference = OpenInference(plane, authentication, predictions, largest_body=largest_body)
 
-    async def infer(request: Request, name: str, version: str = VERSION) -> Response:
+    async def infer(request: Request, name: str) -> Response:
+        _check(plane, name)
+        return await inference.answer(request)
+
+    async def infer_version(request: Request, name: str, version: str) -> Response:
         _check(plane, name, version)
         return await inference.answer(request)
 
-    for path in ("/models/{name}/infer", "/models/{name}/versions/{version}/infer"):
+    for path, answer in ((_MODEL, infer), (_MODEL + _OF_VERSION, infer_version)):
         app.post(
-            PREFIX + path,
+            f"{path}/infer",
             summary="Ask for private predictions",
             response_model=InferResponse,
+            responses=_RESPONSES,
             dependencies=[Depends(BEARER)],
             openapi_extra=_OPENAPI,
-        )(infer)
+        )(answer)
 
 
-def _check(plane: Plane, name: str, version: str) -> None:
+def _check(plane: Plane, name: str, version: str = VERSION) -> None:
     plane.check_model(name)
     if version != VERSION:
         raise Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, f"{name!r} has the version {VERSION!r} alone")
 
 
 def _add_health(app: FastAPI, plane: Plane) -> None:
-    @app.get(f"{PREFIX}/health/live", summary="Whether the process answers")
+    @app.get(f"{PREFIX}/health/live", summary="Whether the process answers", responses=_RESPONSES)
     async def live() -> dict[str, bool]:
         return {"live": True}
 
-    @app.get(f"{PREFIX}/health/ready", summary="Whether the service can charge and answer")
+    @app.get(f"{PREFIX}/health/ready", summary="Whether the service can charge and answer", responses=_RESPONSES)
     async def ready() -> dict[str, bool]:
         await plane.check_ready()
         return {"ready": True}
 
-    async def model_ready(name: str, version: str = VERSION) -> dict[str, str | bool]:
+    async def model_ready(name: str) -> ModelReady:
+        return await version_ready(name, VERSION)
+
+    async def version_ready(name: str, version: str) -> ModelReady:
         _check(plane, name, version)
         await plane.check_ready()
-        return {"name": name, "ready": True}
+        return ModelReady(name=name, ready=True)
 
-    for path in ("/models/{name}/ready", "/models/{name}/versions/{version}/ready"):
-        app.get(PREFIX + path, summary="Whether the model can be asked")(model_ready)
+    for path, answer in ((_MODEL, model_ready), (_MODEL + _OF_VERSION, version_ready)):
+        app.get(f"{path}/ready", summary="Whether the model can be asked", responses=_RESPONSES)(answer)
 
 
 def _add_metadata(app: FastAPI, plane: Plane) -> None:
-    @app.get(PREFIX, summary="What this server is")
+    @app.get(PREFIX, summary="What this server is", responses=_RESPONSES)
     async def server() -> ServerMetadata:
         return ServerMetadata(name="dpserve", version=version("dpserve"), extensions=["binary_tensor_data"])
 
-    async def model(name: str, version: str = VERSION) -> ModelMetadata:
+    async def model(name: str) -> ModelMetadata:
+        _check(plane, name)
+        return _metadata(plane)
+
+    async def model_version(name: str, version: str) -> ModelMetadata:
         _check(plane, name, version)
         return _metadata(plane)
 
-    for path in ("/models/{name}", "/models/{name}/versions/{version}"):
-        app.get(PREFIX + path, summary="What a model takes and gives")(model)
+    for path, answer in ((_MODEL, model), (_MODEL + _OF_VERSION, model_version)):
+        app.get(path, summary="What a model takes and gives", responses=_RESPONSES)(answer)
 
 
 def _metadata(plane: Plane) -> ModelMetadata:
@@ -124,34 +139,78 @@ def _metadata(plane: Plane) -> ModelMetadata:
 
 
 class OpenInference:
-    """Answers requests for inference of one model for whoever is authenticated."""
+    """Answers requests for inference as `Predictions` does its own."""
 
-    def __init__(self, plane: Plane, authentication: Authentication, *, largest_body: int, metrics: Metrics) -> None:
+    def __init__(
+        self, plane: Plane, authentication: Authentication, predictions: Predictions, *, largest_body: int
+    ) -> None:
         """Answer from `plane`. largest_body: bytes; a longer body is refused unread."""
         self._plane = plane
         self._authentication = authentication
+        self._predictions = predictions
         self._largest_body = largest_body
-        self._metrics = metrics
 
     async def answer(self, request: Request) -> Response:
         """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
         plane = self._plane
-        caller = await self._authentication.caller(request, "predict")
+        caller = await self._authentication.payer(request.headers.get("authorization", ""))
+        body = await read_body(request, self._largest_body)
+        try:
+            asked = await self._asked(request, body)
+        except (Problem, RequestRefused):
+            await plane.confirm(caller)
+            raise
+        wait = wait_of(request.headers.get("prefer", ""))
+        prediction = await plane.answer(caller, asked.X, asked.idempotency, asked.tier, wait)
+        self._predictions.metrics.answered(len(asked.X), prediction.charged_rows)
+        return self._response(asked, prediction)
+
+    async def _asked(self, request: Request, body: bytes) -> "_Asked":
         if request.headers.get("content-encoding", "identity") != "identity":
             raise invalid("send the body without compression")
-        body = await read_body(request, self._largest_body)
         length = request.headers.get(_JSON_LENGTH)
         # Other requests go on while a large body is parsed.
-        parsed = _parse(body, length) if len(body) < _SMALL_BODY else await asyncio.to_thread(_parse, body, length)
+        parsed = _parse(body, length) if len(body) < SMALL_BODY else await asyncio.to_thread(_parse, body, length)
         inference, X = parsed
         tier = _tier(inference)
-        plane.check_tier(tier)
-        in_binary = _wants_bytes(inference)
-        rows = plane.check_array(X)
-        idempotency = _idempotency(request, body, length)
-        prediction = await plane.answer(caller, rows, idempotency, tier)
-        self._metrics.answered(len(rows), prediction.charged_rows)
-        return _response(plane, inference, prediction, prediction.budget, in_binary=in_binary)
+        self._plane.check_tier(tier)
+        return _Asked(
+            inference.id,
+            self._plane.check_array(X),
+            tier,
+            in_binary=_wants_bytes(inference),
+            idempotency=_idempotency(request, body, length),
+        )
+
+    def _response(self, asked: "_Asked", prediction: Prediction) -> Response:
+        probabilities = prediction.probabilities.astype("<f8", copy=False)
+        receipt = self._predictions.receipt_of(prediction)
+        output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP64", "shape": list(probabilities.shape)}
+        content: dict[str, Any] = {"model_name": self._plane.certificate.name, "model_version": VERSION}
+        if asked.id is not None:
+            content["id"] = asked.id
+        content["parameters"] = _parameters(receipt, prediction.budget, rehearsal=self._plane.rehearsal)
+        budget = self._predictions.budget_of(prediction)
+        headers = {RECEIPT: msgspec.json.encode(receipt).decode(), BUDGET: budget.decode()}
+        if not asked.in_binary:
+            content["outputs"] = [output | {"data": probabilities.ravel().tolist()}]
+            return Response(msgspec.json.encode(content), headers=headers, media_type="application/json")
+        raw = probabilities.tobytes()
+        content["outputs"] = [output | {"parameters": {"binary_data_size": len(raw)}}]
+        said = msgspec.json.encode(content)
+        headers[_JSON_LENGTH] = str(len(said))
+        return Response(said + raw, headers=headers, media_type="application/octet-stream")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request for inference asks for. X: (n, d)."""
+
+    id: str | None
+    X: Floats
+    tier: str | None
+    in_binary: bool
+    idempotency: Idempotency | None
 
 
 def _parse(body: bytes, length: str | None) -> tuple[Inference, Floats]:
@@ -186,45 +245,7 @@ def _idempotency(request: Request, body: bytes, length: str | None) -> Idempoten
     return idempotency_of(request.headers.get("idempotency-key"), f"v2 {length or len(body)}\0".encode() + body)
 
 
-def _response(
-    plane: Plane, inference: Inference, prediction: Prediction, budget: AccountReport, *, in_binary: bool
-) -> Response:
-    probabilities = prediction.probabilities.astype("<f8", copy=False)
-    receipt = _receipt(plane, prediction)
-    output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP64", "shape": list(probabilities.shape)}
-    content: dict[str, Any] = {"model_name": plane.certificate.name, "model_version": VERSION}
-    if inference.id is not None:
-        content["id"] = inference.id
-    content["parameters"] = _parameters(plane, receipt, budget)
-    headers = {RECEIPT: msgspec.json.encode(receipt).decode(), BUDGET: budget.model_dump_json()}
-    if not in_binary:
-        content["outputs"] = [output | {"data": probabilities.ravel().tolist()}]
-        return Response(msgspec.json.encode(content), headers=headers, media_type="application/json")
-    raw = probabilities.tobytes()
-    content["outputs"] = [output | {"parameters": {"binary_data_size": len(raw)}}]
-    said = msgspec.json.encode(content)
-    headers[_JSON_LENGTH] = str(len(said))
-    return Response(said + raw, headers=headers, media_type="application/octet-stream")
-
-
-def _receipt(plane: Plane, prediction: Prediction) -> dict[str, Any]:
-    receipt = prediction.receipt
-    out = ReceiptOut(
-        id=receipt.sequence if receipt else prediction.earlier,
-        model=plane.certificate.name,
-        mechanism=plane.mechanism_name,
-        status=plane.mechanism_status,
-        rows=len(prediction.probabilities),
-        charged_rows=prediction.charged_rows,
-        replayed_rows=prediction.replayed,
-        price_per_row_rho=to_rho(plane.price_per_row.picorho),
-        charged_rho=to_rho(prediction.charged),
-        tier=prediction.tier,
-    )
-    return out.model_dump(exclude=without_tier(prediction.tier))
-
-
-def _parameters(plane: Plane, receipt: dict[str, Any], budget: AccountReport) -> dict[str, Any]:
+def _parameters(receipt: dict[str, Any], budget: AccountReport, *, rehearsal: bool) -> dict[str, Any]:
     """Return the receipt and the budget as the protocol has parameters: numbers, texts and booleans, no nulls."""
     named = {f"receipt_{name}" if name == "id" else name: value for name, value in receipt.items() if name != "model"}
     left: dict[str, Any] = {
@@ -234,10 +255,14 @@ def _parameters(plane: Plane, receipt: dict[str, Any], budget: AccountReport) ->
         "remaining_epsilon": budget.remaining.epsilon,
         "delta": budget.delta,
         "queries_left": budget.queries_left,
-        "rehearsal": True if plane.rehearsal else None,
+        "rehearsal": True if rehearsal else None,
     }
     return {name: value for name, value in (named | left).items() if value is not None}
 
+
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {"model": ErrorOut, "description": "An error; its type stands in the header dpserve-problem"}
+}
 
 _OPENAPI: dict[str, Any] = {
     "requestBody": {

@@ -24,6 +24,13 @@ class TensorMetadata(BaseModel):
     shape: list[int]
 
 
+class ModelReady(BaseModel):
+    """Whether a model can be asked."""
+
+    name: str
+    ready: bool
+
+
 class ModelMetadata(BaseModel):
     """What a model takes and gives, and at which price."""
 

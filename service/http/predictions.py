@@ -34,8 +34,6 @@ PATH = "/predict"
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9}(?:\.\d{1,6})?)(?=[\s\",;]|$)", re.IGNORECASE)
 
-_LONGEST_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9}(?:\.\d{1,6})?)(?=[\s\",;]|$)", re.IGNORECASE)
-
 RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
@@ -154,8 +152,8 @@ class Predictions:
         prediction = await plane.answer(caller, X, idempotency, tier, wait)
         self.metrics.answered(len(X), prediction.charged_rows)
         pass_point("answered")
-        receipt = msgspec.json.encode(self._receipt(prediction))
-        budget = self._budget(prediction.budget)
+        receipt = msgspec.json.encode(self.receipt_of(prediction))
+        budget = self.budget_of(prediction)
         headers = {} if wait is None else {"preference-applied": f"wait={wait:g}"}
         if npy.MEDIA_TYPE in head.accept:
             headers |= {"content-type": npy.MEDIA_TYPE, RECEIPT: receipt.decode(), BUDGET: budget.decode()}
@@ -186,7 +184,7 @@ class Predictions:
         said = body if head.tier is None else body + b"\0tier=" + head.tier.encode()
         return X, tier, idempotency_of(head.idempotency_key, said)
 
-    def _receipt(self, prediction: Prediction) -> dict[str, Any]:
+    def receipt_of(self, prediction: Prediction) -> dict[str, Any]:
         """Return what `ReceiptOut` describes."""
         receipt = prediction.receipt
         out = {
@@ -202,8 +200,9 @@ class Predictions:
             out["tier"] = prediction.tier
         return out
 
-    def _budget(self, budget: AccountReport) -> bytes:
-        """Return the report as JSON; the requests of a tick share their clients' reports."""
+    def budget_of(self, prediction: Prediction) -> bytes:
+        """Return the client's account as JSON; the requests of a tick share their clients' reports."""
+        budget = prediction.budget
         if self._encoded[0] is not budget:
             self._encoded = budget, budget.model_dump_json().encode()
         return self._encoded[1]

@@ -28,6 +28,9 @@ class ProblemType(StrEnum):
     INSUFFICIENT_SCOPE = "urn:dpserve:problem:insufficient-scope"
     KEY_EXPIRED = "urn:dpserve:problem:key-expired"
     KEY_REVOKED = "urn:dpserve:problem:key-revoked"
+    NOT_READY = "urn:dpserve:problem:not-ready"
+    RATE_UNKNOWN = "urn:dpserve:problem:rate-unknown"
+    TOO_MANY_REQUESTS = "urn:dpserve:problem:too-many-requests"
     UNKNOWN_MODEL = "urn:dpserve:problem:unknown-model"
     UNKNOWN_TIER = "urn:dpserve:problem:unknown-tier"
     INTERNAL = "urn:dpserve:problem:internal"
@@ -49,7 +52,7 @@ class Problem(Exception):
         headers = {"dpserve-problem": self.kind.rpartition(":")[2]}
         if self.status is HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = 'Bearer realm="dpserve"'
-        if self.status is HTTPStatus.SERVICE_UNAVAILABLE:
+        if self.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
             headers["Retry-After"] = str(self.members.get("retry_after", 1))
         content = {"type": self.kind, "title": self.status.phrase, "status": int(self.status), "detail": self.detail}
         return JSONResponse(content | self.members, status_code=self.status, media_type=MEDIA_TYPE, headers=headers)

@@ -53,6 +53,8 @@ class PredictResponse(BaseModel):
     """One probability for each class and row, in the order of the model's classes."""
     receipt: ReceiptOut
     budget: AccountReport
+    rehearsal: bool = False
+    """True where the ledger may lose charges, so that nothing here is to be relied upon."""
 
 
 class LogitNoiseOut(BaseModel):
@@ -81,6 +83,13 @@ class QuoteOut(BaseModel):
     """Null where the answers are not the softmax of logits with noise drawn for them."""
     tier: str | None = None
     """The precision that would answer, of a model that is paid for once; cost_rho is the difference to what is held."""
+
+
+class QuoteResponse(BaseModel):
+    """What `dry_run` answers."""
+
+    quote: QuoteOut
+    rehearsal: bool = False
 
 
 class ClientReceiptOut(BaseModel):

@@ -18,7 +18,7 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
 from service.data_plane import DataPlane
 from service.http.app import create_app
-from service.http.short_way import short_way
+from service.http.front import Front, protocol_of
 from service.plane import Plane
 from service.release_plane import ReleasePlane
 from service.telemetry.metrics import Metrics
@@ -81,7 +81,7 @@ class Starter:
         self._running: list[tuple[uvicorn.Server, threading.Thread]] = []
         self._services: list[RunningService] = []
 
-    def __call__(self, head, mechanism=None, lineage_rho=100.0, accepts="gaussian", randomness=None):
+    def __call__(self, head, mechanism=None, lineage_rho=100.0, accepts="gaussian", randomness=None, front=None):
         def make(ledger):
             return DataPlane(
                 head,
@@ -91,7 +91,7 @@ class Starter:
                 largest_batch=LARGEST_BATCH,
             )
 
-        return self.start(make, head.certificate.lineage, lineage_rho, accepts)
+        return self.start(make, head.certificate.lineage, lineage_rho, accepts, front=front)
 
     def release(self, model, lineage_rho=1.0):
         """Start a service of a model that is paid for once, as `dpserve serve` does."""
@@ -101,7 +101,7 @@ class Starter:
 
         return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", ReleasePlane.hold_for_owner)
 
-    def start(self, make, lineage, lineage_rho, accepts, before=None):
+    def start(self, make, lineage, lineage_rho, accepts, before=None, front=None):
         started: list[RunningService] = []
         ready = threading.Event()
         failure: list[BaseException] = []
@@ -115,11 +115,11 @@ class Starter:
                 if before is not None:
                     await before(data_plane)
                 metrics = Metrics()
-                app = create_app(data_plane, ledger, largest_body=LARGEST_BODY, metrics=metrics)
+                app = create_app(data_plane, ledger, largest_body=LARGEST_BODY, metrics=metrics, front=front)
                 server = uvicorn.Server(
                     uvicorn.Config(
                         app,
-                        http=short_way(app.state.predictions, 512),
+                        http=protocol_of(app, front or Front(), 512),
                         log_config=None,
                         access_log=False,
                         lifespan="off",

@@ -31,7 +31,14 @@ def owner(service, tmp_path):
 
 @pytest.mark.parametrize(
     "path",
-    ["/api/lineages", "/api/lineages/colours-lineage/clients", "/api/models", "/api/verdicts", "/api/throughput"],
+    [
+        "/api/lineages",
+        "/api/lineages/colours-lineage/clients",
+        "/api/models",
+        "/api/verdicts",
+        "/api/throughput",
+        "/metrics",
+    ],
 )
 def test_nothing_is_told_without_the_admin_key(service, owner, path):
     client_key = service.add_client()

@@ -1,7 +1,9 @@
 """The Open Inference Protocol over real HTTP, asked by `tritonclient` and by hand."""
 
 import json
+import re
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -246,3 +248,14 @@ def test_errors_under_v2_have_the_protocols_form(service):
     refused(http.post(INFER, content=b" " * 30_000), 413, "body-too-large")
     refused(http.post(INFER, json=body_of([ROW]), headers={"Content-Encoding": "gzip"}), 400, "invalid-request")
     assert http.post("/v2/models/colours/versions/1/infer", json=body_of([ROW])).status_code == 200
+
+
+def test_the_example_of_the_page_runs(service):
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert "127.0.0.1:8000" in example
+    names = {"X": np.array([ROW]), "key": service.add_client()}
+    exec(example.replace("127.0.0.1:8000", service.url.removeprefix("http://")), names)
+    assert names["probabilities"].shape == (1, 3)
+    assert names["left"] == service.http(names["key"]).get("/budget").json()["queries_left"] > 0
+    assert service.spent() == PRICE

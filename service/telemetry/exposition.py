@@ -1,0 +1,77 @@
+"""What `GET /metrics` of the owner's port says: the counts of all processes, and how the lineage's account stands."""
+
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from accounting.ledger import Ledger, LedgerError, LineageAccount
+from accounting.picorho import to_rho
+from service.plane import Plane
+from service.telemetry.metrics import Metrics
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+async def exposition(plane: Plane, ledger: Ledger, metrics: Metrics, convicted: Sequence[tuple[str, bool]]) -> bytes:
+    """Return the text that Prometheus reads. convicted: of each verdict its name, and whether it convicts."""
+    try:
+        account = await ledger.lineage(plane.lineage)
+    except LedgerError:
+        account = None
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Now([*_of_service(plane), *_of_account(account), _of_verdicts(convicted)]))
+    return generate_latest(metrics.of_all_processes()) + generate_latest(registry)
+
+
+class _Now:
+    """A collector of what was just found."""
+
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = list(found)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _of_service(plane: Plane) -> list[Metric]:
+    served = {
+        "version": version("dpserve"),
+        "model": plane.certificate.name,
+        "mechanism": plane.mechanism_name,
+        "status": plane.mechanism_status,
+    }
+    return [_gauge("dpserve_info", "What is served, and how; always 1.", served, 1)]
+
+
+def _of_account(account: LineageAccount | None) -> list[Metric]:
+    up = _gauge(
+        "dpserve_ledger_up", "1 if the ledger answers and holds the lineage's account.", {}, account is not None
+    )
+    if account is None:
+        return [up]
+    labels = {"lineage": account.lineage}
+    return [
+        up,
+        _gauge("dpserve_lineage_rho_spent", "What the lineage has spent, in rho.", labels, to_rho(account.spent)),
+        _gauge("dpserve_lineage_rho_limit", "The lineage's budget, in rho.", labels, to_rho(account.budget.picorho)),
+    ]
+
+
+def _of_verdicts(convicted: Sequence[tuple[str, bool]]) -> Metric:
+    family = GaugeMetricFamily(
+        "dpserve_audit_convicted", "1 if the newest verdict of an attack or audit convicts.", labels=["verdict"]
+    )
+    for name, convicts in convicted:
+        family.add_metric([name], convicts)
+    return family

@@ -1,0 +1,84 @@
+"""OpenTelemetry traces, where the environment names a collector (OTEL_EXPORTER_OTLP_ENDPOINT).
+
+One span for each request of the data port, as a child of the caller's `traceparent` if it sends one. A span has the
+method, the route (one of a fixed list) and the status, and nothing of what was asked or answered.
+"""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import CannotServe
+from service.telemetry.metrics import route_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_CARRIED = (b"traceparent", b"tracestate")
+_FAILED = 500
+
+
+def configured_tracing() -> "TracerProvider | None":
+    """Return what sends spans to the collector that the environment names, None where it names none.
+
+    OpenTelemetry's own variables say where to and how much; `OTEL_SDK_DISABLED=true` switches it off. Raises
+    CannotServe without the extra `otel`.
+    """
+    if not any(os.environ.get(name) for name in ENDPOINTS) or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise CannotServe(
+            f"{' or '.join(ENDPOINTS)} asks for traces, which need an extra: pip install 'dpserve[otel]'"
+        ) from None
+    name = os.environ.get("OTEL_SERVICE_NAME", "dpserve")
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+class Traces:
+    """Middleware that makes a span of every request."""
+
+    def __init__(self, app: ASGIApp, provider: "TracerProvider") -> None:
+        """Wrap `app`."""
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._app = app
+        self._tracer = provider.get_tracer("dpserve")
+        self._propagator = TraceContextTextMapPropagator()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on within a span."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        carried = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CARRIED}
+        route = route_of(scope["path"])
+        attributes: dict[str, Any] = {"http.request.method": scope["method"], "http.route": route}
+        # Nothing of an exception is recorded: its text could hold a number that nobody paid for.
+        with self._tracer.start_as_current_span(
+            f"{scope['method']} {route}",
+            context=self._propagator.extract(carried),
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+
+            async def watched(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                    if message["status"] >= _FAILED:
+                        span.set_status(Status(StatusCode.ERROR))
+                await send(message)
+
+            await self._app(scope, receive, watched)

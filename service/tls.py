@@ -1,0 +1,41 @@
+"""HTTPS: a certificate and its key, checked before the service listens."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.errors import CannotServe
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files with a certificate, its chain behind it, and its key. Raises CannotServe if they cannot be used."""
+
+    certificate: Path
+    key: Path
+
+    def __post_init__(self) -> None:
+        """Load both once, to find out now."""
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                self.certificate, self.key, _no_password
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise CannotServe(
+                f"{self.certificate} and {self.key} cannot be used for HTTPS: {error}; they must be PEM files, the key "
+                "that of the certificate and without a password"
+            ) from error
+
+    def for_uvicorn(self) -> dict[str, Any]:
+        """Return uvicorn's settings: TLS 1.2 or newer, with forward secrecy and authenticated encryption."""
+        return {
+            "ssl_certfile": str(self.certificate),
+            "ssl_keyfile": str(self.key),
+            "ssl_version": ssl.PROTOCOL_TLS_SERVER,
+            "ssl_ciphers": "ECDHE+AESGCM:ECDHE+CHACHA20",
+        }
+
+
+def _no_password() -> str:
+    raise ssl.SSLError("the key is locked by a password")

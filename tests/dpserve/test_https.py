@@ -1,0 +1,87 @@
+"""`dpserve serve` over HTTPS with a certificate of one's own, called by the client and at the owner's port."""
+
+import datetime
+import ipaddress
+import ssl
+
+import httpx
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
+
+from dpserve.client import Client
+
+KEY = "a-key-that-the-owner-chose"
+
+
+def write_certificate(folder, name):
+    """Write a certificate for 127.0.0.1 that is its own authority, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / f"{name}.pem", folder / f"{name}.key"
+    paths[0].write_bytes(certificate.public_bytes(Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    (folder / f"{name}-locked.key").write_bytes(locked)
+    return paths
+
+
+def test_both_ports_speak_https_alone(run, bundle, monkeypatch):
+    certificate, key = write_certificate(run.folder, "own")
+    run.environment["DPSERVE_ADMIN_KEY"] = KEY
+    process, address, lines = run.start_and_read(
+        bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6, "--tls-cert", certificate, "--tls-key", key
+    )
+    try:
+        owner = lines[0].split()[5].rstrip(",")
+        assert address.startswith("https://127.0.0.1:")
+        assert owner.startswith("https://127.0.0.1:")
+        api_key = run("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-6).stdout.strip()
+        trusting = ssl.create_default_context(cafile=certificate)
+        assert httpx.get(f"{address}/readyz", verify=trusting).status_code == 200
+        bearer = {"Authorization": f"Bearer {KEY}"}
+        assert httpx.get(f"{owner}/api/models", verify=trusting, headers=bearer).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/readyz")
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"{address}/readyz".replace("https", "http"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with Client(address, api_key) as client:
+            assert client.predict_proba(np.array([[30.0, 2000.0]])).shape == (1, 2)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_what_cannot_be_used_is_said_before_the_service_listens(run, bundle):
+    certificate, _ = write_certificate(run.folder, "own")
+    _, other = write_certificate(run.folder, "other")
+    serve = ("serve", bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6)
+    assert run.fails(*serve, "--tls-cert", certificate) == "HTTPS needs both --tls-cert and --tls-key"
+    for wrong in (other, run.folder / "none.key", run.folder / "own-locked.key", certificate):
+        assert "cannot be used for HTTPS" in run.fails(*serve, "--tls-cert", certificate, "--tls-key", wrong)
+    assert "tokens need all of" in run.fails(*serve, "--jwt-issuer", "https://provider.example")
+    assert "of no use without --rate-limit" in run.fails(*serve, "--rate-limit-store", "redis://127.0.0.1:1")
+    assert "takes an origin" in run.fails(*serve, "--cors-origin", "*")

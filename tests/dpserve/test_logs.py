@@ -1,0 +1,68 @@
+"""The logs of a running service: one JSON object a line, each request with its id, and nothing of what was asked."""
+
+import json
+import re
+
+import httpx
+import pytest
+
+MARKED = 31.415926535
+"""A feature value that is nowhere else."""
+
+MARKS = ("31.415926", "marked", "dp_")
+
+
+@pytest.fixture
+def logs(run, bundle):
+    """Ask a service everything with marked values, stop it, and return its output and the ids that it gave."""
+    process, address = run.start(
+        bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6, "--price", "rho:0.001", "--log-format", "json",
+        "--rate-limit", "9/hour",
+    )  # fmt: skip
+    key = run("clients", "add", "alice", "--rho", 0.0025, "--delta", 1e-6).stdout.strip()
+    ids = []
+    with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}) as http:
+
+        def ask(method, path, **more):
+            response = http.request(method, path, **more)
+            ids.append((response.headers["x-request-id"], response.status_code))
+
+        named = {"X-Request-ID": "mine-1", "Idempotency-Key": "marked-key"}
+        ask("POST", "/predict", json={"instances": [[MARKED, 2000.0]]}, headers=named)
+        ask("POST", "/predict", json={"instances": [[MARKED, 9e9]]})
+        ask("POST", "/predict", json={"instances": [[MARKED, "marked"]]})
+        ask("POST", "/predict", content=b'{"marked')
+        ask("POST", "/predict", json={"instances": [[MARKED, 1.0], [MARKED, 2.0]]})
+        tensor = {"name": "instances", "shape": [1, 2], "datatype": "FP64", "data": [MARKED, 7.0]}
+        ask("POST", "/v2/models/model/infer", json={"id": "marked", "inputs": [tensor]})
+        ask("GET", f"/budget?x={MARKED}")
+        ask("GET", f"/marked/{MARKED}")
+        ask("GET", "/models/marked", headers={"X-Request-ID": "not an id"})
+        ask("GET", "/budget", headers={"Authorization": "Bearer dp_marked"})
+        for _ in range(5):
+            ask("GET", "/budget")
+    process.terminate()
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    return output, errors, ids
+
+
+def test_every_line_is_json_and_says_nothing_of_what_was_asked(logs):
+    output, errors, ids = logs
+    for mark in MARKS:
+        assert mark not in output + errors
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    requests = [line for line in lines if line["message"] == "request"]
+    assert [(line["request_id"], line["status"]) for line in requests] == ids
+    assert [status for _, status in ids] == [200, 422, 422, 400, 403, 200, 200, 404, 404, 401, 200, 200, 429, 429, 429]
+    assert ids[0][0] == "mine-1"
+    assert all(re.fullmatch("[0-9a-f]{16}", given) for given, _ in ids[1:])
+    assert {line["route"] for line in requests} == {
+        "/predict", "/v2/models/{name}/infer", "/budget", "other", "/models/{name}",
+    }  # fmt: skip
+
+
+def test_an_unknown_format_is_refused(run, bundle):
+    said = run.fails("serve", bundle, "--port", 0, "--log-format", "xml")
+    assert said == "--log-format is text or json, not 'xml'"

@@ -1,0 +1,194 @@
+"""What `GET /metrics` exports: what docs/metrics.md lists, by fixed labels, and the same whatever the records were."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from accounting.ledger import key_digest
+from service.admin import verdicts
+from service.admin.server import AdminPort, admin_port
+from service.http.problems import ProblemType
+from service.run import ServiceSettings, bind, url_of
+from service.telemetry.metrics import ROUTES, Metrics, route_of
+from service.telemetry.throughput import totals_of
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity
+from training.recipe import Recipe
+from training.train import train
+
+from .test_http import PRICE, ROW
+from .test_openinference import body_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+KEY = "the-owner's-key-of-these-tests"
+BODY = {"instances": [ROW, ROW, [0.5] * 4]}
+
+
+def exported(service, folder):
+    """The families that the owner's port of a service exports, by name."""
+    listening = bind(ServiceSettings(port=0))
+    admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": True})
+    opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
+    service.call(opened.__aenter__())
+    try:
+        response = service.http(KEY).get(f"{url_of(listening)}/metrics")
+    finally:
+        service.call(opened.__aexit__(None, None, None))
+        listening.close()
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(response.text)}
+
+
+def values(family):
+    return {(sample.name, *sorted(sample.labels.items())): sample.value for sample in family.samples}
+
+
+def listed():
+    """The metrics of docs/metrics.md: kind and labels by name."""
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\| [^|]+ \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE)
+    return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def use(service):
+    """Ask for one thing of each kind."""
+    http = service.http(service.add_client(rho=3.5 * PRICE / 1e12))
+    http.post("/predict", json=BODY)
+    http.post("/predict", json=BODY)
+    http.post("/predict", json={"instances": [[9.0] * 4]})
+    http.post("/predict", json={"instances": [[0.1 * place] * 4 for place in range(5)]})
+    http.post("/v2/models/colours/infer", json=body_of([[0.7] * 4]))
+    http.get("/budget")
+    http.get("/marked-path?marked=query")
+    http.get("/v2/models/marked-model")
+    service.http("marked-key").get("/budget")
+
+
+@pytest.fixture
+def used(service, tmp_path):
+    use(service)
+    report = {"title": "An audit", "verdict": "Nothing found.", "convicted": False}
+    verdicts.keep(tmp_path / "verdicts", "audit-mechanism", report, [], time=1.0)
+    return exported(service, tmp_path / "verdicts")
+
+
+def test_the_page_lists_what_is_exported_and_nothing_else(used):
+    page = listed()
+    assert len(page) >= 9
+    labels = {
+        name: {label for sample in family.samples for label in sample.labels} - {"le"} for name, family in used.items()
+    }
+    assert {name: (family.type, labels[name]) for name, family in used.items()} == page
+
+
+def test_counts_are_right(used, service):
+    assert values(used["dpserve_rows"]) == {
+        ("dpserve_rows_total", ("outcome", "charged")): 3,
+        ("dpserve_rows_total", ("outcome", "free")): 4,
+    }
+    refusals = {labels[1]: value for (_, labels), value in values(used["dpserve_refusals"]).items()}
+    assert refusals == {
+        "invalid-rows": 1,
+        "budget-exhausted": 1,
+        "not-found": 1,
+        "unknown-model": 1,
+        "unauthenticated": 1,
+    }
+    requests = {
+        (dict(labels)["route"], dict(labels)["status"]): value
+        for (_, *labels), value in values(used["dpserve_requests"]).items()
+    }
+    assert requests == {
+        ("/predict", "200"): 2,
+        ("/predict", "422"): 1,
+        ("/predict", "403"): 1,
+        ("/v2/models/{name}/infer", "200"): 1,
+        ("/budget", "200"): 1,
+        ("/budget", "401"): 1,
+        ("other", "404"): 1,
+        ("/v2/models/{name}", "404"): 1,
+    }
+    (spent,) = used["dpserve_lineage_rho_spent"].samples
+    assert spent.value == pytest.approx(3 * PRICE / 1e12)
+    assert values(used["dpserve_audit_convicted"]) == {
+        ("dpserve_audit_convicted", ("verdict", "audit-mechanism")): 0,
+        ("dpserve_audit_convicted", ("verdict", "self-audit")): 1,
+    }
+
+
+def test_labels_are_from_fixed_lists(used):
+    kinds = {str(kind).rpartition(":")[2] for kind in ProblemType} | {"other"}
+    for name, family in used.items():
+        for sample in family.samples:
+            assert "marked" not in str(sample.labels), name
+    assert {sample.labels["type"] for sample in used["dpserve_refusals"].samples} <= kinds
+    for path in ("/models/x", "/v2/models/x", "/v2/models/x/infer", "/v2/models/x/versions/7/ready", "/", "/x/y"):
+        assert route_of(path) == route_of(path.replace("x", "y").replace("7", "8"))
+    assert all(route_of(path) == path for path in ROUTES)
+
+
+def test_two_models_of_different_records_count_the_same(start, head, tmp_path):
+    """Everything but how long it took, and the lineage's name."""
+    found = []
+    for seed, model in ((0, head), (1, None)):
+        if model is None:
+            generator = np.random.default_rng(seed)
+            y = generator.integers(3, size=150)
+            X = np.clip(0.5 - 0.4 * np.eye(3, 4)[y] + 0.1 * generator.standard_normal((150, 4)), 0, 1)
+            declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
+            feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
+            model = train(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), "other-lineage")
+        service = start(model)
+        use(service)
+        families = exported(service, tmp_path / "none")
+        counts = {name: values(family) for name, family in families.items()}
+        seconds = counts.pop("dpserve_request_seconds")
+        counts["answers timed"] = {key: value for key, value in seconds.items() if key[0].endswith("_count")}
+        text = repr(sorted((name, sorted(each.items())) for name, each in counts.items()))
+        found.append(text.replace(service.data_plane.lineage, "LINEAGE"))
+    assert found[0] == found[1]
+
+
+def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
+    name = f"dpserve:{{{service.data_plane.lineage}}}:account"
+    service.call(service.ledger._store.command(name, "DEL", name))
+    families = exported(service, tmp_path)
+    assert values(families["dpserve_ledger_up"]) == {("dpserve_ledger_up",): 0}
+    assert "dpserve_lineage_rho_spent" not in families
+
+
+def test_throughput_reads_the_same_counters():
+    metrics = Metrics()
+    metrics.answered(5, 2)
+    totals = totals_of(metrics.of_all_processes())
+    assert (totals.rows_charged, totals.rows_free) == (2, 3)
+
+
+COUNTING = """
+import os, subprocess, sys
+from dataclasses import asdict
+from service.telemetry.metrics import Metrics, share_between_processes
+from service.telemetry.throughput import totals_of
+if len(sys.argv) == 1:
+    folder = share_between_processes()
+    for charged in ("1", "2"):
+        subprocess.run([sys.executable, __file__, charged], check=True)
+    print(asdict(totals_of(Metrics().of_all_processes())), len(os.listdir(folder)) >= 2)
+else:
+    Metrics().answered(5, int(sys.argv[1]))
+"""
+
+
+def test_the_counts_of_several_processes_are_added_up(tmp_path):
+    program = tmp_path / "counting.py"
+    program.write_text(COUNTING)
+    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True)
+    totals = {"answered": 0.0, "refused": 0.0, "rows_charged": 3.0, "rows_free": 7.0}
+    assert done.stdout == f"{totals} True\n"
