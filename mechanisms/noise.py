@@ -40,6 +40,8 @@ _THRESHOLD_BITS = 127
 _GAUSSIAN_REACH = 12  # standard deviations
 _DIGIT_BITS = 11
 _DIGITS = 3
+_KNOT_BITS = 12
+_LARGEST_SEARCHED, _FEWEST_GUESSED = 1 << 14, 512
 _PRECISION = 192  # bits after the point in fixed-point arithmetic
 _ONE = 1 << _PRECISION
 
@@ -74,7 +76,7 @@ class InversionTable:
         decide unless they equal a threshold's, which happens with probability K / 2^64 per draw.
         """
         high = words[..., 0].ravel()
-        values = np.searchsorted(self.high, high, side="left")
+        values = self._below(high)
         undecided = self.high[np.minimum(values, len(self.high) - 1)] == high
         if undecided.any():
             low = words[..., 1].ravel() >> np.uint64(1)
@@ -82,6 +84,44 @@ class InversionTable:
                 beyond = np.searchsorted(self.high, high[i], side="right")
                 values[i] += np.searchsorted(self.low[values[i] : beyond], low[i], side="right")
         return values.astype(np.int64, copy=False).reshape(words.shape[:-1])
+
+    def _below(self, high: Words) -> Integers:
+        """Return how many thresholds' upper bits lie below each of `high`: what `searchsorted` returns.
+
+        A table that no cache holds is read at one place and not at twenty: how many thresholds lie below a number is
+        nearly linear between the numbers at which `_knots` holds it, so that a guess is right or next to right for
+        almost every draw. Each guess is checked against the thresholds on both of its sides, and what fails is
+        searched.
+        """
+        if len(self.high) < _LARGEST_SEARCHED or len(high) < _FEWEST_GUESSED:
+            return np.searchsorted(self.high, high, side="left").astype(np.int64, copy=False)
+        knots, slopes = self._knots
+        segments = (high >> np.uint64(64 - _KNOT_BITS)).astype(np.int64)
+        guesses = knots[segments]
+        guesses += slopes[segments] * (high & np.uint64((1 << (64 - _KNOT_BITS)) - 1)).astype(np.float64)
+        values: Integers = np.minimum(guesses.astype(np.int64), len(self.high) - 1)
+        values += self.high[values] < high
+        wrong = self._is_wrong(values, high)
+        if len(wrong):
+            values[wrong] -= 1
+            wrong = wrong[self._is_wrong(values[wrong], high[wrong])]
+            values[wrong] = np.searchsorted(self.high, high[wrong], side="left")
+        return values
+
+    def _is_wrong(self, values: Integers, high: Words) -> npt.NDArray[np.int64]:
+        """Return where `values` is not how many thresholds lie below `high`. Values lie between -1 and K."""
+        last = len(self.high) - 1
+        above = (values > last) | (self.high[np.clip(values, 0, last)] >= high)
+        below = (values == 0) | (self.high[np.clip(values - 1, 0, last)] < high)
+        return np.flatnonzero(~(above & below & (values >= 0)))
+
+    @functools.cached_property
+    def _knots(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """How many thresholds lie below each multiple of 2^(64 - _KNOT_BITS), and the slope from there to the next."""
+        places = np.arange(1 << _KNOT_BITS, dtype=np.uint64) << np.uint64(64 - _KNOT_BITS)
+        below = np.searchsorted(self.high, places, side="left").astype(np.float64)
+        rises = np.diff(below, append=float(len(self.high)))
+        return below, rises / 2.0 ** (64 - _KNOT_BITS)
 
 
 @dataclass(frozen=True, eq=False)

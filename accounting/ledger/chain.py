@@ -6,6 +6,7 @@ inside the store, where the one before is known without a doubt.
 """
 
 import hashlib
+from functools import lru_cache
 
 GENESIS = bytes(32)
 """What stands before the first entry of a chain."""
@@ -13,11 +14,19 @@ GENESIS = bytes(32)
 
 def terms_digest(lineage: str, client: str, model: str, mechanism: str, cost: str, price: int, time: float) -> bytes:
     """Return the SHA-256 of what a receipt says before it is decided: 32 bytes. Parts go in behind their lengths."""
+    digest = _before_the_time(lineage, client, model, mechanism, cost, price).copy()
+    encoded = repr(time).encode()
+    digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return digest.digest()
+
+
+@lru_cache(maxsize=4096)
+def _before_the_time(lineage: str, client: str, model: str, mechanism: str, cost: str, price: int) -> "hashlib._Hash":
     digest = hashlib.sha256(b"dpserve receipt")
-    for part in (lineage, client, model, mechanism, cost, str(price), repr(time)):
+    for part in (lineage, client, model, mechanism, cost, str(price)):
         encoded = part.encode()
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
-    return digest.digest()
+    return digest
 
 
 def receipt_hash(previous: bytes, terms: bytes, sequence: int, rows: int) -> bytes:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from accounting.ledger.errors import LedgerUnavailable
 from accounting.ledger.values import Receipt, checked_name
 from accounting.losses import Cost
@@ -261,7 +263,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    return msgspec.json.encode(value) + b"\n"
 
 
 def _whole_lines(data: bytes) -> bytes:

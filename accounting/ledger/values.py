@@ -85,12 +85,26 @@ def row_id(client: str, model: str, mechanism: str, cost: Cost, row: bytes) -> b
     return _row_ids(client, model, mechanism, cost, (row,))[0]
 
 
-def _row_ids(client: str, model: str, mechanism: str, cost: Cost, rows: tuple[bytes, ...]) -> tuple[bytes, ...]:
+@lru_cache(maxsize=4096)
+def _asked_of(client: str, model: str, mechanism: str, cost: str) -> "hashlib._Hash":
     asked = hashlib.sha256(b"dpserve row")
-    for part in (client, model, mechanism, terms_of(cost).text):
+    for part in (client, model, mechanism, cost):
         encoded = part.encode()
         asked.update(len(encoded).to_bytes(8, "big"))
         asked.update(encoded)
+    return asked
+
+
+@lru_cache(maxsize=4096)
+def _checked_words(lineage: str, client: str, model: str, mechanism: str) -> None:
+    checked_name(lineage, "lineage")
+    checked_name(client, "client's name")
+    checked_text(model, "a model's id")
+    checked_text(mechanism, "a mechanism's name")
+
+
+def _row_ids(client: str, model: str, mechanism: str, cost: Cost, rows: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    asked = _asked_of(client, model, mechanism, terms_of(cost).text)
     ids = []
     for row in rows:
         digest = asked.copy()
@@ -137,10 +151,7 @@ class ChargeRequest:
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold."""
-        checked_name(self.lineage, "lineage")
-        checked_name(self.client, "client's name")
-        checked_text(self.model, "a model's id")
-        checked_text(self.mechanism, "a mechanism's name")
+        _checked_words(self.lineage, self.client, self.model, self.mechanism)
         terms_of(self.cost)
         if self.cost.coin:
             # The reserve of delta counts coins by the least price of what is paid for once, and rows cost less.

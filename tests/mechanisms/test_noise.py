@@ -19,8 +19,10 @@ from scipy import stats
 
 from accounting import sampling_error
 from mechanisms import noise
+from mechanisms.gaussian import Gaussian
 from mechanisms.grid import LARGEST_CLASSES
 from mechanisms.noise import DISTANCE, LAPLACE_SCALE, rounded_gaussian, rounded_laplace
+from mechanisms.randomness import SystemRandomness
 
 ULP = Fraction(1, 2**127)
 FALSE_ALARM = 1e-6
@@ -302,3 +304,31 @@ def test_neighbouring_draws_are_independent(seeded):
     for series in (np.sign(sample), np.abs(sample)):
         correlation = np.corrcoef(series[:-1], series[1:])[0, 1]
         assert abs(correlation) * math.sqrt(200_000) <= 5.1
+
+
+@pytest.mark.parametrize("scale", [2**8, 2**12, 2**16])
+def test_a_guess_is_checked_and_finds_what_a_search_finds(scale):
+    """At every threshold and beside it, at the ends and at random, in batches large enough to be guessed."""
+    table = rounded_gaussian(scale).magnitudes
+    one = np.uint64(1)
+    ends = np.array([0, 1, 2**64 - 1], dtype=np.uint64)
+    random = np.random.default_rng(scale).integers(0, 2**64, 200_000, dtype=np.uint64)
+    for places in (table.high, table.high + one, table.high - one, np.tile(ends, 400), random, random[:3]):
+        words = np.stack([places, np.zeros_like(places)], axis=-1)
+        found = table.invert(words)
+        undecided = np.isin(places, table.high)
+        expected = np.searchsorted(table.high, places, side="left")
+        assert (found[~undecided] == expected[~undecided]).all()
+        assert (found >= expected).all()
+
+
+def test_one_table_serves_rows_of_every_sensitivity():
+    """The grid's step follows the row, so that no scale has to be built or rounded for another sensitivity."""
+    rounded_gaussian.cache_clear()
+    mechanism = Gaussian(20.0)
+    mechanism.prepare(10)
+    built = rounded_gaussian.cache_info().misses
+    sensitivity = np.geomspace(1e-6, 1e3, 500)
+    mechanism.release(np.zeros((500, 10)), sensitivity, SystemRandomness())
+    assert rounded_gaussian.cache_info().misses == built == 1
+    np.testing.assert_array_less(19.99 * sensitivity, mechanism.noise_scale(sensitivity, 10))
