@@ -106,12 +106,12 @@ class Outcome:
         The bound convicts only where nothing contradicts its premise, that candidates are exchangeable
         (`audit.membership.claims`). Replays compare no members with others and convict without it.
         """
-        return self.replays.averaging_is_free or (self.verdict.convicted and not self.difference.warnings())
+        return self.replays.averaging_is_free or (self.verdict.convicted and not self.difference.told_apart)
 
     @property
     def inconclusive(self) -> bool:
         """Whether members and others differ by themselves or overlap, so that the scores say nothing of the claim."""
-        return bool(self.difference.warnings()) and not self.convicted
+        return self.difference.uninformative and not self.convicted
 
 
 @dataclass(eq=False)

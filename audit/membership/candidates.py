@@ -15,7 +15,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from audit.endpoint import digest_of
-from training.data.csv_file import read_csv
+from training.data.csv_file import column_names, read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Records
@@ -26,6 +26,9 @@ Mask = NDArray[np.bool_]
 
 SUSPICIOUS = 0.001
 """The warning is a false alarm with at most this probability."""
+
+LARGEST_OVERLAP = 0.1
+"""The share of others that equal a member beyond which an attack that finds nothing has shown nothing."""
 
 _FEWEST_TO_COMPARE = 20
 _MOST_TO_COMPARE = 4000
@@ -93,11 +96,22 @@ def read_labelled(path: Path, model: Mapping[str, Any], *, label: str, ignore: S
     if path.suffix.lower() != ".csv":
         raise ValueError(f"records are read from a .csv or an .npz file, not {str(path)!r}")
     bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
+    _check_columns(path, names, label, ignore)
     records = read_csv(path, label=label, classes=classes, bounds=bounds, ignore=ignore)
-    found = list(records.declaration.feature_names)
-    if sorted(found) != sorted(names):
-        raise ValueError(f"{path.name} has the features {_shown(found)}, and the model takes {_shown(names)}")
+    found = records.declaration.feature_names
     return Labelled(records.X[:, [found.index(name) for name in names]], records.y)
+
+
+def _check_columns(path: Path, names: Sequence[str], label: str, ignore: Sequence[str]) -> None:
+    found = column_names(path)
+    missing = [name for name in names if name not in found]
+    unknown = [name for name in found if name not in (*names, label, *ignore)]
+    if label not in found:
+        raise ValueError(f"{path.name} has no column {label!r} of class names: say which it is with --label")
+    if missing:
+        raise ValueError(f"{path.name} lacks the column {_shown(missing)}; the model takes {_shown(names)}")
+    if unknown:
+        raise ValueError(f"the model does not take the column {_shown(unknown)} of {path.name}: --ignore leaves it out")
 
 
 def digits() -> Candidates:
@@ -111,24 +125,42 @@ class Difference:
     """How well members and others are told apart by the records alone, without the model.
 
     p_value: of "not at all", corrected for the tests made. accuracy: of a classifier on records it was not fitted to;
-    1/2 is guessing. duplicates: others that equal a member.
+    1/2 is guessing. duplicates: others that equal a member; overlap: which share of the others they are.
     """
 
     p_value: float
     accuracy: float
     duplicates: int
+    overlap: float = 0.0
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether records alone tell members from others: the premise of every conviction by scores is gone."""
+        return self.p_value < SUSPICIOUS
+
+    @property
+    def uninformative(self) -> bool:
+        """Whether scores show nothing: the two are told apart, or so much is in both that a leak would not show.
+
+        An other that equals a member is accused with it, which takes from TPR - FPR and adds nothing. Candidates
+        stay exchangeable: a conviction is as sound as without it.
+        """
+        return self.told_apart or self.overlap > LARGEST_OVERLAP
 
     def warnings(self) -> tuple[str, ...]:
         """What the reader of a result must know."""
         found = []
-        if self.p_value < SUSPICIOUS:
+        if self.told_apart:
             found.append(
                 f"members and non-members differ by themselves (a classifier that sees no answers tells them apart: "
                 f"accuracy {self.accuracy:.3f}, p = {self.p_value:.2g}): draw both from one distribution at random, or "
                 "the attack measures that difference"
             )
         if self.duplicates:
-            found.append(f"{self.duplicates} non-members are equal to a member: for them there is no right answer")
+            found.append(
+                f"{self.duplicates} non-members ({self.overlap:.1%}) are equal to a member: for them there is no right "
+                "answer, and TPR - FPR is smaller by as much"
+            )
         return tuple(found)
 
 
@@ -138,18 +170,17 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
     Equal numbers of both are split in halves; what tells them apart is fitted to one and counted on the other, so that
     under no difference the count is binomial and the p-value valid. With fewer than 20 of each p is 1.
     """
-    duplicates = len(
-        {(row.tobytes(), int(y)) for row, y in zip(members.X, members.y, strict=True)}
-        & {(row.tobytes(), int(y)) for row, y in zip(others.X, others.y, strict=True)}
-    )
+    known = {(row.tobytes(), int(y)) for row, y in zip(members.X, members.y, strict=True)}
+    duplicates = sum((row.tobytes(), int(y)) in known for row, y in zip(others.X, others.y, strict=True))
+    overlap = duplicates / len(others)
     size = min(len(members), len(others), _MOST_TO_COMPARE) // 2 * 2
     if size < _FEWEST_TO_COMPARE:
-        return Difference(1.0, 0.5, duplicates)
+        return Difference(1.0, 0.5, duplicates, overlap)
     generator = np.random.default_rng(seed)
     some, rest = (part[generator.permutation(len(part))[:size]] for part in (members, others))
     accuracies, p_values = zip(*(_told_apart(some, rest, classifier) for classifier in _classifiers(seed)), strict=True)
     smallest = min(*p_values, _labels_differ(members.y, others.y))
-    return Difference(min(1.0, smallest * (len(p_values) + 1)), max(accuracies), duplicates)
+    return Difference(min(1.0, smallest * (len(p_values) + 1)), max(accuracies), duplicates, overlap)
 
 
 def _classifiers(seed: int) -> tuple[Any, ...]:

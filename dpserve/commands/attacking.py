@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from audit.membership.candidates import Candidates
 
 
+_OF_A_BUNDLE = ("mechanism", "price", "keys", "rho", "lineage_rho", "delta")
+_OF_A_SERVICE = ("key_file",)
+
+
 def attack(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help="The service's URL, http://host:port, or a bundle's folder.")],
     data: Annotated[
         str | None, typer.Option(help="'digits': its records as members, and those it holds out as non-members.")
@@ -73,7 +78,9 @@ def attack(
     Needs the extra torch. The noise of a bundle's answers follows from --seed too.
     """
     with ExitStack() as opened:
-        if target.startswith(("http://", "https://")):
+        service = target.startswith(("http://", "https://"))
+        _check_target(context, target, service=service)
+        if service:
             endpoints = _services(opened, target, key_file or [])
         else:
             endpoints = _bundles(
@@ -95,7 +102,7 @@ def attack(
             seed=seed,
         )
         errors = Console(stderr=True)
-        with _progress(errors) as progress:
+        with _resumable(errors, journal), _progress(errors) as progress:
             outcome = Attack(
                 endpoints,
                 found,
@@ -114,6 +121,37 @@ def attack(
     else:
         reports.print_text(page, Console())
     raise typer.Exit(page.exit_status)
+
+
+def _check_target(context: typer.Context, target: str, *, service: bool) -> None:
+    """Refuse options that the target would ignore, and what is neither an address nor a folder."""
+    if not service and not Path(target).is_dir():
+        raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
+    for name in _OF_A_BUNDLE if service else _OF_A_SERVICE:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = name.replace("_", "-")
+            raise ValueError(
+                f"--{option} is for bundles; a service has its own"
+                if service
+                else f"--{option} is for services; a bundle asks for no key (--keys says how many pool their answers)"
+            )
+
+
+@contextmanager
+def _resumable(errors: Console, journal: Path | None) -> Iterator[None]:
+    """Say on Ctrl-C what is kept and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print(
+            "interrupted; nothing is kept without --journal FILE"
+            if journal is None
+            else f"interrupted; what was answered is in {journal}, and the same command goes on from there",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise
 
 
 def _services(opened: ExitStack, url: str, key_files: Sequence[Path]) -> "list[Endpoint]":

@@ -1,6 +1,10 @@
 """`dpserve attack` as a user runs it."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -40,7 +44,7 @@ def test_a_service_is_attacked_through_its_keys_until_they_are_spent(run, servic
     assert read["plan"]["rows_affordable"] == 40
     assert read["decided"] == {"members": 20, "non_members": 20}
     assert read["claim"]["of_everything_spent"]["rho"] == pytest.approx(0.04)
-    assert len((run.folder / "j").read_text().splitlines()) == 41
+    assert len((run.folder / "j").read_text().splitlines()) == 42
 
 
 def test_what_is_missing_is_said_in_one_line(run, bundle, files):
@@ -49,3 +53,40 @@ def test_what_is_missing_is_said_in_one_line(run, bundle, files):
     assert "stands alone" in run.fails("attack", bundle, "--data", "digits", *files)
     (run.folder / "key").write_text("abc\n")
     assert "does not answer" in run.fails("attack", "http://127.0.0.1:9", *files, "--key-file", "key")
+    assert "neither a service's address, http://host:port, nor" in run.fails("attack", "127.0.0.1:9", *files)
+    assert "--rho is for bundles" in run.fails("attack", "http://127.0.0.1:9", *files, "--key-file", "key", "--rho", 1)
+    assert "--key-file is for services" in run.fails("attack", bundle, *files, "--key-file", "key")
+    (run.folder / "bad.csv").write_text("age,height,id,ok\n30,170,1,yes\n")
+    wrong = run.fails("attack", bundle, *files[:3], "bad.csv", *files[4:])
+    assert wrong == "bad.csv lacks the column income; the model takes age, income"
+
+
+def test_an_attack_that_is_interrupted_says_how_to_go_on_and_ends_as_if_it_had_not_been(run, bundle, files):
+    whole = run("attack", bundle, *files, *QUICK, "--seed", 5, "--json").stdout
+    command = ["attack", bundle, *files, "--shadow-records", 20, "--seed", 5, "--journal", "j", "--shadow-models"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dpserve", *map(str, command), "1000"],
+        cwd=run.folder,
+        env=run.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    journal = run.folder / "j"
+    while process.poll() is None and not (journal.exists() and '"answer"' in journal.read_text()):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "interrupted; what was answered is in j, and the same command goes on from there"
+    assert run(*command, 2, "--json").stdout == whole
+    assert "key and seed; name another file" in run.fails(
+        "attack", bundle, *files, *QUICK, "--seed", 6, "--journal", "j"
+    )
+
+
+def test_records_that_are_told_apart_without_the_model_are_inconclusive(run, bundle, files):
+    header, *lines = (run.folder / "out.csv").read_text().splitlines()
+    younger = [",".join([str(20 + index % 5), *line.split(",")[1:]]) for index, line in enumerate(lines)]
+    (run.folder / "out.csv").write_text("\n".join([header, *younger]) + "\n")
+    done = run("attack", bundle, *files, *QUICK, status=4)
+    assert "inconclusive: members and non-members cannot be compared" in " ".join(done.stdout.split())

@@ -48,6 +48,11 @@ def read_csv(
     )
 
 
+def column_names(path: Path) -> tuple[str, ...]:
+    """Return the names in the header line of a file that `read_csv` reads. Raises DataError."""
+    return tuple(_table(path)[0])
+
+
 def _table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     """Return the column names, the rows that are not blank, and the line on which each of them ends."""
     rows: list[list[str]] = []

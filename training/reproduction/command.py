@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from training.extras import extra
 from training.reproduction import printed
@@ -170,13 +171,19 @@ def _comparison_table(title: str, rows: "Sequence[Comparison]") -> Table:
 
 
 def _points_table(rows: "Sequence[dict[str, Any]]", figure: str, spread: str, title: str) -> Table:
+    """One line of means for each mechanism, above one of spreads; a column for each epsilon."""
     rows = [row for row in rows if figure in row]
-    mechanisms = list(dict.fromkeys(f"{row['mechanism']} ({row['status']})" for row in rows))
-    table = Table("epsilon", *mechanisms, title=f"{title}, mean and spread", title_justify="left")
-    for epsilon in sorted({row["epsilon"] for row in rows}):
-        cells = {f"{row['mechanism']} ({row['status']})": row for row in rows if row["epsilon"] == epsilon}
-        shown = (cells.get(mechanism) for mechanism in mechanisms)
-        table.add_row(f"{epsilon:g}", *("" if c is None else f"{c[figure]:.4f} {c[spread] or 0:.4f}" for c in shown))
+    epsilons = sorted({row["epsilon"] for row in rows})
+    columns = [Column(f"{epsilon:g}", justify="right", no_wrap=True) for epsilon in epsilons]
+    table = Table(
+        "", *columns, title=f"{title}, mean and spread", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
+    cells = {
+        (row["mechanism"], row["epsilon"]): f"{row[figure]:.3f}" + (f"\n{row[spread]:.3f}" if row[spread] else "")
+        for row in rows
+    }
+    for mechanism, status in dict.fromkeys((row["mechanism"], row["status"]) for row in rows):
+        table.add_row(f"{mechanism}\n({status})", *(cells.get((mechanism, epsilon), "") for epsilon in epsilons))
     return table
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from audit import reports
-from audit.in_process import BundleEndpoint
+from audit.in_process import BundleEndpoint, RowNoise
 from audit.membership import signals
 from audit.membership.attack import Attack, Choices, train_here
 from audit.membership.candidates import Candidates, Labelled
@@ -29,6 +29,7 @@ from training.recipe import Recipe
 from training.reproduction.seeded import SeededRandomness
 from training.train import train
 
+REMEMBERING = Choices(shadow_models=4, attack_epochs=3, shadow_epochs=600)
 QUICK = Choices(shadow_models=4, attack_epochs=1, seed=1)
 
 
@@ -69,7 +70,7 @@ def remembered():
 def test_a_network_whose_noise_is_missing_is_convicted(remembered):
     network, candidates = remembered
     endpoint = BundleEndpoint(network, Exact(), SeededRandomness(0, ("x",)))
-    outcome = Attack([endpoint], candidates, Choices(shadow_models=4, attack_epochs=3, shadow_epochs=600)).run()
+    outcome = Attack([endpoint], candidates, REMEMBERING).run()
     assert not outcome.verdict.decision.proven
     assert outcome.verdict.claimed_epsilon == pytest.approx(0.2, rel=1e-6)
     assert outcome.verdict.best.epsilon > 0.2
@@ -104,6 +105,19 @@ def test_a_sound_model_is_not_convicted_of_what_its_records_say_without_it(split
     assert page.exit_status == 4
     assert page.verdict.startswith("inconclusive: ")
     assert "differ by themselves" in page.warnings[0]
+
+
+def test_a_few_records_that_are_in_both_spare_no_model_that_leaks(remembered):
+    """A tenth of the others are members' doubles: they are accused with them, and the rest convicts all the same."""
+    network, candidates = remembered
+    doubled = Candidates(candidates.members, candidates.members[:8] + candidates.others[8:])
+    outcome = Attack([BundleEndpoint(network, Exact(), RowNoise(0, 0))], doubled, REMEMBERING).run()
+    assert outcome.difference.duplicates == 8
+    assert outcome.convicted
+    everyone = Candidates(candidates.members, candidates.members)
+    outcome = Attack([BundleEndpoint(network, Exact(), RowNoise(0, 0))], everyone, REMEMBERING).run()
+    assert outcome.inconclusive
+    assert report(outcome, draw=False).exit_status == 4
 
 
 def test_more_answers_of_one_row_cost_more_and_are_held_to_more(bundle, candidates):

@@ -36,8 +36,17 @@ def test_arrays_pick_rows_of_an_archive(tmp_path):
 
 
 def test_what_the_model_does_not_take_is_refused(tmp_path):
-    (tmp_path / "wrong.csv").write_text("a,label\n0.5,yes\n")
-    with pytest.raises((ValueError, DataError), match=r"'b'|the model takes a, b"):
+    for header, said in (
+        ("a,label", "wrong.csv lacks the column b; the model takes a, b"),
+        ("a,c,label", "wrong.csv lacks the column b; the model takes a, b"),
+        ("a,b,c,label", "the model does not take the column c of wrong.csv: --ignore leaves it out"),
+        ("a,b,class", "wrong.csv has no column 'label' of class names: say which it is with --label"),
+    ):
+        (tmp_path / "wrong.csv").write_text(f"{header}\n{','.join(['0.5'] * header.count(','))},yes\n")
+        with pytest.raises(ValueError, match=said):
+            read_labelled(tmp_path / "wrong.csv", MODEL, label="label")
+    (tmp_path / "wrong.csv").write_text("a,b,label\n0.5,two,yes\n")
+    with pytest.raises(DataError, match="line 2"):
         read_labelled(tmp_path / "wrong.csv", MODEL, label="label")
     np.savez(tmp_path / "wide.npz", X=np.zeros((2, 3)), y=np.array(["no", "yes"]))
     with pytest.raises(ValueError, match="rows of 3 values, and the model takes 2"):
@@ -84,8 +93,11 @@ def test_a_difference_is_found_and_said(of):
 def test_a_non_member_that_is_a_member_is_counted():
     members = drawn(50, 1)
     others = members[:3] + drawn(50, 2)
-    (warning,) = difference(members, others).warnings()
-    assert "3 non-members are equal to a member" in warning
+    found = difference(members, others)
+    (warning,) = found.warnings()
+    assert "3 non-members (5.7%) are equal to a member" in warning
+    assert not found.uninformative
+    assert difference(members, members[:6] + drawn(50, 2)).uninformative
 
 
 def test_too_few_are_not_compared():
