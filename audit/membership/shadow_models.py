@@ -127,7 +127,7 @@ def train_shadow_models(
 ) -> ShadowModels:
     """Train the models of `draws` together and evaluate all of them on the whole pool. device: auto, cpu or cuda."""
     members, others = draws.rows(len(pool.y))
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    where = device_of(device)
     X, y = torch.from_numpy(pool.X).to(where), torch.from_numpy(pool.y).to(where)
     rows = torch.from_numpy(members)
     if isinstance(recipe, HeadRecipe):
@@ -141,6 +141,13 @@ def train_shadow_models(
     return ShadowModels(
         _mask(members, len(pool.y)), _mask(others, len(pool.y)), logits.cpu().numpy().astype(np.float64)
     )
+
+
+def device_of(wanted: str) -> torch.device:
+    """Return the device of this name; for "auto" CUDA where there is one, or the processor."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(wanted)
 
 
 def _mask(rows: Rows, pool: int) -> Mask:
