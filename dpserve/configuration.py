@@ -33,6 +33,8 @@ FILE_VARIABLE = "DPSERVE_CONFIG"
 SHARED = ("ledger",)
 """The keys above the tables: every command uses them."""
 TABLE = "serve"
+FILES_OR_URLS = frozenset({"ledger", "jwt_keys"})
+"""Parameters that are texts and may name a file."""
 BUDGET_WORDS = frozenset({"epsilon", "rho", "mu", "posterior_belief", "advantage"})
 """One of these says a budget; said in one place, it replaces whatever another word says further down."""
 _UNKNOWN_BUT_CLOSE = 0.85
@@ -194,7 +196,7 @@ def _in_file(path: Path, model: type[_Settings]) -> dict[str, object]:
     values |= {name: content[name] for name in SHARED if name in content}
     paths = {name for name, field in model.model_fields.items() if _is_path(field)}
     return {
-        name: _located(value, path) if isinstance(value, str) and name in paths | set(SHARED) else value
+        name: _located(value, path) if isinstance(value, str) and name in paths | FILES_OR_URLS else value
         for name, value in values.items()
     }
 

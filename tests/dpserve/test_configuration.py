@@ -96,8 +96,9 @@ def test_one_budget_replaces_another(home, monkeypatch):
 
 
 def test_paths_are_seen_from_the_file(home):
-    write(home, 'ledger = "books"\n[serve]\nbundle = "model"\n')
+    write(home, 'ledger = "books"\n[serve]\nbundle = "model"\njwt-keys = "keys.json"\ntls-key = "key.pem"\n')
     found = configuration.settings(serve)
+    assert (found["jwt_keys"].value, found["tls_key"].value) == (str(home / "keys.json"), home / "key.pem")
     assert found["ledger"].value == configuration.shared_setting("ledger") == str(home / "books")
     assert found["bundle"].value == home / "model"
     write(home, 'ledger = "redis://store:6379/0"\n')
