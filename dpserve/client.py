@@ -6,16 +6,19 @@ client = Client("http://127.0.0.1:8000", key)
 probabilities = client.predict_proba(X)
 """
 
+import io
 import re
 import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
+from urllib.parse import urlencode
 
 import httpx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+_NPY = "application/x-npy"
 _PROBLEM = "urn:dpserve:problem:"
 _VISIBLE = re.compile(r"[!-~]{1,256}")
 
@@ -70,8 +73,12 @@ class _Unavailable(Exception):
 class Client:
     """A client of one service. Every request carries an idempotency key, so a retry is never charged twice."""
 
-    def __init__(self, url: str, key: str, *, timeout: float = 30.0, attempts: int = 4) -> None:
+    def __init__(
+        self, url: str, key: str, *, timeout: float = 30.0, attempts: int = 4, wait: float | None = None
+    ) -> None:
         """url: of the service. key: the API key. timeout: seconds for one try. attempts: tries before giving up.
+
+        wait: seconds after which the service is to charge nothing that it has not charged yet, but to refuse.
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.
         """
@@ -84,6 +91,7 @@ class Client:
             base_url=url, timeout=timeout, headers={"Authorization": f"Bearer {key}", "User-Agent": "dpserve-client"}
         )
         self._attempts = attempts
+        self._wait = wait
         self._model: dict[str, Any] | None = None
 
     def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
@@ -168,11 +176,24 @@ class Client:
         return rows
 
     def _predict(self, rows: NDArray[np.float64], tier: str | None) -> NDArray[np.float64]:
-        answer = self._ask("POST", "/predict", _body(rows, tier))
-        return np.asarray(answer["predictions"], dtype=np.float64)
+        # Arrays as they are: neither side turns numbers into decimal text and back.
+        body = io.BytesIO()
+        np.save(body, rows, allow_pickle=False)
+        headers = {"Content-Type": _NPY, "Accept": _NPY}
+        if self._wait is not None:
+            headers["Prefer"] = f"wait={self._wait:g}"
+        query = "" if tier is None else "?" + urlencode({"tier": tier})
+        answered = self._asked("POST", f"/predict{query}", {"content": body.getvalue()}, headers)
+        predictions: NDArray[np.float64] = np.load(io.BytesIO(answered.content), allow_pickle=False)
+        return predictions
 
     def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        headers = {"Idempotency-Key": secrets.token_urlsafe(16)} if method == "POST" else {}
+        answer: dict[str, Any] = self._asked(method, path, {} if body is None else {"json": body}, {}).json()
+        return answer
+
+    def _asked(self, method: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
+        if method == "POST":
+            headers = headers | {"Idempotency-Key": secrets.token_urlsafe(16)}
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts),
             wait=wait_random_exponential(multiplier=0.1, max=5),
@@ -184,16 +205,18 @@ class Client:
             last = error.last_attempt.exception()
             raise (last.error if isinstance(last, _Unavailable) else error) from None
 
-    def _ask_once(self, method: str, path: str, body: object, headers: dict[str, str]) -> dict[str, Any]:
+    def _ask_once(self, method: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
         try:
-            response = self._http.request(method, path, json=body, headers=headers)
+            response = self._http.request(method, path, headers=headers, **body)
         except httpx.TransportError as error:
             raise _Unavailable(ServiceError(f"{self._http.base_url} does not answer: {error}")) from error
         if response.is_success:
-            answer: dict[str, Any] = response.json()
-            return answer
+            return response
         failed = _error(response)
-        if response.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE):
+        if failed.kind != _PROBLEM + "deadline-passed" and response.status_code in (
+            httpx.codes.BAD_GATEWAY,
+            httpx.codes.SERVICE_UNAVAILABLE,
+        ):
             raise _Unavailable(failed)
         raise failed
 

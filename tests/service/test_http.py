@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from accounting.explanation import explain_account
+from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.laplace import Laplace
 from service.http.problems import MEDIA_TYPE
@@ -197,6 +198,43 @@ def test_keys(service):
     problem(http.post("/predict", json={"instances": [ROW]}), 401, "key-revoked")
     problem(http.get("/budget"), 401, "key-revoked")
     assert service.spent() == PRICE
+
+
+def test_a_key_that_was_seen_before_is_checked_at_every_request(service):
+    """Whose a key was is remembered, and asked again with the charge: not for what is refused, or free, either."""
+    old = service.add_client()
+    http = service.http(old)
+    assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
+    lineage = service.data_plane.lineage
+    service.call(service.ledger.rotate_key(lineage, "alice", key_digest("another")))
+    for rows in ([ROW], [[0.5] * 4], [[9.0] * 4], "nonsense"):
+        problem(http.post("/predict", json={"instances": rows}), 401, "unauthenticated")
+    problem(http.post("/predict?dry_run=true", json={"instances": [ROW]}), 401, "unauthenticated")
+    assert service.spent() == PRICE
+    bob = service.add_client("bob")
+    service.call(service.ledger.rotate_key(lineage, "bob", key_digest(old)))
+    mine = http.post("/predict", json={"instances": [ROW]}).json()
+    assert mine["receipt"]["charged_rows"] == 1  # the key is bob's now, and so is the charge
+    assert service.spent("bob") == service.spent("alice") == PRICE
+    problem(service.http(bob).post("/predict", json={"instances": [ROW]}), 401, "unauthenticated")
+
+
+def test_requests_that_come_without_waiting_are_answered_in_their_order(service):
+    key = service.add_client()
+    host, port = service.url.removeprefix("http://").split(":")
+    asked = b""
+    for place in range(3):
+        body = json.dumps({"instances": [[place / 10] * 4] * (place + 1)}).encode()
+        head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n"
+        asked += head.encode() + (b"Connection: close\r\n" if place == 2 else b"") + b"\r\n" + body
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(asked)
+        heard = b""
+        while chunk := connection.recv(65536):
+            heard += chunk
+    answers = [json.loads(part[part.index(b"{") :].split(b"HTTP/1.1")[0]) for part in heard.split(b"\r\n\r\n")[1:]]
+    assert [answer["receipt"]["rows"] for answer in answers] == [1, 2, 3]
+    assert service.spent() == 3 * PRICE
 
 
 def test_unknown_paths_and_methods_are_problems(service):

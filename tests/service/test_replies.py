@@ -1,0 +1,142 @@
+"""Nobody gets another's reply: many clients, answers that betray their rows, hang-ups, and ticks in any order.
+
+The check itself is checked: on a service that swaps two replies of a tick it fails.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import httpx
+import numpy as np
+import pytest
+
+from accounting.budgets import Budget
+from accounting.ledger import Ledger, key_digest
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.randomness import SystemRandomness
+from service.data_plane import DataPlane
+from service.plane import Prediction
+from training.objective import softmax
+
+from .conftest import DELTA, LARGEST_BATCH, RunningService
+
+CLIENTS, REQUESTS = 12, 240
+
+
+class Plain:
+    """No privacy at all, so that every answer betrays its row."""
+
+    name = "plain"
+    status = "unproven"
+    cost = Cost((GaussianLoss(1e-3),))
+
+    def release(self, logits, sensitivity, randomness):
+        return softmax(logits)
+
+
+class Shuffled(DataPlane):
+    """Puts the requests of every tick into a random order."""
+
+    turns = random.Random(3)
+
+    def __init__(self, *words, **settings):
+        super().__init__(*words, **settings)
+        gather = self._ticks._next_batch
+
+        def shuffled():
+            batch = gather()
+            self.turns.shuffle(batch)
+            return batch
+
+        self._ticks._next_batch = shuffled
+
+
+class Swapping(Shuffled):
+    """What must never be: two requests of a tick get each other's answers."""
+
+    async def _finish(self, asked, tick):
+        results = await super()._finish(asked, tick)
+        places = [place for place, result in enumerate(results) if isinstance(result, Prediction)]
+        if len(places) > 1:
+            one, other = places[:2]
+            results[one], results[other] = results[other], results[one]
+        return results
+
+
+class Misreporting(Shuffled):
+    """What must never be: one client is told how another's account stands."""
+
+    def _budgets(self, asked, charges):
+        budgets = super()._budgets(asked, charges)
+        return dict(zip(budgets, list(budgets.values())[::-1], strict=True))
+
+
+def _service(start, head, plane) -> RunningService:
+    def make(ledger: Ledger) -> DataPlane:
+        return plane(head, Plain(), ledger, SystemRandomness(), largest_batch=LARGEST_BATCH)
+
+    return start.start(make, head.certificate.lineage, 100.0, "gaussian")
+
+
+def _accounts(service: RunningService) -> list[tuple[str, float]]:
+    """Each client has a key, and a budget that no other has."""
+    accounts = []
+    for number in range(CLIENTS):
+        name, rho = f"client-{number}", 1.0 + number / 16
+        budget = Budget.from_rho(rho, DELTA, "gaussian")
+        added = service.ledger.add_client(service.data_plane.lineage, name, budget, key_digest(name), time=0.0)
+        service.call(added)
+        accounts.append((name, rho))
+    return accounts
+
+
+async def _ask_all(url: str, head, accounts: Sequence[tuple[str, float]], seed: int) -> int:
+    """Ask from many clients at once, and let a quarter hang up. Returns how many replies were checked."""
+    turns = random.Random(seed)
+    rows = np.random.default_rng(seed).uniform(size=(REQUESTS, 4))
+    expected = softmax(head.logits(head.features(rows)))
+    checked = 0
+
+    async def ask(http: httpx.AsyncClient, number: int) -> None:
+        nonlocal checked
+        key, rho = accounts[number % CLIENTS]
+        places = [number, *turns.choices(range(REQUESTS), k=turns.randrange(4))]
+        answer = await http.post(
+            "/predict", json={"instances": rows[places].tolist()}, headers={"Authorization": f"Bearer {key}"}
+        )
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        np.testing.assert_allclose(found["predictions"], expected[places], rtol=1e-9)
+        assert found["budget"]["limit"]["rho"] == pytest.approx(rho, rel=1e-9)
+        assert found["receipt"]["rows"] == len(places)
+        checked += 1
+
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits(max_connections=48)) as http:
+        asking = [asyncio.create_task(ask(http, number)) for number in range(REQUESTS)]
+        for number in turns.sample(range(REQUESTS), REQUESTS // 4):
+            await asyncio.wait([asking[turns.randrange(REQUESTS)]], timeout=0.002 * turns.random())
+            asking[number].cancel()
+        ended = await asyncio.gather(*asking, return_exceptions=True)
+    for error in ended:
+        if isinstance(error, Exception):
+            raise error
+    return checked
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_reply_is_its_own(start, head, seed):
+    service = _service(start, head, Shuffled)
+    accounts = _accounts(service)
+    checked = asyncio.run(_ask_all(service.url, head, accounts, seed))
+    assert checked >= REQUESTS // 2
+    spent = sum(service.spent(name) for name, _ in accounts)
+    assert spent == service.call(service.ledger.lineage(service.data_plane.lineage)).spent
+
+
+@pytest.mark.parametrize("broken", [Swapping, Misreporting])
+def test_the_check_finds_mixed_replies(start, head, broken):
+    service = _service(start, head, broken)
+    accounts = _accounts(service)
+    with pytest.raises(AssertionError):
+        asyncio.run(_ask_all(service.url, head, accounts, seed=1))

@@ -1,0 +1,157 @@
+"""Ticks by themselves: what goes together, what is taken back, what is refused; by a clock that stands still."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from service.errors import DeadlinePassed, Overloaded
+from service.ticks import MOST_UNDER_WAY, QueueLimits, Ticks
+
+pytestmark = pytest.mark.anyio
+
+
+class Line:
+    """Stages that go on when they are told to. A request is a number; its result is ten times that."""
+
+    def __init__(self, limits: QueueLimits | None = None, capacity: int = 100) -> None:
+        self.now = 0.0
+        self.charged: list[list[int]] = []
+        self.finished: list[list[int]] = []
+        self.charge_gates: asyncio.Queue[Exception | None] = asyncio.Queue()
+        self.finish_gates: asyncio.Queue[Exception | None] = asyncio.Queue()
+        self.ticks: Ticks[int, str, int] = Ticks(
+            self._charge,
+            self._finish,
+            weight=lambda asked: 1,
+            capacity=capacity,
+            limits=limits,
+            clock=lambda: self.now,
+        )
+
+    async def _charge(self, asked: Sequence[int]) -> str:
+        self.charged.append(list(asked))
+        if error := await self.charge_gates.get():
+            raise error
+        return "charged"
+
+    async def _finish(self, asked: Sequence[int], charged: str) -> list[int | Exception]:
+        assert charged == "charged"
+        self.finished.append(list(asked))
+        if error := await self.finish_gates.get():
+            raise error
+        return [ValueError(one) if one < 0 else 10 * one for one in asked]
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_who_comes_while_a_tick_is_charged_goes_together_in_the_next() -> None:
+    line = Line()
+    first = line.ticks.submit(1)
+    await turns()
+    assert line.charged == [[1]]
+    others = [line.ticks.submit(number) for number in (2, 3, -4)]
+    await turns()
+    assert line.charged == [[1]]
+    line.charge_gates.put_nowait(None)
+    await turns()
+    assert line.charged == [[1], [2, 3, -4]]  # while the first is still being finished
+    line.charge_gates.put_nowait(None)
+    late = line.ticks.submit(5)
+    await turns()
+    assert len(line.finished) == MOST_UNDER_WAY
+    assert len(line.charged) == 2  # two are under way, and a third would be small
+    for _ in range(3):
+        line.finish_gates.put_nowait(None)
+    line.charge_gates.put_nowait(None)
+    assert [await first, await others[0], await others[1], await late] == [10, 20, 30, 50]
+    with pytest.raises(ValueError, match="-4"):
+        await others[2]
+    await line.ticks.drain()
+
+
+async def test_what_is_given_up_before_its_tick_is_not_charged_and_after_it_is_finished() -> None:
+    line = Line()
+    begun = line.ticks.submit(1)
+    await turns()
+    waiting, kept = line.ticks.submit(2), line.ticks.submit(3)
+    waiting.cancel()
+    begun.cancel()
+    for _ in range(2):
+        line.charge_gates.put_nowait(None)
+        line.finish_gates.put_nowait(None)
+    assert await kept == 30
+    assert line.charged == line.finished == [[1], [3]]
+
+
+async def test_a_deadline_takes_back_what_is_not_charged_and_nothing_else() -> None:
+    line = Line()
+    begun = line.ticks.submit(1, wait=0.0)
+    await turns()
+    line.charge_gates.put_nowait(None)
+    waiting = line.ticks.submit(2, wait=0.0)
+    with pytest.raises(DeadlinePassed):
+        await asyncio.wait_for(waiting, 60)
+    line.finish_gates.put_nowait(None)
+    assert await begun == 10
+    assert line.charged == [[1]]
+
+
+async def test_what_would_wait_too_long_is_refused_with_when_to_come_again() -> None:
+    line = Line(QueueLimits(rows=5, seconds=2.0))
+    first = line.ticks.submit(1)
+    await turns()
+    line.now = 10.0  # a row took ten seconds; of which the newest counts a fifth
+    line.charge_gates.put_nowait(None)
+    line.finish_gates.put_nowait(None)
+    assert await first == 10
+    second = line.ticks.submit(2)
+    await turns()
+    third, fourth = line.ticks.submit(3), line.ticks.submit(4)
+    with pytest.raises(Overloaded) as refused:
+        line.ticks.submit(5)
+    assert refused.value.retry_after == 4
+    for _ in range(2):
+        line.charge_gates.put_nowait(None)
+        line.finish_gates.put_nowait(None)
+    assert [await second, await third, await fourth] == [20, 30, 40]
+    crowd = Line(QueueLimits(rows=5, seconds=2.0))
+    accepted = [crowd.ticks.submit(number) for number in range(5)]
+    with pytest.raises(Overloaded):
+        crowd.ticks.submit(6)
+    crowd.charge_gates.put_nowait(None)
+    crowd.finish_gates.put_nowait(None)
+    assert [await one for one in accepted] == [0, 10, 20, 30, 40]
+
+
+async def test_a_charge_that_fails_fails_all_who_wait_and_a_finish_its_own_tick() -> None:
+    line = Line()
+    first = line.ticks.submit(1)
+    await turns()
+    second = line.ticks.submit(2)
+    line.charge_gates.put_nowait(OSError("gone"))
+    for one in (first, second):
+        with pytest.raises(OSError, match="gone"):
+            await one
+    third = line.ticks.submit(3)
+    await turns()
+    fourth = line.ticks.submit(4)
+    for _ in range(2):
+        line.charge_gates.put_nowait(None)
+    line.finish_gates.put_nowait(ZeroDivisionError())
+    line.finish_gates.put_nowait(None)
+    with pytest.raises(ZeroDivisionError):
+        await third
+    assert await fourth == 40
+
+
+async def test_a_tick_holds_no_more_than_its_capacity() -> None:
+    line = Line(capacity=2)
+    for _ in range(3):
+        line.charge_gates.put_nowait(None)
+        line.finish_gates.put_nowait(None)
+    assert await asyncio.gather(*map(line.ticks.submit, range(5))) == [0, 10, 20, 30, 40]
+    assert line.charged == [[0, 1], [2, 3], [4]]
