@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
+    torch.set_num_threads(1)  # as the service has
     with tempfile.TemporaryDirectory() as name:
         part = _measure(Path(name), options)
     for what in ("forward", "request"):

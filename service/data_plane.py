@@ -40,6 +40,9 @@ from training.teachers.bundle import Teachers
 ROWS_IN_A_TICK = 1000
 """How many rows of several requests are answered together: enough to share costs, not enough to keep others waiting."""
 
+ROWS_IN_A_DEEP_TICK = 64
+"""The same where a deep network computes the features: what it takes at a time. A row is an image, of a megabyte."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -85,8 +88,16 @@ class DataPlane(Plane):
         self.cost = self.price_per_row = mechanism.cost
         self._randomness = randomness
         self._ticks: Ticks[_Asked, _Tick, Prediction] = Ticks(
-            self._charge, self._finish, weight=lambda asked: len(asked.X), capacity=ROWS_IN_A_TICK, limits=limits
+            self._charge, self._finish, weight=lambda asked: len(asked.X), capacity=self._rows_in_a_tick, limits=limits
         )
+
+    @property
+    def _on_backbone(self) -> bool:
+        return isinstance(self.head, CertifiedHead) and self.head.on_backbone
+
+    @property
+    def _rows_in_a_tick(self) -> int:
+        return ROWS_IN_A_DEEP_TICK if self._on_backbone else ROWS_IN_A_TICK
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -157,7 +168,7 @@ class DataPlane(Plane):
 
     async def _features(self, X: Floats) -> Floats:
         """phi of each row, (n, D). A backbone takes its time, in which the loop serves others."""
-        if isinstance(self.head, CertifiedHead) and self.head.on_backbone:
+        if self._on_backbone:
             return await asyncio.to_thread(self.head.features, X)
         return self.head.features(X)
 

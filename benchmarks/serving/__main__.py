@@ -46,8 +46,8 @@ def _compare(bundle: Path, folder: Path, options: argparse.Namespace) -> results
     chosen = [contenders.ours(bundle), contenders.unprotected(bundle), contenders.plain()]
     if not options.quick:
         chosen.insert(1, contenders.ours(bundle, name=OURS_ARRAYS, arrays=True))
-    if contenders.memory_is_there():
-        chosen.insert(1, contenders.ours(bundle, name=IN_MEMORY, in_memory=True))
+        if contenders.memory_is_there():
+            chosen.insert(1, contenders.ours(bundle, name=IN_MEMORY, in_memory=True))
     if not options.no_peers:
         environments.install(options.peers)
         chosen += contenders.peers(options.peers.resolve())

@@ -22,7 +22,7 @@ PEERS = Path(__file__).with_name("peers")
 _ROOT = Path(__file__).parents[2]
 _OURS = Body('{"instances":[', "]}")
 _ROWS_JSON = Body('{"x":[', "]}")
-_PRICE = "rho:1e-7"
+_PRICE = "rho:1e-6"
 _MEMORY = Path("/dev/shm")
 
 

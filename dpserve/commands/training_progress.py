@@ -30,21 +30,25 @@ def train_with_progress(records: Records, recipe: Recipe, lineage: str) -> Certi
 
 @contextmanager
 def minimising(goal: float) -> Iterator[Callable[[float], None]]:
-    """Show how far the gradient norm, which the yielded function is told, is from its goal."""
+    """Show how far the gradient norm, which the yielded function is told, is from its goal: from the first time on."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("training", total=None)
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task("training", total=None)
 
-        def report(gradient_norm: float) -> None:
-            progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
+    def report(gradient_norm: float) -> None:
+        progress.start()  # not before: features may have a line of their own until then
+        progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
 
+    try:
         yield report
+    finally:
+        progress.stop()
 
 
 @contextmanager
-def steps_with_progress(steps: int) -> Iterator[Callable[[int], None]]:
+def steps_with_progress(steps: int, what: str = "training") -> Iterator[Callable[[int], None]]:
     """Show a bar of `steps` steps on the terminal; yields what is to be told how many are done."""
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("training", total=steps)
         yield lambda done: progress.update(task, completed=done)

@@ -9,7 +9,7 @@ from safetensors.numpy import save
 from typer.testing import CliRunner
 
 from dpserve.cli import app
-from training.bundle import BACKBONE_FILE, load_bundle, save_bundle
+from training.bundle import BACKBONE_FILE, load_bundle, save_bundle, with_network
 from training.certificate import ASSUMPTIONS, BACKBONE_ASSUMPTIONS
 from training.errors import BundleError, TrainingError
 from training.feature_maps import NORM_BOUND
@@ -122,3 +122,9 @@ def test_options_that_do_not_go_together_are_refused(trained, options, said):
     assert done.exit_code != 0
     assert said in " ".join((done.output + str(done.exception)).replace("│", " ").split())
     assert not (trained / "bundle").exists()
+
+
+def test_a_network_of_another_width_is_found(bundle, content):
+    feature_map = load_bundle(bundle).certificate.feature_map
+    with pytest.raises(BundleError, match="gives 8 features, and the certificate says 9"):
+        with_network(feature_map.model_copy(update={"width": 9}), content, "cpu")
