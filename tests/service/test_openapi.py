@@ -1,0 +1,71 @@
+"""What the OpenAPI document says holds: schemathesis asks a running service by it, and finds nothing to object to."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+CONFIGURATION = Path(__file__).parent / "schemathesis.toml"
+
+
+def test_schemathesis_finds_no_failure(service):
+    key = service.add_client()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "--config-file", CONFIGURATION, "run"),
+            *(f"{service.url}/openapi.json", "--header", f"Authorization: Bearer {key}", "--checks", "all"),
+            *("--phases", "examples,coverage,fuzzing", "--max-examples", "5", "--seed", "1", "--no-color"),
+        ],
+        cwd=CONFIGURATION.parent,  # where it looks for its hooks
+        env=os.environ | {"COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    found = re.search(r"Tested: (\d+)", done.stdout)
+    assert int(found[1]) == len([*operations(service)])
+
+
+def operations(service):
+    for operation in service.http().get("/openapi.json").json()["paths"].values():
+        yield from operation
+
+
+def test_the_document_is_exact_for_the_model(service):
+    document = service.http().get("/openapi.json").json()
+    predict = document["paths"]["/predict"]["post"]
+    rows = predict["requestBody"]["content"]["application/json"]["schema"]["properties"]["instances"]
+    assert rows["maxItems"] == service.data_plane.largest_batch
+    assert rows["items"] == {
+        "type": "array",
+        "minItems": 4,
+        "maxItems": 4,
+        "items": {"type": "number", "minimum": 0.0, "maximum": 1.0},
+    }
+    assert "tier" not in [parameter["name"] for parameter in predict["parameters"]]
+    text = json.dumps(document)
+    assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(document["components"]["schemas"])
+    assert service.data_plane.lineage not in text
+
+
+def test_a_parameter_that_cannot_be_read_is_a_problem_like_any_other(service):
+    response = service.http(service.add_client()).get("/budget/receipts?count=marked")
+    assert response.status_code == 422
+    assert response.json()["type"] == "urn:dpserve:problem:invalid-request"
+    assert "marked" not in response.text
+
+
+def test_the_page_of_the_document_loads_nothing_from_elsewhere(service):
+    http = service.http()
+    page = http.get("/docs")
+    assert page.status_code == 200
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert loaded
+    for path in loaded:
+        assert path.startswith("/docs/"), path
+        assert http.get(path).status_code == 200
+    assert not re.search(r"https?://|(?:^|[^:/\w])//", page.text.replace("http://www.w3.org", ""))
+    assert http.get("/redoc").status_code == 404
