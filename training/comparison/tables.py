@@ -122,7 +122,8 @@ def with_summary(text: str, cells: Sequence[Cell]) -> str:
 def _mean(cell: Cell | None) -> str:
     if cell is None:
         return NOT_MEASURED
-    return _REFUSED if cell.mean is None else f"{cell.mean:.3f}"
+    few = f" ({len(cell.figures)} of {SEEDS})" if len(cell.figures) < SEEDS else ""
+    return _REFUSED if cell.mean is None else f"{cell.mean:.3f}{few}"
 
 
 def _cell(cell: Cell | None, ends: bool) -> str:
