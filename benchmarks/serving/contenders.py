@@ -22,7 +22,8 @@ PEERS = Path(__file__).with_name("peers")
 _ROOT = Path(__file__).parents[2]
 _OURS = Body('{"instances":[', "]}")
 _ROWS_JSON = Body('{"x":[', "]}")
-_PRICE = "rho:1e-6"
+_BUDGET = ("--rho", "9000", "--delta", "1e-5")
+"""The largest that the ledger takes: at the default price it pays for seven million answers."""
 _MEMORY = Path("/dev/shm")
 
 
@@ -93,12 +94,11 @@ def ours(
     def _start(folder: Path) -> Iterator[Endpoint]:
         port = free_port()
         command = [
-            sys.executable, *program, "serve", str(bundle), "--port", str(port), "--price", _PRICE,
-            "--epsilon", "50", "--delta", "1e-6", *options,
+            sys.executable, *program, "serve", str(bundle), "--port", str(port), *_BUDGET, *options,
         ]  # fmt: skip
         ready = f"http://127.0.0.1:{port}/readyz"
         with started(command, ready, folder / "ours.log", cwd=_ROOT, env=_home(folder)) as server:
-            added = run_dpserve(folder, "clients", "add", "load", "--epsilon", 50, "--delta", "1e-6")
+            added = run_dpserve(folder, "clients", "add", "load", *_BUDGET)
             key = max(added.split(), key=len)
             url = f"http://127.0.0.1:{port}/predict"
             body, read = (Body(npy=True), answers.of_npy) if arrays else (_OURS, answers.of("predictions"))

@@ -74,7 +74,7 @@ def test_goals_take_the_peer_that_is_hardest_to_beat():
         LITSERVE: figures(600),
     }
     one = {OURS: figures(500, p50=1.0), MLSERVER: figures(500, p50=2.0), MLSERVER_WORKERS: figures(300, p50=1.25)}
-    found = goals({str(MANY): many, str(ONE): one}, {OURS: Idle(60, 121)})
+    found = goals({str(MANY): many, str(ONE): one}, {OURS: Idle(60, 115)})
     by_what = {goal.what.partition(": ")[2] or goal.what: goal for goal in found}
     assert by_what["requests/s over MLServer's faster"].value == 3.5
     assert by_what["requests/s over MLServer's faster"].met
@@ -85,7 +85,8 @@ def test_goals_take_the_peer_that_is_hardest_to_beat():
     assert not by_what["p99 over p50"].met
     assert by_what["median latency over MLServer's faster"].value == 0.8
     assert not by_what["median latency over MLServer's faster"].met
-    assert not by_what["MiB of an idle worker, certified head"].met
+    # 115 MiB are 120.6 MB.
+    assert not by_what["MB of an idle worker, certified head"].met
     assert not any(goal.what.startswith(str(BATCHES)) for goal in found)
 
 
