@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5
+_CURVE_POINTS = 65
 
 
 def report(outcome: Outcome, *, draw: bool = True) -> Report:
@@ -114,6 +115,7 @@ def content(outcome: Outcome) -> dict[str, Any]:
         "same_distribution": outcome.difference,
         "attacks": [_found(one) for one in judged.found],
         "best": judged.best.attack,
+        "roc": _curves(outcome),
         "epsilon_lower_bound": judged.best.epsilon,
         "corner": judged.best.corner,
         "pairs": judged.pairs,
@@ -127,6 +129,27 @@ def content(outcome: Outcome) -> dict[str, Any]:
         },
         "spent": [account["spent"] for account in outcome.accounts],
     }
+
+
+def _curves(outcome: Outcome) -> dict[str, Any]:
+    """What `roc` draws, the best attack first: at each false positive rate the true positive rate within it."""
+    rates = np.union1d(np.linspace(0, 1, _CURVE_POINTS), np.geomspace(_LOWEST_DRAWN, 1, _CURVE_POINTS))
+    return {
+        "false_positive_rates": rates,
+        "attacks": [{"attack": one.attack, "true_positive_rates": _at(one, rates)} for one in _drawn(outcome)],
+        "bound": outcome.verdict.decision.power(rates, STEPS),
+    }
+
+
+def _at(one: Found, rates: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    within = np.searchsorted(one.false_positive_curve, rates, side="right") - 1
+    return one.true_positive_curve[np.maximum(within, 0)]
+
+
+def _drawn(outcome: Outcome) -> list[Found]:
+    judged = outcome.verdict
+    ranked = sorted(judged.found, key=lambda one: (one is judged.best, one.selection_advantage), reverse=True)
+    return ranked[:_DRAWN_ATTACKS]
 
 
 def roc(outcome: Outcome) -> Picture:
@@ -151,8 +174,7 @@ def roc(outcome: Outcome) -> Picture:
 
 def _draw(axes: "Axes", outcome: Outcome, rates: np.ndarray[Any, np.dtype[np.float64]]) -> None:
     judged = outcome.verdict
-    ranked = sorted(judged.found, key=lambda one: (one is judged.best, one.selection_advantage), reverse=True)
-    for one in ranked[:_DRAWN_ATTACKS]:
+    for one in _drawn(outcome):
         width = 2.0 if one is judged.best else 1.0
         axes.plot(one.false_positive_curve, one.true_positive_curve, linewidth=width, label=one.attack)
     axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")

@@ -38,6 +38,9 @@ DELTA = 1e-6
 LINEAGE_EPSILON = 8.0
 CLIENT_EPSILON = 5.0
 CLIENT = "visitor"
+DIGITS_TO_TRY = 12
+
+_OWNER = "dpserve: the owner's port is "
 
 
 def demo(
@@ -57,7 +60,7 @@ def demo(
             key = new_api_key()
             asyncio.run(_add_client(service, key))
             if stay:
-                _say_how_to_call(console, service, key, digits)
+                _say_how_to_call(console, service, key, digits, _held_out_csv(folder, digits))
                 with suppress(KeyboardInterrupt):
                     service.process.wait()
             else:
@@ -71,6 +74,8 @@ class Service:
     address: str
     lineage: str
     ledger: Path
+    owner: str
+    """What the service says of the owner's port."""
     process: subprocess.Popen[str]
 
 
@@ -107,8 +112,10 @@ def _service(bundle: Path, lineage: str, folder: Path, port: int, *, quiet: bool
         env=environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)},
     )
     try:
-        address = ""
+        address = owner = ""
         for line in process.stdout or ():
+            if line.startswith(_OWNER):
+                owner = line.removeprefix(_OWNER).strip()
             if line.startswith("dpserve: serving"):
                 address = line.split()[-1]
                 break
@@ -117,7 +124,7 @@ def _service(bundle: Path, lineage: str, folder: Path, port: int, *, quiet: bool
                 log.seek(0)
                 raise CannotServe(log.read().strip().removeprefix("dpserve: "))
             sys.exit(1)  # the service has said why
-        yield Service(address, lineage, ledger, process)
+        yield Service(address, lineage, ledger, owner, process)
     finally:
         process.terminate()
         process.wait()
@@ -181,13 +188,23 @@ def _print_analyses(console: Console, account: ClientAccount) -> None:
     console.print("", table, f"The tightest is {spent.tightest!r}; the loss does not change with the analysis.")
 
 
-def _say_how_to_call(console: Console, service: Service, key: str, digits: Digits) -> None:
+def _held_out_csv(folder: Path, digits: Digits) -> Path:
+    """Write some held-out digits as a file to give to the page."""
+    path = folder / "held-out-digits.csv"
+    rows = (digits.train.declaration.feature_names, *digits.held_out_rows[:DIGITS_TO_TRY].astype(int).tolist())
+    path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+def _say_how_to_call(console: Console, service: Service, key: str, digits: Digits, held_out: Path) -> None:
     row = ",".join(f"{pixel:g}" for pixel in digits.held_out_rows[0])
     bearer = f"-H 'Authorization: Bearer {key}'"
     body = f"'{{\"instances\": [[{row}]]}}'"
     for line in (
-        f"\nThe service is up at {service.address} (its API: {service.address}/docs). Stop it with Ctrl-C.",
-        f"API key of the client {CLIENT!r}, epsilon = {CLIENT_EPSILON:g} at delta = {DELTA:g}: {key}\n",
+        f"\nOpen {service.address}/ in a browser (the API: {service.address}/docs). Stop the service with Ctrl-C.",
+        f"Sign in with the API key of {CLIENT!r}, for epsilon = {CLIENT_EPSILON:g} at delta = {DELTA:g}: {key}",
+        f"Digits to ask about: {held_out}",
+        f"The owner's page: {service.owner}\n",
         f"curl -s {bearer} {service.address}/budget\n",
         f"curl -s {bearer} -H 'Content-Type: application/json' -d {body} {service.address}/predict\n",
     ):

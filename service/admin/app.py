@@ -1,6 +1,7 @@
 """The owner's API: clients, lineages, models, verdicts, throughput and metrics. It reads and changes nothing.
 
-Every route under /api and /metrics asks for the owner's admin key, `Authorization: Bearer KEY`.
+Every route under /api and /metrics asks for the owner's admin key, `Authorization: Bearer KEY`. The owner's page at
+`/` has none of it: it asks these routes with the key that the owner types in.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from service.http.app import add_problem_handlers
 from service.http.last_resort import LastResort
 from service.http.problems import MEDIA_TYPE, Problem, ProblemType
 from service.http.schemas import ProblemOut
+from service.page.assets import add_page
 from service.plane import Plane
 from service.telemetry.exposition import CONTENT_TYPE, exposition
 from service.telemetry.metrics import Metrics
@@ -107,6 +109,7 @@ def create_admin_app(watched: Watched) -> FastAPI:
     owner = [Depends(_ADMIN_KEY), Depends(_only_owner(watched.digest))]
     _add_account_routes(app, watched, owner)
     _add_watching_routes(app, watched, owner)
+    add_page(app, "owner")
     add_problem_handlers(app)
     app.add_middleware(LastResort)
     return app

@@ -2,8 +2,12 @@
 
 import fcntl
 import json
+import re
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -239,6 +243,31 @@ def test_raising_a_lineages_budget_asks_first(run, bundle):
     assert "nothing was changed" in asked.stdout
     run("lineage", "set-budget", bundle, "--rho", 0.2, "--delta", 1e-6, "--yes")
     assert "0.2" in run("lineage", "show").stdout
+
+
+def test_the_demonstration_stays_up_for_a_browser(run):
+    command = [sys.executable, "-u", "-m", "dpserve", "demo", "--stay"]
+    process = subprocess.Popen(command, cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True)
+    said = ""
+    for line in process.stdout:
+        said += line
+        if line.startswith("curl") and "/predict" in line:
+            break
+    address = re.search(r"Open (http://\S+/) in a browser", said)[1]
+    key = re.search(r"Sign in with the API key .*: (dp_\S+)", said)[1]
+    rows = Path(re.search(r"Digits to ask about: (\S+)", said)[1]).read_text().splitlines()
+    owner = re.search(r"The owner's page: (\S+),", said)[1]
+    assert "Answers from records that stay private" in httpx.get(address).text
+    assert "What your records have told" in httpx.get(owner + "/").text
+    bearer = {"Authorization": f"Bearer {key}"}
+    names = httpx.get(address + "models/digits").json()["feature_names"]
+    assert rows[0].split(",") == names
+    body = {"instances": [[float(value) for value in row.split(",")] for row in rows[1:]]}
+    answered = httpx.post(address + "predict", json=body, headers=bearer)
+    assert answered.json()["receipt"]["charged_rows"] == len(rows) - 1
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_the_demonstration(run):

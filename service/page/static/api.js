@@ -16,7 +16,7 @@ export class Refusal extends Error {
 
   /** Whether the same request, sent again as it was, may fare better. */
   get passing() {
-    return this.problem.type === UNREACHABLE || this.problem.status === 503;
+    return [0, 429, 503, 504].includes(this.problem.status);
   }
 }
 
@@ -112,4 +112,24 @@ export async function publicModel() {
   const { content, rehearsal } = await ask("models");
   const model = (await ask(`models/${encodeURIComponent(content.models[0])}`)).content;
   return { model, rehearsal };
+}
+
+export class Owner {
+  #key;
+
+  constructor(key) {
+    this.#key = key;
+  }
+
+  async get(path) {
+    return (await ask(`api/${path}`, { key: this.#key })).content;
+  }
+
+  async clients(lineage, after = "") {
+    return this.get(`lineages/${encodeURIComponent(lineage)}/clients?count=100&after=${encodeURIComponent(after)}`);
+  }
+
+  forget() {
+    this.#key = null;
+  }
 }

@@ -61,7 +61,7 @@ export function ticksTo(top, about = 4) {
   return Array.from({ length: Math.ceil(top / step - 1e-9) + 1 }, (_, place) => place * step);
 }
 
-const PAD = { left: 58, right: 14, top: 22, bottom: 34 };
+const PAD = { left: 58, right: 14, top: 22, bottom: 42 };
 
 function frame(width, height, xTicks, yTicks, xAt, yAt, labels) {
   return [
@@ -74,7 +74,7 @@ function frame(width, height, xTicks, yTicks, xAt, yAt, labels) {
     ),
     svg("line", { x1: PAD.left, x2: width - PAD.right, y1: height - PAD.bottom, y2: height - PAD.bottom, class: "axis" }),
     labels.y && svg("text", { x: PAD.left, y: 11, class: "strong" }, labels.y),
-    labels.x && svg("text", { x: width - PAD.right, y: height - 1, "text-anchor": "end", class: "strong" }, labels.x),
+    labels.x && svg("text", { x: width - PAD.right, y: height - 5, "text-anchor": "end", class: "strong" }, labels.x),
   ];
 }
 

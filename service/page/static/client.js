@@ -1,17 +1,18 @@
 // The client's page: sign in, look, ask. The key lives in one object, which signing out or leaving the page empties.
 
 import { showAccount, showSpend } from "./account.js";
-import { Account, Refusal, publicModel } from "./api.js";
+import { Account, publicModel } from "./api.js";
 import { mountAsk } from "./ask.js";
-import { announce, byId, el } from "./dom.js";
-import { chance, counted, figure, whole } from "./format.js";
+import { byId, el } from "./dom.js";
+import { chance, figure, whole } from "./format.js";
+import { modelFacts } from "./model.js";
 import { showReceipts } from "./receipts.js";
 import { exampleProblem, refusalPanel } from "./refusal.js";
+import { arrive, mountSession, problemOf } from "./session.js";
 
 let account = null;
 let model = null;
 let budget = null;
-let signingIn = false;
 
 async function showModel() {
   const about = byId("about");
@@ -30,90 +31,36 @@ async function showModel() {
   about.setAttribute("aria-busy", "false");
 }
 
-function modelFacts(model) {
-  const classes = model.classes.length > 12 ? [...model.classes.slice(0, 12), "…"] : model.classes;
-  const price = model.price_per_row.rho;
-  const facts = [
-    ["Guarantee", el("span", { class: model.mechanism_status === "proven" ? "tag good" : "tag warn" }, model.mechanism_status)],
-    ["Neighbouring", model.neighbouring],
-    ["Answers", `${counted(model.classes.length, "class", "classes")}: ${classes.join(", ")}`],
-    ["Takes", counted(model.feature_names.length, "number")],
-    ["Mechanism", model.mechanism],
-    ["Price", price > 0 ? `rho ${figure(price)} a row` : "paid for once"],
-    ["At a time", `at most ${counted(model.largest_batch, "row")}`],
-  ].filter(([, value]) => value !== undefined);
-  return [
-    el("h2", {}, model.name),
-    el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
-    Array.isArray(model.assumptions) &&
-      el(
-        "details",
-        {},
-        el("summary", {}, "What the certificate assumes"),
-        el("ul", {}, model.assumptions.map((each) => el("li", {}, each))),
-      ),
-  ].filter(Boolean);
-}
-
 function notice(text) {
   byId("notices").append(el("p", { class: "notice" }, text));
-}
-
-function problemOf(error) {
-  if (error instanceof Refusal) return error.problem;
-  throw error;
 }
 
 /** The problem to show; a key that is no longer good ends the session. */
 function refused(error) {
   const problem = problemOf(error);
-  if (problem.status === 401) signOut(`${problem.detail}. You were signed out.`);
+  if (problem.status === 401) end(`${problem.detail}. You were signed out.`);
   return problem;
 }
 
-async function signIn(event) {
-  event.preventDefault();
-  if (signingIn) return;
-  const input = byId("key");
-  const said = byId("key-error");
-  const key = input.value.trim();
-  said.textContent = "";
-  if (!/^[!-~]+$/.test(key)) {
-    said.textContent = key ? "An API key has no spaces and only plain characters." : "Paste your API key here first.";
-    input.focus();
-    return;
-  }
+async function enter(key) {
   const candidate = new Account(key);
-  signingIn = true;
-  try {
-    if (model === null) await showModel();
-    const found = await candidate.budget();
-    input.value = "";
+  if (model === null) await showModel();
+  const found = await candidate.budget();
+  return async () => {
     account = candidate;
-    await open(found);
-  } catch (error) {
-    candidate.forget();
-    const problem = problemOf(error);
-    said.textContent = problem.status === 401 ? "This key is not good here: it is not known, or it was revoked." : problem.detail;
-    input.focus();
-    input.select();
-  } finally {
-    signingIn = false;
-  }
+    show(found);
+    mountAsk({ account, model, budget: () => budget, spent: refresh, refused });
+    const left = found.queries_left === null ? "" : ` ${whole(found.queries_left)} answers left.`;
+    arrive(`Your account with ${model.name}`, `Signed in.${left}`);
+    await refreshReceipts();
+  };
 }
 
-async function open(found) {
-  byId("welcome").hidden = true;
-  byId("account").hidden = false;
-  byId("sections").hidden = false;
-  byId("sign-out").hidden = false;
-  byId("account-title").textContent = `Your account with ${model.name}`;
-  show(found);
-  mountAsk({ account, model, budget: () => budget, spent: refresh, refused });
-  byId("account-title").focus({ preventScroll: true });
-  window.scrollTo(0, 0);
-  announce(`Signed in. ${found.queries_left === null ? "" : `${whole(found.queries_left)} answers left.`}`);
-  await refreshReceipts();
+function leave() {
+  account.forget();
+  account = null;
+  budget = null;
+  for (const id of ["gauge", "words"]) byId(id).replaceChildren();
 }
 
 function show(found) {
@@ -148,25 +95,5 @@ async function refresh() {
   await refreshReceipts();
 }
 
-function signOut(why = "") {
-  account?.forget();
-  account = null;
-  budget = null;
-  for (const body of document.querySelectorAll("#account .body")) if (body.id) body.replaceChildren();
-  for (const id of ["gauge", "words"]) byId(id).replaceChildren();
-  byId("account").hidden = true;
-  byId("sections").hidden = true;
-  byId("sign-out").hidden = true;
-  byId("welcome").hidden = false;
-  byId("foot").textContent = "";
-  byId("key").value = "";
-  byId("key-error").textContent = why;
-  byId("key").focus();
-  if (!why) announce("Signed out.");
-}
-
-byId("sign-in").addEventListener("submit", signIn);
-byId("sign-out").addEventListener("click", () => signOut());
-// A page that the browser keeps for the back button must not keep the key.
-window.addEventListener("pagehide", () => signOut());
+const end = mountSession({ what: "API key", enter, leave });
 await showModel();

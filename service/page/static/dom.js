@@ -80,7 +80,7 @@ function scrolling(label, content) {
   const frame = el("div", { class: "scrolling" }, content);
   new ResizeObserver(() => {
     const scrolls = frame.scrollWidth > frame.clientWidth;
-    for (const [name, value] of Object.entries({ role: "region", "aria-label": label, tabindex: "0" })) {
+    for (const [name, value] of Object.entries({ role: "group", "aria-label": label, tabindex: "0" })) {
       if (scrolls) frame.setAttribute(name, value);
       else frame.removeAttribute(name);
     }

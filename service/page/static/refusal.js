@@ -8,7 +8,12 @@ const TITLES = {
   "mechanism-not-accepted": "Refused: the account does not pay for this mechanism",
   "ledger-unavailable": "Not now: the ledger is not available",
   "key-revoked": "Refused: this key was revoked",
+  "key-expired": "Refused: this key has expired",
+  "insufficient-scope": "Refused: this key is not good for that",
+  "rate-limited": "Not now: too many requests",
   unauthenticated: "Refused: this key is not known",
+  overloaded: "Not now: the service has too much to do",
+  "deadline-passed": "Not now: the answer would have come too late",
   unreachable: "No answer",
   "invalid-rows": "These rows cannot be asked about",
 };

@@ -78,6 +78,17 @@ def test_a_network_whose_noise_is_missing_is_convicted(remembered):
     assert page.exit_status == 3
     assert page.verdict.startswith("CONVICTED")
     assert len(page.pictures) == 1
+    roc = json.loads(reports.as_json(page))["roc"]
+    rates = np.array(roc["false_positive_rates"])
+    curves = np.array([roc["bound"], *(one["true_positive_rates"] for one in roc["attacks"])])
+    assert roc["attacks"][0]["attack"] == outcome.verdict.best.attack
+    assert (rates[0], rates[-1]) == (0, 1)
+    assert (np.diff(rates) > 0).all()
+    assert (np.diff(curves) >= 0).all()
+    assert (curves[:, -1] == 1).all()
+    best = outcome.verdict.best
+    for fpr, tpr in zip(best.false_positive_curve, best.true_positive_curve, strict=True):
+        assert curves[1][rates >= fpr].min() >= tpr
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,29 @@
+// The public part of a model's certificate, and how the model is served.
+
+import { el } from "./dom.js";
+import { counted, figure } from "./format.js";
+
+export function modelFacts(model) {
+  const classes = model.classes.length > 12 ? [...model.classes.slice(0, 12), "…"] : model.classes;
+  const price = model.price_per_row.rho;
+  const facts = [
+    ["Guarantee", el("span", { class: model.mechanism_status === "proven" ? "tag good" : "tag warn" }, model.mechanism_status)],
+    ["Neighbouring", model.neighbouring],
+    ["Answers", `${counted(model.classes.length, "class", "classes")}: ${classes.join(", ")}`],
+    ["Takes", counted(model.feature_names.length, "number")],
+    ["Mechanism", model.mechanism],
+    ["Price", price > 0 ? `rho ${figure(price)} a row` : "paid for once"],
+    ["At a time", `at most ${counted(model.largest_batch, "row")}`],
+  ].filter(([, value]) => value !== undefined);
+  return [
+    el("h2", {}, model.name),
+    el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
+    Array.isArray(model.assumptions) &&
+      el(
+        "details",
+        {},
+        el("summary", {}, "What the certificate assumes"),
+        el("ul", {}, model.assumptions.map((each) => el("li", {}, each))),
+      ),
+  ].filter(Boolean);
+}
