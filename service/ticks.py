@@ -1,7 +1,8 @@
 """Ticks: concurrent requests gathered, charged in one call, finished together, answered each by itself.
 
-A lone request goes at once. While a tick is being charged all who come gather for the next, and while one tick's
-answers are on their way to the store the next one is charged: no timer holds anybody back.
+A lone request goes at once. While a tick is being charged all who come gather for the next, which is charged while the
+one before it is finished, once it is as large: what a tick costs is shared by its requests, and two of equal size share
+it best. No timer holds anybody back, and nobody waits for more than the end of the tick before.
 
 Promises: a tick is charged after the one before it was; a request that was given up, or whose deadline passed, before
 its tick began is not part of it; one that is part of it is finished whoever still waits for it; who would have to wait
@@ -74,7 +75,7 @@ class Ticks(Generic[Asked, Charged, Got]):
         self._limits = limits or QueueLimits()
         self._clock = clock
         self._waiting: deque[_Waiting[Asked, Got]] = deque()
-        self._waiting_rows = 0
+        self._waiting_rows = self._newest_rows = 0
         self._charging = False
         self._scheduled = False
         self._under_way: set[asyncio.Task[None]] = set()
@@ -122,7 +123,9 @@ class Ticks(Generic[Asked, Charged, Got]):
 
     def _schedule(self) -> None:
         """Begin a tick once whatever else arrived by now has been read."""
-        if self._waiting and not self._charging and not self._scheduled and len(self._under_way) < MOST_UNDER_WAY:
+        if self._charging or self._scheduled or not self._waiting or len(self._under_way) >= MOST_UNDER_WAY:
+            return
+        if not self._under_way or self._waiting_rows >= self._newest_rows:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._begin)
 
@@ -131,6 +134,7 @@ class Ticks(Generic[Asked, Charged, Got]):
         batch = self._next_batch()
         if batch:
             self._charging = True
+            self._newest_rows = sum(waiting.weight for waiting in batch)
             task = asyncio.get_running_loop().create_task(self._tick(batch))
             self._under_way.add(task)
             task.add_done_callback(self._ended_one)

@@ -148,6 +148,29 @@ async def test_a_charge_that_fails_fails_all_who_wait_and_a_finish_its_own_tick(
     assert await fourth == 40
 
 
+async def test_the_next_tick_is_as_large_as_the_one_before_or_waits_for_its_end() -> None:
+    line = Line()
+    for _ in range(2):
+        line.charge_gates.put_nowait(None)
+    first = [line.ticks.submit(number) for number in range(3)]
+    await turns()
+    early = [line.ticks.submit(number) for number in (3, 4)]
+    await turns()
+    assert line.charged == [[0, 1, 2]]
+    early.append(line.ticks.submit(5))
+    await turns()
+    assert line.charged == [[0, 1, 2], [3, 4, 5]]
+    last = line.ticks.submit(6)
+    for _ in range(2):
+        line.finish_gates.put_nowait(None)
+    assert [await one for one in (*first, *early)] == [0, 10, 20, 30, 40, 50]
+    await turns()
+    assert line.charged[2:] == [[6]]  # nobody is under way any more: it waits for nobody
+    line.charge_gates.put_nowait(None)
+    line.finish_gates.put_nowait(None)
+    assert await last == 60
+
+
 async def test_a_tick_holds_no_more_than_its_capacity() -> None:
     line = Line(capacity=2)
     for _ in range(3):
