@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.serving.contenders import Contender, Endpoint
 from benchmarks.serving.figures import Figures, Idle, Measured, Setting, idle, medians
 from benchmarks.serving.load import Round, load
-from benchmarks.serving.processes import Use
+from benchmarks.serving.processes import Use, busy_seconds, children_seconds
 
 _SECONDS_TO_WARM = 1.0
 
@@ -49,5 +50,8 @@ def measure(endpoint: Endpoint, setting: Setting, seconds: float) -> Measured:
 
     loaded(_SECONDS_TO_WARM)
     before = endpoint.server.use()
+    busy, own = busy_seconds(), children_seconds()
     seen = loaded(seconds)
-    return Measured(seen, before, endpoint.server.use())
+    busy, own = busy_seconds() - busy, children_seconds() - own
+    measured = Measured(seen, before, endpoint.server.use(), 0.0)
+    return replace(measured, others=max(0.0, busy - own - measured.cpu_seconds) / seen.seconds)

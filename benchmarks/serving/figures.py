@@ -33,17 +33,25 @@ MANY, ONE, BATCHES = Setting(32, 1), Setting(1, 1), Setting(4, 256)
 
 @dataclass(frozen=True)
 class Measured:
-    """One contender in one round of one setting: what the load saw, and what its processes used before and after."""
+    """One contender in one round of one setting: what the load saw, and what its processes used before and after.
+
+    others: how many cores were taken by what is neither the contender nor the load: what else the machine did.
+    """
 
     round: Round
     before: Sequence[Use]
     after: Sequence[Use]
+    others: float = 0.0
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU of all its processes."""
+        return sum(use.cpu_seconds for use in self.after) - sum(use.cpu_seconds for use in self.before)
 
     @property
     def cpu(self) -> float:
         """CPU milliseconds a request, of all processes."""
-        used = sum(use.cpu_seconds for use in self.after) - sum(use.cpu_seconds for use in self.before)
-        return used / max(self.round.requests, 1) * 1e3
+        return self.cpu_seconds / max(self.round.requests, 1) * 1e3
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Figures:
     cpu: float
     peak_memory: float
     wrong: int
+    others: float = 0.0
+    """How many cores something else took: where that is not nearly 0, only CPU and memory mean anything."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,7 @@ def medians(rounds: Sequence[Measured]) -> Figures:
         cpu=statistics.median(one.cpu for one in rounds),
         peak_memory=statistics.median(sum(use.peak for use in one.after) for one in rounds),
         wrong=sum(one.wrong for one in seen),
+        others=statistics.median(one.others for one in rounds),
     )
 
 

@@ -1,6 +1,7 @@
 """A server under load: started, waited for, measured from outside, and stopped with all that it started."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -36,6 +37,21 @@ class Use:
     peak: float
     resident: float
     share: float
+
+
+def busy_seconds() -> float:
+    """Return the CPU seconds that all processes of the machine together have used so far."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, interrupts, soft_interrupts = (int(field) for field in fields[:7])
+    return (user + nice + system + interrupts + soft_interrupts) / _TICKS
+
+
+def children_seconds() -> float:
+    """Return the CPU seconds of this process and of its children that have ended."""
+    return sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,13 @@ def terminal(by_setting: Results, idle: Mapping[str, Idle]) -> str:
             "",
             f"{setting} a request",
             f"{'':38}{'ours/it':>9}{'req/s':>9}{'p50 ms':>9}{'p99':>9}{'p99.9':>9}{'CPU ms':>9}{'MiB':>7}{'idle':>7}"
-            f"{'wrong':>7}",
+            f"{'wrong':>7}{'others':>8}",
         ]
         for name, one in by_name.items():
             lines.append(
                 f"{name:38}{_over(by_name, one):>9}{one.per_second:9.0f}{one.p50:9.2f}{one.p99:9.2f}{one.p999:9.2f}"
                 f"{one.cpu:9.3f}{one.peak_memory:7.0f}{idle[name].total:7.0f}{one.wrong:7d}"
+                f"{one.others:8.2f}"
             )
     return "\n".join(lines)
 
@@ -100,13 +101,13 @@ def _comparison(document: Document) -> str:
             (
                 name, _over(by_name, one), f"{one.per_second:,.0f}", f"{one.low:,.0f} to {one.high:,.0f}",
                 f"{one.p50:.2f}", f"{one.p99:.2f}", f"{one.p999:.2f}", f"{one.cpu:.3f}", f"{one.peak_memory:.0f}",
-                f"{idle[name].total:.0f}",
+                f"{idle[name].total:.0f}", f"{one.others:.2f}",
             )
             for name, one in by_name.items()
         ]  # fmt: skip
         head = (
             f"{setting} a request", "ours / it", "requests/s", "rounds", "p50 ms", "p99 ms", "p99.9 ms", "CPU ms",
-            "peak MiB", "idle MiB",
+            "peak MiB", "idle MiB", "cores elsewhere",
         )  # fmt: skip
         text += _markdown(head, rows) + "\n"
     return text.rstrip("\n") + "\n"

@@ -25,7 +25,7 @@ from benchmarks.serving.figures import (
     ratio,
 )
 from benchmarks.serving.load import Round
-from benchmarks.serving.processes import Use
+from benchmarks.serving.processes import Use, busy_seconds, children_seconds
 
 
 def use(cpu, peak=10.0, resident=8.0, share=5.0):
@@ -33,7 +33,9 @@ def use(cpu, peak=10.0, resident=8.0, share=5.0):
 
 
 def measured(requests, cpu, p50=1.0, wrong=0):
-    return Measured(Round(requests, 2.0, wrong, p50, 2 * p50, 3 * p50), [use(1.0)], [use(1.0 + cpu), use(0.5 * cpu)])
+    return Measured(
+        Round(requests, 2.0, wrong, p50, 2 * p50, 3 * p50), [use(1.0)], [use(1.0 + cpu), use(0.5 * cpu)], 0.25
+    )
 
 
 def figures(per_second, p50=1.0, p99=1.5):
@@ -47,6 +49,7 @@ def test_medians_are_of_rounds_and_not_of_each_other():
     assert found.cpu == pytest.approx(statistics.median([1.5 * 1.0, 1.5 * 0.5, 1.5 * 2.0]))
     assert found.peak_memory == 20.0
     assert found.wrong == 1
+    assert found.others == 0.25
 
 
 def test_nothing_has_no_median():
@@ -94,3 +97,11 @@ def test_a_goal_that_is_just_reached_is_met():
     assert Goal("", 0.9, 0.9).met
     assert Goal("", 2, 2, at_least=False).met
     assert not Goal("", 2.01, 2, at_least=False).met
+
+
+def test_cpu_of_the_machine_is_at_least_what_one_spends():
+    busy, own = busy_seconds(), children_seconds()
+    while children_seconds() - own < 0.2:
+        pass
+    # The kernel counts in ticks of 10 ms.
+    assert busy_seconds() - busy >= 0.15

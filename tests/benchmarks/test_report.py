@@ -13,7 +13,7 @@ BY_SETTING = {
     str(MANY): {
         OURS: OUR_FIGURES,
         IN_MEMORY: Figures(1750, 1, 1, 1, 1, 1, 1, 1, 0),
-        PLAIN: Figures(3500, 3400, 3600, 9.0, 10.0, 11.0, 0.2, 50, 3),
+        PLAIN: Figures(3500, 3400, 3600, 9.0, 10.0, 11.0, 0.2, 50, 3, 0.25),
     }
 }
 IDLE = {OURS: Idle(80, 70), IN_MEMORY: Idle(80, 70), PLAIN: Idle(30, 30)}
@@ -41,16 +41,38 @@ def test_the_terminal_shows_goals_then_ratios():
     assert lines[1].split()[-5:-1] == ["2.00", ">=", "1", "met"]
     assert lines[1].split()[-1] == "0.50"
     ours = next(line for line in lines if line.startswith(OURS))
-    assert ours.removeprefix(OURS).split() == ["1.00", "7000", "4.00", "7.00", "12.50", "0.123", "150", "80", "0"]
+    assert ours.removeprefix(OURS).split() == [
+        "1.00",
+        "7000",
+        "4.00",
+        "7.00",
+        "12.50",
+        "0.123",
+        "150",
+        "80",
+        "0",
+        "0.00",
+    ]
     plain = next(line for line in lines if line.startswith(PLAIN))
-    assert plain.removeprefix(PLAIN).split() == ["2.00", "3500", "9.00", "10.00", "11.00", "0.200", "50", "30", "3"]
+    assert plain.removeprefix(PLAIN).split() == [
+        "2.00",
+        "3500",
+        "9.00",
+        "10.00",
+        "11.00",
+        "0.200",
+        "50",
+        "30",
+        "3",
+        "0.25",
+    ]
 
 
 def test_the_page_is_made_from_the_document_and_from_nothing_else():
     measured = document()
     page = report.with_tables(PAGE, measured)
     assert "old" not in page
-    assert f"| {PLAIN} | 2.00 | 3,500 | 3,400 to 3,600 | 9.00 | 10.00 | 11.00 | 0.200 | 50 | 30 |" in page
+    assert f"| {PLAIN} | 2.00 | 3,500 | 3,400 to 3,600 | 9.00 | 10.00 | 11.00 | 0.200 | 50 | 30 | 0.25 |" in page
     assert "| noise | 10 | 25 % |" in page
     assert "| classes | 1,000 | 1,234 | 1.00 | 2.00 | 0.500 | 99 |" in page
     assert "| resnet50, 64 images of 224 x 224 | cpu | 3,200 | 3,600 | 12 % |" in page
