@@ -38,7 +38,7 @@ class QueueLimits:
 
     rows: int = 100_000
     seconds: float = 2.0
-    """What comes when the rows before it are expected to take longer is refused: sooner than late is never."""
+    """What comes when the ticks before it are expected to take longer is refused: never is sooner known than late."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +79,7 @@ class Ticks(Generic[Asked, Charged, Got]):
         self._charging = False
         self._scheduled = False
         self._under_way: set[asyncio.Task[None]] = set()
-        self._seconds_per_row = 0.0
+        self._seconds_per_tick = 0.0
         self._ended = -math.inf
 
     def submit(self, asked: Asked, *, wait: float | None = None) -> "asyncio.Future[Got]":
@@ -102,8 +102,11 @@ class Ticks(Generic[Asked, Charged, Got]):
 
     @property
     def expected_wait(self) -> float:
-        """How many seconds the rows that wait are expected to take, by how long the newest ones took."""
-        return self._waiting_rows * self._seconds_per_row
+        """How many seconds the ticks that the waiting rows fill are expected to take, by how long the newest ones took.
+
+        By the tick and not by the row: a tick of one row takes nearly as long as one of many.
+        """
+        return math.ceil(self._waiting_rows / self._capacity) * self._seconds_per_tick
 
     async def drain(self) -> None:
         """Wait until everything that was submitted has its result."""
@@ -173,7 +176,7 @@ class Ticks(Generic[Asked, Charged, Got]):
             results = await self._finish(asked, charged)
             for waiting, got in zip(batch, results, strict=True):
                 _deliver(waiting.result, got)
-            self._learn(began, sum(waiting.weight for waiting in batch))
+            self._learn(began)
         except Exception as error:  # noqa: BLE001 - it is passed on to everyone who asked
             for waiting in batch:
                 _deliver(waiting.result, another(error))
@@ -189,12 +192,12 @@ class Ticks(Generic[Asked, Charged, Got]):
         self._waiting.clear()
         self._waiting_rows = 0
 
-    def _learn(self, began: float, rows: int) -> None:
-        """Note how long rows take: what passed since the tick before ended, where the two overlapped."""
+    def _learn(self, began: float) -> None:
+        """Note how long a tick took: what passed since the one before ended, where the two overlapped."""
         now = self._clock()
-        took = (now - max(began, self._ended)) / rows
+        took = now - max(began, self._ended)
         self._ended = now
-        self._seconds_per_row += _SHARE_OF_NEWEST * (took - self._seconds_per_row)
+        self._seconds_per_tick += _SHARE_OF_NEWEST * (took - self._seconds_per_tick)
 
 
 def _deliver(result: "asyncio.Future[Got]", got: Got | Exception) -> None:

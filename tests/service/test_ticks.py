@@ -101,10 +101,10 @@ async def test_a_deadline_takes_back_what_is_not_charged_and_nothing_else() -> N
 
 
 async def test_what_would_wait_too_long_is_refused_with_when_to_come_again() -> None:
-    line = Line(QueueLimits(rows=5, seconds=2.0))
+    line = Line(QueueLimits(rows=5, seconds=2.0), capacity=1)
     first = line.ticks.submit(1)
     await turns()
-    line.now = 10.0  # a row took ten seconds; of which the newest counts a fifth
+    line.now = 10.0  # a tick took ten seconds, of which the newest counts a fifth
     line.charge_gates.put_nowait(None)
     line.finish_gates.put_nowait(None)
     assert await first == 10
@@ -114,10 +114,21 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_again() -> 
     with pytest.raises(Overloaded) as refused:
         line.ticks.submit(5)
     assert refused.value.retry_after == 4
-    for _ in range(2):
+    for _ in range(3):
         line.charge_gates.put_nowait(None)
         line.finish_gates.put_nowait(None)
     assert [await second, await third, await fourth] == [20, 30, 40]
+    many = Line(QueueLimits(rows=100, seconds=2.0))
+    slow = many.ticks.submit(1)
+    await turns()
+    many.now = 10.0
+    many.charge_gates.put_nowait(None)
+    many.finish_gates.put_nowait(None)
+    assert await slow == 10
+    together = [many.ticks.submit(number) for number in range(50)]  # one tick, however many they are
+    many.charge_gates.put_nowait(None)
+    many.finish_gates.put_nowait(None)
+    assert [await one for one in together] == [10 * number for number in range(50)]
     crowd = Line(QueueLimits(rows=5, seconds=2.0))
     accepted = [crowd.ticks.submit(number) for number in range(5)]
     with pytest.raises(Overloaded):
