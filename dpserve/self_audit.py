@@ -27,6 +27,7 @@ from mechanisms.mechanism import Mechanism
 from service.data_plane import ServedModel
 
 _DELTA = 1e-5
+_ENDED_BY_NOISE = "ended: answers hold probabilities too small to tell the noisy logits behind them"
 _log = logging.getLogger("dpserve.self_audit")
 
 
@@ -60,9 +61,9 @@ class KeptFindings:
         try:
             found = json.loads(self.path.read_text("utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(self._damaged()) from error
+            raise ValueError(self.damaged()) from error
         if not isinstance(found, dict) or found.get("bound_to") != self.bound_to or "found" not in found:
-            raise ValueError(self._damaged())
+            raise ValueError(self.damaged())
         kept: dict[str, Any] = found["found"]
         return kept
 
@@ -74,7 +75,8 @@ class KeptFindings:
         draft.write_text(json.dumps({"bound_to": dict(self.bound_to), "found": dict(found)}), "utf-8")
         draft.replace(self.path)
 
-    def _damaged(self) -> str:
+    def damaged(self) -> str:
+        """Return what to say of a file that cannot be used, and what to do."""
         return f"what the service's own audit found before is damaged: move {self.path} away to begin again"
 
 
@@ -101,7 +103,12 @@ class SelfAudit:
         self._kept = KeptFindings.of(self.folder, self.head.certificate.model_id, str(self.mechanism.cost))
         found = self._kept.read()
         if found is not None:
-            self._audit.go_on(found)
+            try:
+                self._audit.go_on(found)
+            except ValueError as error:
+                raise ValueError(f"{self._kept.damaged()} ({error})") from error
+        if self._audit.stopped_by_noise:
+            self._state = _ENDED_BY_NOISE
 
     def published(self) -> dict[str, Any]:
         """Return what `GET /audit` returns."""
@@ -115,7 +122,10 @@ class SelfAudit:
             return self.published()
 
     def start(self, address: str) -> None:
-        """Begin, in a thread of its own."""
+        """Begin, in a thread of its own, unless noise ended this audit before: to go on would choose looks by it."""
+        if self._audit.stopped_by_noise:
+            _log.warning("the service's own audit has %s", self._state)
+            return
         threading.Thread(target=self._run, args=(address,), name="self-audit", daemon=True).start()
 
     def stop(self) -> None:
@@ -161,13 +171,17 @@ class SelfAudit:
         try:
             found = self._audit.look(answers, self.head.logit_sensitivity(self.head.features(rows)), rng)
         except TooMuchNoise as error:
-            self._state = str(error)
+            self._keep()
+            self._state = _ENDED_BY_NOISE
             _log.warning("the service's own audit stops: %s", error)
             return False
+        self._keep()
+        if found["refuted"] and not before:
+            _log.error("the service's own audit refutes the claim %s: stop the service", found["claim"]["losses"])
+        return True
+
+    def _keep(self) -> None:
         try:
             self._kept.write(self._audit.kept())
         except OSError as error:
             _log.warning("what the service's own audit found is not kept: %s", error)
-        if found["refuted"] and not before:
-            _log.error("the service's own audit refutes the claim %s: stop the service", found["claim"]["losses"])
-        return True

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from audit.distinguishing.claims import claim_of
 from audit.distinguishing.likelihood import scores
 from audit.distinguishing.worlds import Worlds, worst_case
-from audit.estimators import GAUSSIAN, Errors, epsilon_of_mu, errors_at, tradeoff_of_errors
-from audit.estimators.error_rates import refutes
+from audit.estimators import GAUSSIAN, Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
@@ -30,7 +29,8 @@ from mechanisms.mechanism import Mechanism
 Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-CONVICTION_CONFIDENCE = 1 - 1e-9
+_DOUBT = 0.05
+_CONVICTION_DOUBT = 1e-9
 _LEAST_PROBABILITY = 2.0**-1000
 """Below it softmax underflows soon, and a probability no longer says what the noisy logit was."""
 _REFERENCE_SHARE = 0.25
@@ -48,7 +48,10 @@ class TooMuchNoise(ValueError):
 
 @dataclass(eq=False)
 class LiveAudit:
-    """What was found so far. delta: where the published epsilon is stated; 0 for a pure one."""
+    """What was found so far. delta: where the published epsilon is stated; 0 for a pure one.
+
+    stopped_by_noise: whether a look raised TooMuchNoise. No other is taken after it, by this process or another.
+    """
 
     mechanism: Gaussian | Laplace
     classes: int
@@ -56,18 +59,25 @@ class LiveAudit:
     looks: int = 0
     errors: Errors | None = None
     answers: int = 0
+    stopped_by_noise: bool = False
     _latest: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         """Publish that nothing was seen yet."""
         self._claim = claim_of(self.mechanism.cost, self.delta)
         self._direction = worst_case(self.mechanism, self.classes)
-        self._latest = self._published(0.0, refuted=False)
+        self._latest = self._published(0.0, 0, 0, refuted=False)
 
     def kept(self) -> dict[str, Any]:
         """Return what another process needs to go on, in JSON's types: counts, and no answer."""
         errors = None if self.errors is None else asdict(self.errors)
-        return {"looks": self.looks, "answers": self.answers, "errors": errors, "refuted": self._latest["refuted"]}
+        return {
+            "looks": self.looks,
+            "answers": self.answers,
+            "errors": errors,
+            "refuted": self._latest["refuted"],
+            "stopped_by_noise": self.stopped_by_noise,
+        }
 
     def go_on(self, kept: Mapping[str, Any]) -> None:
         """Take up what `kept` returned of an audit of the same mechanism. Raises ValueError for what it cannot be.
@@ -75,23 +85,31 @@ class LiveAudit:
         The looks go on being counted, so that the confidence holds for those before and after together.
         """
         looks, answers, errors, refuted = (kept.get(key) for key in ("looks", "answers", "errors", "refuted"))
+        stopped = kept.get("stopped_by_noise")
         if not (isinstance(looks, int) and isinstance(answers, int) and isinstance(refuted, bool)) or looks < 0:
             raise ValueError("no looks are counted there")
+        if stopped not in (True, False):
+            raise ValueError("whether noise ended the looks counted there is not said")
         if looks == 0:
+            self.stopped_by_noise = bool(stopped)
             return
         if not isinstance(errors, Mapping) or set(errors) != {one.name for one in fields(Errors)}:
             raise ValueError("no errors are counted there")
-        self.errors = Errors(**{name: float(count) for name, count in errors.items()})
-        self.looks, self.answers = looks, answers
-        self._latest = self._published(self._bound(), refuted=refuted)
+        self._take(Errors(**{name: float(count) for name, count in errors.items()}), looks, answers, refuted=refuted)
+        self.stopped_by_noise = bool(stopped)
 
-    def _doubt(self) -> float:
-        """The share of all doubt that the newest look may use: 1/(k (k + 1)) of the k-th."""
-        return 1 / (self.looks * (self.looks + 1))
-
-    def _bound(self) -> float:
-        assert self.errors is not None
-        return tradeoff_of_errors(self.errors, 1 - (1 - CONFIDENCE) * self._doubt(), self._claim.family)
+    def _take(self, errors: Errors, looks: int, answers: int, *, refuted: bool) -> None:
+        """Make these counts the audit's, all at once: an error on the way leaves those before."""
+        # A doubt, and no confidence: 1 less it would soon be 1.
+        share = 1 / (looks * (looks + 1))
+        bound = largest_refuted(self._claim.family, *errors.limits_beyond(_DOUBT * share))
+        refuted = refuted or refuted_by_limits(
+            self._claim.family,
+            min(self._claim.parameter, self._claim.family.largest),
+            *errors.limits_beyond(_CONVICTION_DOUBT * share),
+        )
+        latest = self._published(bound, looks, answers, refuted=refuted)
+        self.errors, self.looks, self.answers, self._latest = errors, looks, answers, latest
 
     @property
     def latest(self) -> dict[str, Any]:
@@ -101,8 +119,8 @@ class LiveAudit:
     def look(self, answers: Floats, sensitivity: Floats, rng: np.random.Generator) -> dict[str, Any]:
         """Add the answers to rows that lie close together and were never asked before; return `latest`.
 
-        Raises TooMuchNoise, having counted nothing, where the logits cannot be read off the answers. The audit must end
-        then: to leave such looks out and go on would choose looks by their noise, to end does not, as each look's
+        Raises TooMuchNoise, having counted nothing, where the logits cannot be read off the answers, and at every look
+        after it: to leave such looks out and go on would choose looks by their noise, to end does not, as each look's
         error is bounded whether it is counted or not.
 
         answers: (n, C), n >= 8, none of them a replay. sensitivity: (n,), public, of each row. rng: says which answers
@@ -124,7 +142,8 @@ class LiveAudit:
         """
         if len(answers) < _FEWEST_ROWS:
             raise ValueError(f"a look needs at least {_FEWEST_ROWS} answers, not {len(answers)}")
-        if not (answers >= _LEAST_PROBABILITY).all():
+        self.stopped_by_noise = self.stopped_by_noise or not bool((answers >= _LEAST_PROBABILITY).all())
+        if self.stopped_by_noise:
             raise TooMuchNoise("answers hold probabilities too small to tell the noisy logits behind them")
         noisy = np.log(answers)
         noisy = noisy - noisy.mean(axis=1, keepdims=True)
@@ -144,16 +163,12 @@ class LiveAudit:
             np.exp(moved - moved.max(axis=1, keepdims=True)),
             Worlds(base + shift, base, sensitivity[tested]),
         )
-        self.looks += 1
-        self.answers += len(answers)
-        self.errors = _added(self.errors, errors_at(found[inside], found[~inside], 0.0))
-        refuted = bool(self._latest["refuted"]) or refutes(
-            self.errors,
-            1 - (1 - CONVICTION_CONFIDENCE) * self._doubt(),
-            self._claim.family,
-            min(self._claim.parameter, self._claim.family.largest),
+        self._take(
+            _added(self.errors, errors_at(found[inside], found[~inside], 0.0)),
+            self.looks + 1,
+            self.answers + len(answers),
+            refuted=bool(self._latest["refuted"]),
         )
-        self._latest = self._published(self._bound(), refuted=refuted)
         return self.latest
 
     def _epsilon(self, bound: float) -> float:
@@ -162,7 +177,7 @@ class LiveAudit:
             return epsilon_of_mu(bound, self._claim.delta)
         return bound if self._claim.delta == 0 else 0.0
 
-    def _published(self, bound: float, *, refuted: bool) -> dict[str, Any]:
+    def _published(self, bound: float, looks: int, answers: int, *, refuted: bool) -> dict[str, Any]:
         claim = self._claim
         return {
             "mechanism": self.mechanism.name,
@@ -175,8 +190,8 @@ class LiveAudit:
             "lower_bound": {claim.family.parameter: bound, "epsilon_at_delta": self._epsilon(bound)},
             "confidence": CONFIDENCE,
             "refuted": refuted,
-            "answers": self.answers,
-            "looks": self.looks,
+            "answers": answers,
+            "looks": looks,
             "convicts": CONVICTS,
             "cannot_convict": CANNOT_CONVICT,
         }

@@ -4,7 +4,15 @@
 promises stands in its bound's `guarantee` and in its module.
 """
 
-from audit.estimators.attack import Errors, Guarantee, LowerBound, clopper_pearson, epsilon_of_mu, errors_at
+from audit.estimators.attack import (
+    Errors,
+    Guarantee,
+    LowerBound,
+    clopper_pearson,
+    epsilon_of_mu,
+    errors_at,
+    upper_limit,
+)
 from audit.estimators.credible import credible_epsilon_delta, credible_gdp, credible_of_errors, credible_tradeoff
 from audit.estimators.error_rates import (
     epsilon_delta,
@@ -12,7 +20,9 @@ from audit.estimators.error_rates import (
     gdp,
     gdp_of_errors,
     gdp_of_pooled_errors,
+    largest_refuted,
     pooled_gdp,
+    refuted_by_limits,
     refutes,
     tradeoff,
     tradeoff_of_errors,
@@ -47,13 +57,16 @@ __all__ = [
     "gdp_of_pooled_errors",
     "katz",
     "katz_of_errors",
+    "largest_refuted",
     "of_composition",
     "one_run",
     "one_run_of_guesses",
     "one_run_p_value",
     "pooled_gdp",
+    "refuted_by_limits",
     "refutes",
     "tradeoff",
     "tradeoff_of_errors",
     "uncorrected_best_threshold",
+    "upper_limit",
 ]

@@ -50,10 +50,17 @@ class Errors:
         Each limit fails with probability at most (1 - confidence)/2, hence one of them with at most 1 - confidence.
         These are the upper ends of the two-sided intervals that Nasr et al. (2023) use.
         """
-        each = (1 + confidence) / 2
+        domains.require_between("the confidence", confidence, 0, 1)
+        return self.limits_beyond(1 - confidence)
+
+    def limits_beyond(self, doubt: float) -> tuple[float, float]:
+        """Return the same (alpha, beta) for the probability `doubt` that one fails, which may be too small for 1 - it.
+
+        Raises ValueError for a doubt outside (0, 1).
+        """
         return (
-            clopper_pearson(self.false_positives, self.negatives, each),
-            clopper_pearson(self.false_negatives, self.positives, each),
+            upper_limit(self.false_positives, self.negatives, doubt / 2),
+            upper_limit(self.false_negatives, self.positives, doubt / 2),
         )
 
 
@@ -93,13 +100,22 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
 def clopper_pearson(successes: float, trials: float, confidence: float) -> float:
     """Return an upper limit of a probability that holds with `confidence` (Clopper and Pearson 1934), rounded up.
 
-    The largest p with P(Binomial(trials, p) <= successes) >= 1 - confidence, which is a quantile of a Beta law.
+    A confidence is rounded to 1 where the doubt is below 1e-16: `upper_limit` takes any doubt.
     """
     domains.require_between("the confidence", confidence, 0, 1)
+    return upper_limit(successes, trials, 1 - confidence)
+
+
+def upper_limit(successes: float, trials: float, doubt: float) -> float:
+    """Return an upper limit of a probability that fails with at most `doubt` (Clopper and Pearson 1934), rounded up.
+
+    The largest p with P(Binomial(trials, p) <= successes) >= doubt, which is a quantile of a Beta law.
+    """
+    domains.require_between("the doubt", doubt, 0, 1)
     if successes >= trials:
         return 1.0
-    # The complement keeps the digits of confidences near 1.
-    limit = float(scipy.special.betainccinv(successes + 1, trials - successes, 1 - confidence))
+    # The complement keeps the digits of small doubts.
+    limit = float(scipy.special.betainccinv(successes + 1, trials - successes, doubt))
     return min(1.0, limit * (1 + 2.0**-30))
 
 

@@ -181,8 +181,12 @@ def tradeoff_of_errors(errors: Errors, confidence: float, family: Family) -> flo
 
 def refutes(errors: Errors, confidence: float, family: Family, parameter: float) -> bool:
     """Whether the errors refute one member of the family: f(a) > b at the limits of the error rates."""
+    return refuted_by_limits(family, parameter, *errors.upper_limits(confidence))
+
+
+def refuted_by_limits(family: Family, parameter: float, a: float, b: float) -> bool:
+    """Whether f(a) > b for one member of the family, a and b upper limits of the error rates."""
     domains.require_up_to(family.parameter, parameter, family.largest)
-    a, b = errors.upper_limits(confidence)
     return bool(family.tradeoff(parameter, np.array([a]))[0] > b)
 
 

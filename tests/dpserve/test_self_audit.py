@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import httpx
+import numpy as np
 import pytest
 
 from accounting import conversions
@@ -93,6 +94,48 @@ def test_an_audit_that_ends_by_an_error_says_so(monkeypatch, tmp_path):
     audit = self_audit.SelfAudit(SimpleNamespace(certificate=certificate), Gaussian(1.0), "key", 1.0, 8, tmp_path)
     audit._run("http://127.0.0.1:1")
     assert "error" in audit.published()["state"]
+
+
+class Answering:
+    """Of a service whose noise leaves nothing of the probabilities, and counts how often it was asked."""
+
+    asked = 0
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def predict_proba(self, rows):
+        type(self).asked += 1
+        return np.tile([1.0, 0.0], (len(rows), 1))
+
+
+def test_an_audit_that_noise_ended_stays_ended_when_the_service_is_started_again(monkeypatch, tmp_path):
+    """To go on would choose looks by their noise, and a certificate of 95 % would say nothing."""
+    monkeypatch.setattr(self_audit, "Client", Answering)
+    feature_map = SimpleNamespace(lower=(0.0,) * 3, upper=(1.0,) * 3)
+    certificate = SimpleNamespace(classes=("no", "yes"), model_id="m", feature_map=feature_map)
+    head = SimpleNamespace(
+        certificate=certificate, features=lambda rows: rows, logit_sensitivity=lambda rows: np.ones(len(rows))
+    )
+    for _ in range(2):
+        audit = self_audit.SelfAudit(head, Gaussian(1.0), "key", 1.0, 8, tmp_path)
+        audit._run("http://127.0.0.1:1") if not Answering.asked else audit.start("http://127.0.0.1:1")
+        assert "too small" in audit.published()["state"]
+        assert (Answering.asked, audit.published()["looks"]) == (1, 0)
+        audit._kept.path.with_suffix(".lock").unlink()  # the first process has ended
+
+    kept = audit._kept.path
+    content = json.loads(kept.read_text())
+    del content["found"]["stopped_by_noise"]
+    kept.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="away to begin again"):
+        self_audit.SelfAudit(head, Gaussian(1.0), "key", 1.0, 8, tmp_path)
 
 
 def test_two_services_do_not_keep_one_audit(tmp_path):

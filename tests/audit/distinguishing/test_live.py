@@ -115,3 +115,40 @@ def test_noise_that_softmax_cannot_show_ends_the_audit_and_convicts_nobody(multi
         audit.look(answers, spread, rng)
     assert audit.looks == 0
     assert not audit.latest["refuted"]
+
+    after = LiveAudit(mechanism, 10, 1e-5)
+    after.go_on(json.loads(json.dumps(audit.kept())))
+    for ended in (audit, after):
+        with pytest.raises(TooMuchNoise):
+            ended.look(np.full((8, 10), 0.1), np.ones(8), rng)
+        assert ended.looks == 0
+
+
+@pytest.mark.parametrize("looks", [2_900, 10**6, 10**9])
+def test_no_number_of_looks_is_too_many(looks):
+    """The millionth look has a doubt of 1e-21: a confidence of 1 less that is 1."""
+    whole, rng = LiveAudit(Gaussian(1.0), 3, 1e-5), np.random.default_rng(0)
+    answers = Gaussian(1.0).release(np.zeros((64, 3)), np.ones(64), SeededRandomness(0, ("many looks",)))
+    whole.look(answers, np.ones(64), rng)
+    late = LiveAudit(Gaussian(1.0), 3, 1e-5)
+    errors = {"false_positives": 8.5e5, "negatives": 3e6, "false_negatives": 8.5e5, "positives": 3e6}
+    late.go_on(whole.kept() | {"looks": looks, "errors": errors})
+    found = late.look(answers, np.ones(64), rng)
+    assert found["looks"] == looks + 1
+    # mu = 1 has error rates of Phi(-1/2) = 0.309 and more, and these are 0.283 of 3,000,000.
+    assert found["lower_bound"]["mu"] > 1
+    assert found["refuted"]
+
+
+def test_an_error_on_the_way_leaves_the_counts_as_they_were(monkeypatch):
+    audit, rng = LiveAudit(Gaussian(1.0), 3, 1e-5), np.random.default_rng(0)
+    answers = Gaussian(1.0).release(np.zeros((64, 3)), np.ones(64), SeededRandomness(0, ("an error",)))
+    before = audit.look(answers, np.ones(64), rng), audit.kept()
+
+    def fails(*_):
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr("audit.distinguishing.live.refuted_by_limits", fails)
+    with pytest.raises(ValueError, match="no such luck"):
+        audit.look(answers, np.ones(64), rng)
+    assert (audit.latest, audit.kept()) == before

@@ -38,6 +38,16 @@ def test_clopper_pearson_agrees_with_scipy_and_is_exact():
                 assert scipy.stats.binom.cdf(successes, trials, limit) <= (1 - confidence) * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("doubt", [1e-12, 1e-21, 1e-60, 1e-200])
+def test_limits_of_doubts_that_no_confidence_can_say_are_exact_too(doubt):
+    for successes, trials in [(0, 10), (3, 10), (137, 5000), (310_000, 1_000_000)]:
+        limit = estimators.upper_limit(successes, trials, doubt)
+        assert scipy.stats.binom.cdf(successes, trials, limit) <= doubt
+        assert scipy.stats.binom.cdf(successes, trials, limit * (1 - 1e-6)) >= doubt
+        errors = Errors(successes, trials, successes, trials)
+        assert errors.limits_beyond(2 * doubt) == (limit, limit)
+
+
 def test_the_published_equations_by_hand():
     errors = Errors(false_positives=0, negatives=1000, false_negatives=400, positives=1000)
     a = 1 - 0.025 ** (1 / 1000)  # Clopper and Pearson's limit without a success
