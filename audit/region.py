@@ -86,10 +86,12 @@ def point_of(
     delta: float,
     confidence: float,
     conviction_confidence: float,
+    points: int,
 ) -> Point:
     """Return what scores of `releases` releases together say beside every analysis of them.
 
     The lower bounds are exact, and hold together with `confidence`: each of k has (1 - confidence)/k of the doubt.
+    points: how many such points a report has. Sound ones are all acquitted with `conviction_confidence`: any convicts.
     """
     claim = claim_of(together(mechanism.cost, releases), delta)
     upper = {one.name: one.epsilon for one in side_by_side({mechanism.cost: releases}, delta).analyses}
@@ -103,7 +105,7 @@ def point_of(
             "mean belief in the truth": float(np.mean(1 / (1 + np.exp(-np.clip(beliefs, -700, 700))))),
             **_asymptotic(claim, scores, confidence),
         },
-        contradicts(claim, *scores, conviction_confidence),
+        contradicts(claim, *scores, estimators.confidence_of_each(conviction_confidence, points)),
     )
 
 
@@ -138,7 +140,7 @@ def _asymptotic(claim: Claim, scores: Scores, confidence: float) -> dict[str, fl
 
 def jointly(bounds: Mapping[str, Callable[[float], float]], confidence: float) -> dict[str, float]:
     """Return bounds that hold together with `confidence`, by equal parts of the doubt (Bonferroni)."""
-    each = 1 - (1 - confidence) / len(bounds)
+    each = estimators.confidence_of_each(confidence, len(bounds))
     return {name: bound(each) for name, bound in bounds.items()}
 
 

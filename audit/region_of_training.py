@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import dpsgd, identifiability
+from audit.estimators import confidence_of_each
 from audit.region import Point
 from audit.white_box.bounds import Claim, pooled_bound, run_epsilon
 from audit.white_box.experiments import Material, Progress, Setting, canary_of
@@ -66,8 +67,12 @@ def points(
     conviction_confidence: float,
     progress: Progress,
 ) -> list[Point]:
-    """Train once at each noise multiplier and return what both attacks and all analyses say."""
+    """Train once at each noise multiplier and return what both attacks and all analyses say.
+
+    A sound implementation is acquitted at all of them with `conviction_confidence`; lower bounds hold one by one.
+    """
     found = []
+    each = confidence_of_each(conviction_confidence, len(noise_multipliers))
     for count, noise in enumerate(noise_multipliers):
         piece = {
             "name": f"region-{setting.dataset}",
@@ -86,7 +91,7 @@ def points(
             return _train(setting, noise, material, seed, advance)
 
         result = store.result(piece, compute)
-        found.append(_point(setting, noise, result, confidence, conviction_confidence))
+        found.append(_point(setting, noise, result, confidence, each))
         progress(f"noise multiplier {noise:g}", (count + 1) / len(noise_multipliers))
     return found
 

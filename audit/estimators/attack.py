@@ -97,6 +97,11 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
     return conversions.gaussian_epsilon(min(mu, conversions.LARGEST_MU), delta) * _DOWN
 
 
+def confidence_of_each(confidence: float, parts: int) -> float:
+    """Return the confidence of each of `parts` findings that hold together with `confidence` (Bonferroni)."""
+    return 1 - (1 - confidence) / parts
+
+
 def clopper_pearson(successes: float, trials: float, confidence: float) -> float:
     """Return an upper limit of a probability that holds with `confidence` (Clopper and Pearson 1934), rounded up.
 

@@ -32,7 +32,7 @@ CONVICTING = (POOLED, CHOSEN, REPEATED)
 
 def confidence_of_each(conviction_confidence: float) -> float:
     """Return the confidence of each bound that can convict, so that all together have this one."""
-    return 1 - (1 - conviction_confidence) / len(CONVICTING)
+    return estimators.confidence_of_each(conviction_confidence, len(CONVICTING))
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,14 @@ def judge(measured: Measured, confidence: float, conviction_confidence: float) -
         ),
         sure_mu=sure_mu,
     )
+
+
+def judge_together(
+    measured: Mapping[int, Measured], confidence: float, conviction_confidence: float
+) -> dict[int, Finding]:
+    """Judge several claims: sound ones are all acquitted with `conviction_confidence`. Bounds shown hold one by one."""
+    each = estimators.confidence_of_each(conviction_confidence, len(measured))
+    return {epsilon: judge(one, confidence, each) for epsilon, one in measured.items()}
 
 
 def report(

@@ -69,6 +69,7 @@ def audit_region(
                     delta=delta,
                     confidence=confidence,
                     conviction_confidence=conviction_confidence,
+                    points=len(multipliers),
                 )
             )
             advance(1)

@@ -110,11 +110,11 @@ def _fault(name: str) -> Fault | None:
 
 
 def _table(setting: Setting, material: Material, store: ResultStore, seed: int, sure: tuple[float, float]) -> Report:
-    findings = {}
+    measured = {}
     for epsilon in EPSILONS:
         with shares(f"training on {setting.dataset} at epsilon {epsilon}") as progress:
-            measured = experiments.measure(setting, epsilon, material, store, seed, progress)
-        findings[epsilon] = presentation.judge(measured, *sure)
+            measured[epsilon] = experiments.measure(setting, epsilon, material, store, seed, progress)
+    findings = presentation.judge_together(measured, *sure)
     return presentation.table_1(findings, setting.dataset, _setting(setting, seed), material.source)
 
 

@@ -1,11 +1,14 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from accounting import conversions
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from audit import region, reports
+from audit import region, region_of_training, reports
 from audit.region import Point
 from audit.region_of_training import PRINTED, Printed, attack_rates, losses
+from dpserve.commands.audit_region import audit_region
 from training.releases.dpsgd.network import Network
 from training.reproduction.seeded import SeededRandomness
 
@@ -29,7 +32,7 @@ def test_bounds_from_below_lie_below_those_from_above(name, releases):
     mechanism = region.mechanism_at(name, 3, 1.0)
     scores = region.observe_releases(mechanism, 3, releases, 1000, SeededRandomness(1, (name,)))
     point = region.point_of(
-        mechanism, 1.0, releases, scores, delta=1e-5, confidence=1 - 1e-7, conviction_confidence=1 - 1e-9
+        mechanism, 1.0, releases, scores, delta=1e-5, confidence=1 - 1e-7, conviction_confidence=1 - 1e-9, points=1
     )
     assert 0 < point.best_lower < point.best_upper
     assert not point.convicted
@@ -61,9 +64,42 @@ def test_a_claim_that_is_too_low_is_convicted():
     loud = region.mechanism_at("gaussian", 3, 1.0)
     scores = region.observe_releases(loud, 3, 1, 4000, SeededRandomness(2, ("loud",)))
     claimed = region.mechanism_at("gaussian", 3, 4.0)
-    point = region.point_of(claimed, 4.0, 1, scores, delta=1e-5, confidence=0.95, conviction_confidence=1 - 1e-9)
+    point = region.point_of(
+        claimed, 4.0, 1, scores, delta=1e-5, confidence=0.95, conviction_confidence=1 - 1e-9, points=1
+    )
     assert point.convicted
     assert point.best_lower > point.best_upper
+
+
+def test_a_region_s_points_share_the_doubt_of_a_conviction(monkeypatch):
+    """Any point convicts, so that each of three has a third of the doubt."""
+    asked = []
+    monkeypatch.setattr(region, "contradicts", lambda claim, inside, outside, confidence: asked.append(confidence))
+    audit_region(
+        "gaussian",
+        classes=2,
+        noise_multipliers=(1.0, 2.0, 4.0),
+        releases=1,
+        trials=100,
+        delta=1e-5,
+        dataset="digits",
+        data_dir=None,
+        confidence=0.95,
+        conviction_confidence=0.997,
+        seed=0,
+        resume=None,
+    )
+    assert asked == pytest.approx([0.999] * 3)
+
+
+def test_points_of_training_share_the_doubt_of_a_conviction(monkeypatch):
+    asked = []
+    monkeypatch.setattr(region_of_training, "_train", lambda *_: {})
+    monkeypatch.setattr(region_of_training, "_point", lambda *given: asked.append(given[-1]))
+    store = SimpleNamespace(result=lambda piece, compute: compute())
+    setting = region_of_training.SETTINGS["digits"]
+    region_of_training.points(setting, (1.0, 4.0), None, store, 0, 0.95, 0.99, lambda *_: None)
+    assert asked == pytest.approx([0.995] * 2)
 
 
 def test_the_report_shows_the_region():

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 from audit import reports
+from audit.white_box import presentation
 from audit.white_box.bounds import METHODS, Claim
 from audit.white_box.experiments import Measured, MeasuredRuns
 from audit.white_box.presentation import CLOSEST, judge, report, runs_report, table_1
@@ -29,6 +30,14 @@ def test_what_holds_its_claim_is_acquitted_and_what_does_not_is_convicted():
     assert shown.exit_status == reports.CONVICTED
     assert shown.verdict.startswith("Convicted")
     assert report(sound, measured(0.8), "A step", {}).exit_status == reports.ACQUITTED
+
+
+def test_claims_judged_together_share_the_doubt_of_a_conviction(monkeypatch):
+    """Any of four claims convicts, so that each has a quarter of the doubt; what is shown keeps its confidence."""
+    asked = []
+    monkeypatch.setattr(presentation, "judge", lambda _, *confidences: asked.extend(confidences))
+    presentation.judge_together(dict.fromkeys((1, 4, 8, 16), measured(0.8)), 0.95, 0.996)
+    assert asked == pytest.approx([0.95, 0.999] * 4)
 
 
 def test_few_observations_have_no_bound_of_many_thresholds():
