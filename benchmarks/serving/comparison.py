@@ -11,6 +11,7 @@ from benchmarks.serving.load import Round, load
 from benchmarks.serving.processes import Use, busy_seconds, children_seconds
 
 _SECONDS_TO_WARM = 1.0
+_QUIET_CORES, _MOST_TIMES = 0.15, 4
 
 
 def compare(
@@ -19,7 +20,7 @@ def compare(
     """Return the medians by setting and contender, and idle memory by contender. Raises RuntimeError.
 
     Each round starts each contender anew in a folder of its own, checks that it answers rightly, and loads it in each
-    setting for `seconds`.
+    setting for `seconds`. What was measured while something else took the machine is measured again.
     """
     measured: dict[tuple[str, str], list[Measured]] = {}
     starts: dict[str, list[list[Use]]] = {}
@@ -32,11 +33,21 @@ def compare(
                 starts.setdefault(contender.name, []).append(endpoint.server.use())
                 endpoint.check()
                 for setting in settings:
-                    measured.setdefault((contender.name, str(setting)), []).append(measure(endpoint, setting, seconds))
+                    measured.setdefault((contender.name, str(setting)), []).append(
+                        undisturbed(endpoint, setting, seconds)
+                    )
     results: dict[str, dict[str, Figures]] = {}
     for (name, setting_name), seen in measured.items():
         results.setdefault(setting_name, {})[name] = medians(seen)
     return results, {name: idle(uses) for name, uses in starts.items()}
+
+
+def undisturbed(endpoint: Endpoint, setting: Setting, seconds: float) -> Measured:
+    """Measure until nothing else takes the machine; after a few times return what was least disturbed."""
+    found: list[Measured] = []
+    while len(found) < _MOST_TIMES and not (found and found[-1].others <= _QUIET_CORES):
+        found.append(measure(endpoint, setting, seconds))
+    return min(found, key=lambda one: one.others)
 
 
 def measure(endpoint: Endpoint, setting: Setting, seconds: float) -> Measured:

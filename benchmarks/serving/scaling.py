@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.serving import contenders
-from benchmarks.serving.comparison import measure
+from benchmarks.serving.comparison import undisturbed
 from benchmarks.serving.figures import MANY, Setting
 from benchmarks.serving.load import load
 from benchmarks.serving.network import CLASSES, FEATURES
@@ -28,6 +28,8 @@ class Point:
     p99: float
     cpu: float
     peak_memory: float
+    others: float = 0.0
+    """How many cores something else took."""
 
 
 def curves(bundle: Path, folder: Path, seconds: float) -> list[Point]:
@@ -69,7 +71,7 @@ def _shape(
 
 
 def _point(curve: str, at: int, endpoint: contenders.Endpoint, setting: Setting, seconds: float) -> Point:
-    seen = measure(endpoint, setting, seconds)
+    seen = undisturbed(endpoint, setting, seconds)
     if seen.round.wrong:
         raise RuntimeError(f"{curve} {at}: {seen.round.wrong} of {seen.round.requests} requests were not answered")
     return Point(
@@ -80,6 +82,7 @@ def _point(curve: str, at: int, endpoint: contenders.Endpoint, setting: Setting,
         seen.round.p99,
         seen.cpu,
         sum(use.peak for use in seen.after),
+        seen.others,
     )
 
 

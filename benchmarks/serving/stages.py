@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.serving import contenders, figures
-from benchmarks.serving.comparison import measure
+from benchmarks.serving.comparison import undisturbed
 
 STAGES = (
     ("parse and check the rows", ("service/http/bodies.py", "service/http/schemas.py", "service/http/npy.py")),
@@ -66,7 +66,7 @@ def profile(bundle: Path, folder: Path, setting: figures.Setting, seconds: float
     with sampled.start(folder) as endpoint:
         endpoint.check()
         endpoint.server.process.send_signal(signal.SIGUSR1)  # what start-up took is not a request's
-        seen = measure(endpoint, setting, seconds)
+        seen = undisturbed(endpoint, setting, seconds)
     samples = Counter(json.loads(written.read_text()))
     store = _used(seen, store=True)
     return divide(samples, _used(seen, store=False), store, seen.round.requests)

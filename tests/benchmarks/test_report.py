@@ -27,7 +27,7 @@ def document():
     return {
         "comparison": results.comparison(BY_SETTING, IDLE, 5, 3.0),
         "stages": results.stages({str(MANY): [Stage("noise", 10.4, 0.25)]}),
-        "scaling": results.scaling([Point("classes", 1000, 1234.5, 1, 2, 0.5, 99)]),
+        "scaling": results.scaling([Point("classes", 1000, 1234.5, 1, 2, 0.5, 99, 0.125)]),
         "backbone on cpu": results.stamped(
             {"architecture": "resnet50", "side": 224, "batch": 64, "device": "cpu", "rest": 0.123}
             | {"forward": 3.2, "request": 3.6}
@@ -74,7 +74,7 @@ def test_the_page_is_made_from_the_document_and_from_nothing_else():
     assert "old" not in page
     assert f"| {PLAIN} | 2.00 | 3,500 | 3,400 to 3,600 | 9.00 | 10.00 | 11.00 | 0.200 | 50 | 30 | 0.25 |" in page
     assert "| noise | 10 | 25 % |" in page
-    assert "| classes | 1,000 | 1,234 | 1.00 | 2.00 | 0.500 | 99 |" in page
+    assert "| classes | 1,000 | 1,234 | 1.00 | 2.00 | 0.500 | 99 | 0.12 |" in page
     assert "| resnet50, 64 images of 224 x 224 | cpu | 3,200 | 3,600 | 12 % |" in page
     assert "medians of 5 interleaved rounds of 3 s each" in page
     assert report.with_tables(page, measured) == page
