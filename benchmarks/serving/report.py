@@ -126,7 +126,7 @@ def _scaling(document: Document) -> str:
     rows = [
         (
             one["curve"], f"{one['at']:,}", f"{one['rows_per_second']:,.0f}", f"{one['p50']:.2f}", f"{one['p99']:.2f}",
-            f"{one['cpu']:.3f}", f"{one['peak_memory']:.0f}", f"{one['others']:.2f}",
+            f"{one['cpu']:.3f}", f"{one['peak_memory']:.0f}", f"{one['others']:.2f}" if "others" in one else "not counted",
         )
         for one in document["scaling"]["points"]
     ]  # fmt: skip
