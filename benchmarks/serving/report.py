@@ -126,13 +126,17 @@ def _scaling(document: Document) -> str:
     rows = [
         (
             one["curve"], f"{one['at']:,}", f"{one['rows_per_second']:,.0f}", f"{one['p50']:.2f}", f"{one['p99']:.2f}",
-            f"{one['cpu']:.3f}", f"{one['peak_memory']:.0f}", f"{one['others']:.2f}" if "others" in one else "not counted",
+            f"{one['cpu']:.3f}", f"{one['peak_memory']:.0f}", _others(one),
         )
         for one in document["scaling"]["points"]
     ]  # fmt: skip
     return _markdown(
         ("curve", "at", "rows/s", "p50 ms", "p99 ms", "CPU ms a request", "peak MiB", "cores elsewhere"), rows
     )
+
+
+def _others(point: Document) -> str:
+    return f"{point['others']:.2f}" if "others" in point else "not counted"
 
 
 def _backbones(document: Document) -> str:
