@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
 OVERLAYS = ("embedded", "redis", "gpu")
 EVERYTHING = "everything"
-"""The gpu overlay, which is all of the redis one and more, with the monitoring component."""
+"""The gpu overlay, which is all of the redis one and more, with the components."""
+ENVS = ("admin.env", "self-audit.env")
+"""What the owner writes into components."""
+COMPONENTS = ("monitoring", "self-audit", "tls")
 
 
 def kustomize(folder):
@@ -36,14 +39,15 @@ def commands_that_write(name):
 def k8s(tmp_path_factory):
     """A copy of k8s/ with what an owner writes into it."""
     folder = tmp_path_factory.mktemp("k8s") / "k8s"
-    shutil.copytree(ROOT / "k8s", folder, ignore=shutil.ignore_patterns("secret.env", "users.acl", "admin.env"))
+    shutil.copytree(ROOT / "k8s", folder, ignore=shutil.ignore_patterns("secret.env", "users.acl", *ENVS))
     subprocess.run(["bash", "-ec", commands_that_write("secret.env")], cwd=folder.parent, check=True, timeout=60)
     (folder / "components" / "monitoring" / "admin.env").write_text("DPSERVE_ADMIN_KEY=of-twenty-characters-or-more\n")
+    (folder / "components" / "self-audit" / "self-audit.env").write_text("DPSERVE_SELF_AUDIT_KEY=of-a-client\n")
     everything = folder / "overlays" / EVERYTHING
     everything.mkdir()
     (everything / "kustomization.yaml").write_text(
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-        "resources: [../gpu]\ncomponents: [../../components/monitoring]\n"
+        f"resources: [../gpu]\ncomponents: [{', '.join(f'../../components/{each}' for each in COMPONENTS)}]\n"
     )
     return folder
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import tomllib
@@ -9,18 +10,26 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
+from dpserve import configuration
+from dpserve.commands.serving import serve
+
 from .conftest import ROOT, SCRIPTS
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 
-@pytest.fixture(scope="module")
-def rehearsal():
-    """The program that runs the Dockerfile's steps."""
-    spec = importlib.util.spec_from_file_location("rehearse_image", ROOT / "deploy" / "rehearse_image.py")
+def program(name):
+    """A program of deploy/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "deploy" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def rehearsal():
+    """The program that runs the Dockerfile's steps."""
+    return program("rehearse_image")
 
 
 def lint(text):
@@ -53,6 +62,36 @@ def test_the_last_stage_is_not_roots_and_checks_its_health(rehearsal):
     assert json.loads(steps["HEALTHCHECK"].partition(" CMD ")[2])[1] == "/opt/dpserve/healthcheck.py"
     assert json.loads(steps["ENTRYPOINT"]) == ["dpserve"]
     assert "RUN" not in steps  # what is built is built in the stage before, whose tools stay there
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "file", "url"),
+    [
+        ("", {}, "", "http://127.0.0.1:8000/livez"),
+        ("", {"DPSERVE_PORT": "9000", "DPSERVE_HOST": "0.0.0.0"}, "port = 1", "http://127.0.0.1:9000/livez"),
+        ("", {"DPSERVE_PORT": ""}, 'port = 9001\ntls-cert = "own.pem"', "https://127.0.0.1:9001/livez"),
+        ("", {"DPSERVE_TLS_CERT": "own.pem"}, 'host = "::"', "https://[::1]:8000/livez"),
+        ("--port 9002 --tls-cert own.pem", {"DPSERVE_PORT": "1"}, "port = 2", "https://127.0.0.1:9002/livez"),
+        ("--port=9003 --host 10.0.0.1", {}, "", "http://10.0.0.1:9003/livez"),
+    ],
+)
+def test_the_health_check_asks_where_the_service_is(tmp_path, monkeypatch, words, environment, file, url):
+    for name in os.environ.keys() - configuration.environment_without_settings().keys():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "dpserve.toml").write_text(f"[serve]\n{file}\n")
+    command = ["python3", "dpserve", "serve", "/bundle", *words.split()]
+    assert program("healthcheck").live_url(command) == url
+    if not words:  # the same that the service finds
+        settings = configuration.settings(serve)
+        assert url.split(":")[-1] == f"{settings['port'].value if 'port' in settings else 8000}/livez"
+        assert url.startswith("https") == ("tls_cert" in settings)
+    (tmp_path / "elsewhere.toml").write_text("[serve]\nport = 9004\n")
+    command = ["dpserve", "--config", str(tmp_path / "elsewhere.toml"), "serve"]
+    monkeypatch.delenv("DPSERVE_PORT", raising=False)
+    assert program("healthcheck").live_url(command).endswith(":9004/livez")
 
 
 @pytest.mark.parametrize("name", ["model/weights.npz", "patients.csv", ".git/config", "tests/conftest.py", ".env"])

@@ -18,12 +18,16 @@ from accounting.ledger.embedded import server_binary
 from dpserve import configuration
 from dpserve.commands.serving import serve
 
-from .conftest import EVERYTHING, OVERLAYS, ROOT, kustomize
+from .conftest import COMPONENTS, EVERYTHING, OVERLAYS, ROOT, kustomize
 from .policy import breaches, pod_of
 
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator, which the schema of Kubernetes does not know."""
 
+NAMES = {"k8s-app": "kube-dns"}
+"""The labels of the pods that resolve names, in every cluster; they have none of ours."""
+THE_OWNERS = {"dpserve-tls"}
+"""Secrets that no manifest makes: docs/deploying.md has the owner make them, or have them made."""
 SETS = (*OVERLAYS, EVERYTHING, "load-bundle")
 
 
@@ -116,7 +120,56 @@ def test_what_points_at_something_points_at_what_is_there(rendered, overlay):
     assert claimed == {each["metadata"]["name"] for each in resources if each["kind"] == "PersistentVolumeClaim"}
     for kind, where in (("ConfigMap", "configMap"), ("Secret", "secret")):
         wanted = {v[where].get("name") or v[where]["secretName"] for pod in pods for v in volumes(pod) if where in v}
-        assert wanted <= {each["metadata"]["name"] for each in resources if each["kind"] == kind}
+        assert wanted - THE_OWNERS <= {each["metadata"]["name"] for each in resources if each["kind"] == kind}
+
+
+@pytest.mark.parametrize("overlay", [*OVERLAYS, EVERYTHING])
+def test_every_peer_that_a_policy_lets_out_to_is_there(rendered, overlay):
+    resources = rendered[overlay]
+    ours = [each["spec"]["template"] for each in resources if each["kind"] in ("Deployment", "StatefulSet")]
+    rules = named(resources, "NetworkPolicy", "dpserve")["spec"]["egress"]
+    peers = [(rule, peer) for rule in rules for peer in rule["to"]]
+    found = {True: 0, False: 0}
+    for rule, peer in peers:
+        selector, names = peer["podSelector"]["matchLabels"], "namespaceSelector" in peer
+        assert selects(selector, NAMES) if names else any(selects(selector, p["metadata"]["labels"]) for p in ours)
+        if names:
+            assert {(port["protocol"], port["port"]) for port in rule["ports"]} == {("UDP", 53), ("TCP", 53)}
+        found[names] += 1
+    assert found == {True: 1, False: int(overlay != "embedded")}  # the store is the only other one
+
+
+def test_with_a_certificate_everything_asks_by_https(rendered):
+    resources = rendered[EVERYTHING]
+    (container,) = containers(named(resources, "Deployment", "dpserve")["spec"]["template"])
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
+    assert [(each["scheme"], each["path"]) for each in probes] == [
+        ("HTTPS", "/readyz"),
+        ("HTTPS", "/readyz"),
+        ("HTTPS", "/livez"),
+    ]
+    (port,) = named(resources, "Service", "dpserve")["spec"]["ports"]
+    assert (port["port"], port["targetPort"], port["appProtocol"]) == (443, "http", "https")
+    (endpoint,) = named(resources, "ServiceMonitor", "dpserve")["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    told = {each["name"]: each.get("value", "") for each in container["env"]}
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
+    for name, file in (("DPSERVE_TLS_CERT", "tls.crt"), ("DPSERVE_TLS_KEY", "tls.key")):
+        assert told[name] == f"{mount['mountPath']}/{file}"
+    assert "kubectl create secret tls dpserve-tls " in (ROOT / "docs" / "deploying.md").read_text()
+    assert "HTTPS" not in str(rendered["gpu"])
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_each_component_goes_with_an_overlay_by_itself(k8s, component):
+    folder = k8s / "overlays" / f"embedded-{component}"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        f"resources: [../embedded]\ncomponents: [../../components/{component}]\n"
+    )
+    done = kustomize(folder)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def containers(pod):
@@ -177,7 +230,9 @@ def test_an_overlay_without_the_owners_secrets_is_not_rendered():
             assert done.returncode != 0
             assert "secret.env" in done.stderr or "users.acl" in done.stderr
     listed = subprocess.run(["git", "ls-files", "k8s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert not re.search(r"secret\.env|users\.acl|admin\.env", listed)
+    assert not re.search(r"\.env$|users\.acl$", listed, re.MULTILINE)
+    ignored = (ROOT / "k8s" / ".gitignore").read_text().split()
+    assert {f"components/{env}" for env in ("monitoring/admin.env", "self-audit/self-audit.env")} <= set(ignored)
 
 
 def test_the_bundles_volume_can_be_made_first(rendered):

@@ -2,9 +2,14 @@
 
 import json
 import re
+import subprocess
+from pathlib import Path
 
 import promql_parser
 import pytest
+
+from service.admin.verdicts import keep, newest
+from service.telemetry.metrics import route_of
 
 from .conftest import EVERYTHING, ROOT
 
@@ -80,6 +85,51 @@ def test_the_alerts_are_those_that_an_owner_needs(rendered):
     assert all(f"`{name}`" in page for name in found)
     commands = re.findall(r"dpserve (\w+ [\w-]+)", " ".join(str(rule["annotations"]) for rule in found.values()))
     assert {"ledger status", "ledger verify", "lineage set-budget"} == set(commands)
+
+
+def routes(node):
+    """Every condition on the label route that an expression has, as (operator, value)."""
+    return re.findall(r'route(=~?)"([^"]*)"', str(node))
+
+
+def test_questions_are_counted_at_every_route_where_they_are_asked(rendered):
+    asked = ["/predict", *(route_of(f"/v2/models/a{each}/infer") for each in ("", "/versions/1"))]
+    others = {"/readyz", "/livez", "/budget", route_of("/v2/models/a"), "other"}
+    assert len(set(asked)) == 3
+    conditions = [each for expression in expressions(rendered) for each in routes(expression)]
+    assert len(conditions) >= 4
+    for operator, value in conditions:
+        chosen = {
+            each for each in {*asked, *others} if re.fullmatch(value if operator == "=~" else re.escape(value), each)
+        }
+        assert chosen == set(asked)
+
+
+def test_the_services_own_audit_reaches_the_alert(rendered):
+    (deployment,) = [
+        each for each in rendered[EVERYTHING] if each["kind"] == "Deployment" and each["metadata"]["name"] == "dpserve"
+    ]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (told,) = [each for each in container["env"] if each["name"] == "DPSERVE_SELF_AUDIT_KEY"]
+    secret = told["valueFrom"]["secretKeyRef"]
+    (kept,) = [each for each in rendered[EVERYTHING] if each["metadata"]["name"] == secret["name"]]
+    assert kept["kind"] == "Secret"
+    assert secret["key"] in kept["data"]
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    assert "../../components/self-audit" in page
+
+
+def test_a_verdict_from_elsewhere_gets_into_a_pod_as_the_page_says(tmp_path):
+    keep(tmp_path / "elsewhere" / "verdicts", "audit-service", {"convicted": True}, [], time=1.0)
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    (inside, verdict) = re.search(r"kubectl exec -i \S+ -- (sh -c '[^']*') \\?\n? *< (\S+)", page).groups()
+    state = tmp_path / "state"
+    state.mkdir()
+    with (tmp_path / "elsewhere" / "verdicts" / Path(verdict).name).open() as file:
+        subprocess.run(["bash", "-ec", inside], cwd=state, stdin=file, check=True, timeout=60)
+    (found,) = newest(state / "verdicts")
+    assert found["report"]["convicted"]
+    assert (state / "verdicts").stat().st_mode & 0o077 == 0
 
 
 def test_the_dashboard_is_one_that_grafana_reads():

@@ -3,6 +3,9 @@
 import datetime
 import ipaddress
 import ssl
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -19,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from dpserve.client import Client
+from dpserve.configuration import environment_without_settings
 
 KEY = "a-key-that-the-owner-chose"
 
@@ -48,6 +52,13 @@ def write_certificate(folder, name):
     return paths
 
 
+def healthy(address, environment):
+    """The exit status of the image's health check, told of the service as in a container."""
+    environment = environment_without_settings() | environment | {"DPSERVE_PORT": address.rpartition(":")[2]}
+    program = Path(__file__).parents[2] / "deploy" / "healthcheck.py"
+    return subprocess.run([sys.executable, program], env=environment, timeout=60, check=False).returncode
+
+
 def test_both_ports_speak_https_alone(run, bundle, monkeypatch):
     certificate, key = write_certificate(run.folder, "own")
     run.environment["DPSERVE_ADMIN_KEY"] = KEY
@@ -63,6 +74,8 @@ def test_both_ports_speak_https_alone(run, bundle, monkeypatch):
         assert httpx.get(f"{address}/readyz", verify=trusting).status_code == 200
         bearer = {"Authorization": f"Bearer {KEY}"}
         assert httpx.get(f"{owner}/api/models", verify=trusting, headers=bearer).status_code == 200
+        assert healthy(address, {"DPSERVE_TLS_CERT": str(certificate)}) == 0
+        assert healthy(address, {}) == 1
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{address}/readyz")
         with pytest.raises(httpx.HTTPError):
