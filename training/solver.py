@@ -65,8 +65,10 @@ def gradient_bound(objective: RegularisedCrossEntropy, W: Floats, feature_error:
 def _trust_region(
     objective: RegularisedCrossEntropy, shape: tuple[int, int], tolerance: float, progress: Progress
 ) -> Floats:
-    # The trust region asks for many Hessian-vector products at one point.
+    # The trust region asks for many Hessian-vector products at one point, and the report for the gradient at a point
+    # that it looks at next.
     last: tuple[Vector | None, Floats] = (None, np.empty((0, 0)))
+    last_gradient: tuple[Vector | None, Vector] = (None, np.empty(0))
 
     def product(w: Vector, v: Vector) -> Vector:
         nonlocal last
@@ -78,7 +80,10 @@ def _trust_region(
         return objective.value(w.reshape(shape))
 
     def gradient(w: Vector) -> Vector:
-        return objective.gradient(w.reshape(shape)).ravel()
+        nonlocal last_gradient
+        if last_gradient[0] is None or not np.array_equal(last_gradient[0], w):
+            last_gradient = (w.copy(), objective.gradient(w.reshape(shape)).ravel())
+        return last_gradient[1].copy()
 
     def report(xk: Vector) -> None:
         progress(float(np.linalg.norm(gradient(xk))))

@@ -24,3 +24,18 @@ def test_weights_stay_in_the_public_ball():
     objective = RegularisedCrossEntropy(np.eye(2), np.array([0, 1]), 2, 1e-12)
     W = minimise(objective, 1e-5, 0.0)
     assert np.linalg.norm(W) <= LARGEST_WEIGHT_NORM * (1 + 1e-15)
+
+
+def test_reporting_progress_computes_no_gradient_twice(records):
+    """The check at the end computes the gradient afresh; nothing before it looks at one point twice."""
+    looked_at = []
+
+    class Recording(RegularisedCrossEntropy):
+        def gradient(self, W):
+            looked_at.append(W.tobytes())
+            return super().gradient(W)
+
+    told = []
+    minimise(Recording(records.X / 2, records.y, 3, 1.0), 1e-3, 1e-15, told.append)
+    assert told
+    assert len(looked_at) <= len(set(looked_at)) + 1
