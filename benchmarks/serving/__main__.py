@@ -52,7 +52,9 @@ def _compare(bundle: Path, folder: Path, options: argparse.Namespace) -> results
         environments.install(options.peers)
         chosen += contenders.peers(options.peers.resolve())
     settings = (MANY, ONE) if options.quick else (MANY, ONE, BATCHES)
-    by_setting, idle = compare(chosen, settings, folder, rounds=options.rounds, seconds=options.seconds)
+    by_setting, idle = compare(
+        chosen, settings, folder, rounds=options.rounds, seconds=options.seconds, times=1 if options.quick else 4
+    )
     print(report.terminal(by_setting, idle))
     return results.comparison(by_setting, idle, options.rounds, options.seconds)
 

@@ -11,16 +11,22 @@ from benchmarks.serving.load import Round, load
 from benchmarks.serving.processes import Use, busy_seconds, children_seconds
 
 _SECONDS_TO_WARM = 1.0
-_QUIET_CORES, _MOST_TIMES = 0.15, 4
+_QUIET_CORES = 0.15
 
 
 def compare(
-    chosen: Sequence[Contender], settings: Sequence[Setting], folder: Path, *, rounds: int, seconds: float
+    chosen: Sequence[Contender],
+    settings: Sequence[Setting],
+    folder: Path,
+    *,
+    rounds: int,
+    seconds: float,
+    times: int = 4,
 ) -> tuple[dict[str, dict[str, Figures]], dict[str, Idle]]:
     """Return the medians by setting and contender, and idle memory by contender. Raises RuntimeError.
 
     Each round starts each contender anew in a folder of its own, checks that it answers rightly, and loads it in each
-    setting for `seconds`. What was measured while something else took the machine is measured again.
+    setting for `seconds`. What was measured while something else took the machine is measured again, up to `times`.
     """
     measured: dict[tuple[str, str], list[Measured]] = {}
     starts: dict[str, list[list[Use]]] = {}
@@ -42,10 +48,10 @@ def compare(
     return results, {name: idle(uses) for name, uses in starts.items()}
 
 
-def undisturbed(endpoint: Endpoint, setting: Setting, seconds: float) -> Measured:
-    """Measure until nothing else takes the machine; after a few times return what was least disturbed."""
+def undisturbed(endpoint: Endpoint, setting: Setting, seconds: float, times: int = 4) -> Measured:
+    """Measure until nothing else takes the machine; after so many times return what was least disturbed."""
     found: list[Measured] = []
-    while len(found) < _MOST_TIMES and not (found and found[-1].others <= _QUIET_CORES):
+    while len(found) < times and not (found and found[-1].others <= _QUIET_CORES):
         found.append(measure(endpoint, setting, seconds))
     return min(found, key=lambda one: one.others)
 
