@@ -40,7 +40,7 @@ def compare(
                 endpoint.check()
                 for setting in settings:
                     measured.setdefault((contender.name, str(setting)), []).append(
-                        undisturbed(endpoint, setting, seconds)
+                        undisturbed(endpoint, setting, seconds, times)
                     )
     results: dict[str, dict[str, Figures]] = {}
     for (name, setting_name), seen in measured.items():
