@@ -1,12 +1,14 @@
 """Three services behind nginx share one ledger: nothing is overspent, and a row has one answer, whoever is asked."""
 
 import asyncio
+import re
 
 import httpx
 import numpy as np
 import pytest
 
-from benchmarks.replicas import NGINX, replicas
+from benchmarks.replicas import NGINX, ROOT, replicas
+from service.run import ServiceSettings
 from training.bundle import save_bundle
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -73,6 +75,17 @@ def test_nothing_is_overspent_through_three_services(running):
         (again,) = asyncio.run(ask_all(f"http://{address}", [keys[number % len(keys)]], [rows[number]]))
         assert again.json()["predictions"] == responses[number].json()["predictions"]
         assert again.json()["receipt"]["charged_rows"] == 0
+
+
+def test_nginx_takes_all_that_a_service_takes(running):
+    services, keys = running
+    limit = re.search(r"client_max_body_size (\d+)m;", (ROOT / "deploy" / "nginx.conf").read_text())
+    assert int(limit[1]) * 2**20 > ServiceSettings("127.0.0.1", 0, largest_batch=1000).largest_body(10_000)
+    response = httpx.post(
+        f"{services.url}/predict", content=bytes(40 * 2**20), headers={"Authorization": f"Bearer {keys[0]}"}, timeout=60
+    )
+    assert response.status_code == 413
+    assert response.headers["content-type"] == "application/problem+json"  # the service's own refusal
 
 
 def journals(services):
