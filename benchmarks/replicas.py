@@ -112,6 +112,8 @@ def _nginx(folder: Path, services: Sequence[str]) -> Iterator[str]:
     text = re.sub(r"(?:        server 127\.0\.0\.1:\d+;\n)+", lines, text).replace("127.0.0.1:8000", front)
     (folder / "nginx.conf").write_text(text)
     words = [NGINX, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "error.log"]
+    if os.geteuid() == 0:
+        words += ["-g", "user root;"]  # else its workers could not write a long body down in this folder
     with started(words, f"http://{front}/readyz", folder / "nginx.log"):
         yield f"http://{front}"
 
