@@ -23,16 +23,23 @@ from numpy.typing import NDArray
 from mechanisms.mechanism import Mechanism
 from mechanisms.noise import DISTANCE, Integers, InversionTable, rounded_gaussian, rounded_laplace
 from mechanisms.randomness import Randomness
+from mechanisms.selection import select
+from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
+from mechanisms.wide_gaussian import wide_gaussian
 from training.extras import extra
 
 Floats = NDArray[np.float64]
-LawName = Literal["gaussian", "laplace"]
+LawName = Literal["gaussian", "wide gaussian", "laplace"]
 
 _BITS = 127
 _DIGITS = 60
 _CELLS = 200
 _RESIDUES = 16
 _CROP = 0.95
+_SELECTED_AT_ONCE = 100_000
+_WIDE_VARIANCE = 2**48 + 2**32 + 2**18 + (2**28 + 2**14) / 12
+"""T^2 and the variances of 2^14 U and 2^7 V, as `mechanisms.wide_gaussian` states them."""
+_AGAIN = 3.0
 _DUDECT = 4.5
 """The |t| from which the literature on constant time (Reparaz, Balasch and Verbauwhede 2017) speaks of a leak."""
 
@@ -70,6 +77,11 @@ class Timings:
     median_microseconds: float
     correlations: tuple[Timing, ...]
     t: float
+
+    @property
+    def worth_another_look(self) -> bool:
+        """Whether |t| is above 3, which chance alone exceeds once in 370."""
+        return abs(self.t) > _AGAIN
 
     @property
     def suspicious(self) -> bool:
@@ -135,9 +147,7 @@ def chi_squares(law_name: LawName, scale: int, draws: int, randomness: Randomnes
     """
     if draws < 10 * _CELLS:
         raise ValueError(f"a chi-square test with {_CELLS} cells needs at least {10 * _CELLS} draws, not {draws}")
-    law = rounded_gaussian(scale) if law_name == "gaussian" else rounded_laplace(scale)
-    words = randomness.words(draws * law.words_per_draw).reshape(draws, law.words_per_draw)
-    drawn = law.draw(words)
+    drawn = _drawn(law_name, scale, draws, randomness)
     cdf = _distribution(law_name, scale)
     edges = _edges(cdf, scale)
     probabilities = np.diff(np.concatenate([[0.0], cdf(edges), [1.0]]))
@@ -159,18 +169,50 @@ def chi_squares(law_name: LawName, scale: int, draws: int, randomness: Randomnes
     )
 
 
+def _drawn(law_name: LawName, scale: int, draws: int, randomness: Randomness) -> Integers:
+    if law_name == "wide gaussian":
+        if scale != WIDE_SCALE:
+            raise ValueError(f"the wide Gaussian has the scale {WIDE_SCALE}, not {scale}")
+        return wide_gaussian().sample(draws, randomness)
+    law = rounded_gaussian(scale) if law_name == "gaussian" else rounded_laplace(scale)
+    return law.draw(randomness.words(draws * law.words_per_draw).reshape(draws, law.words_per_draw))
+
+
+def selections(epsilon: float, classes: int, draws: int, randomness: Randomness, seed: int) -> ChiSquare:
+    """Return a test of the selection that `label` and `selected-neuron` make, on one row of random logits.
+
+    Class v is expected with probability in proportion to exp(epsilon z_v/(sqrt(2) D)), D the row's sensitivity: the
+    ideal law, from which the real one is within 2^-18 of every probability, too little to be seen in a million draws.
+    The logits spread over 6 sensitivities over epsilon, so that no class is too rare. Raises ValueError for few draws.
+    """
+    if draws < 1000 * classes:
+        raise ValueError(f"a test of {classes} classes needs at least {1000 * classes} draws, not {draws}")
+    logits = np.random.default_rng(seed).uniform(0, 6 / epsilon, classes)
+    ideal = np.exp(epsilon * logits / math.sqrt(2))
+    counts = np.zeros(classes, dtype=np.int64)
+    for start in range(0, draws, _SELECTED_AT_ONCE):
+        count = min(_SELECTED_AT_ONCE, draws - start)
+        selected = select(np.tile(logits, (count, 1)), np.ones(count), epsilon, randomness.words(count))
+        counts += np.bincount(selected, minlength=classes)
+    return _chi_square("selection", counts, ideal / ideal.sum())
+
+
 def _distribution(law_name: LawName, scale: int) -> Callable[[Integers], Floats]:
     """Return P(rint(Y) <= k) = P(Y <= k + 1/2)."""
 
+    # The uniform parts of the wide law (`mechanisms.wide_gaussian`) add to the variance, and to nothing else that could
+    # be seen: their fourth cumulant is 2^-46 of its square.
+    deviation = math.sqrt(_WIDE_VARIANCE) if law_name == "wide gaussian" else float(scale)
+
     def gaussian(k: Integers) -> Floats:
-        below: Floats = scipy.special.ndtr((k + 0.5) / scale)
+        below: Floats = scipy.special.ndtr((k + 0.5) / deviation)
         return below
 
     def laplace(k: Integers) -> Floats:
         x = (k + 0.5) / scale
         return np.where(x < 0, np.exp(np.minimum(x, 0)) / 2, 1 - np.exp(-np.maximum(x, 0)) / 2)
 
-    return gaussian if law_name == "gaussian" else laplace
+    return laplace if law_name == "laplace" else gaussian
 
 
 def _edges(cdf: Callable[[Integers], Floats], scale: int) -> Integers:

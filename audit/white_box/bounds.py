@@ -75,21 +75,6 @@ def claim_of(epsilon: float, sampling_rate: float, steps: int, delta: float) -> 
     return Claim(math.exp(met), sampling_rate, steps, delta)
 
 
-def sampled_gaussian(sampling_rate: float) -> Family:
-    """Return the trade-off functions of one sampled step, N(0, 1) against (1 - q) N(0, 1) + q N(mu, 1), by mu.
-
-    The likelihood ratio increases with the observation, so thresholds are the best tests: f(alpha) =
-    (1 - q)(1 - alpha) + q Phi(Phi^-1(1 - alpha) - mu). It is the trade-off of "in" said of members; the family's
-    other direction is its inverse, which `audit.estimators` does not ask about for errors counted so.
-    """
-
-    def tradeoff(mu: float, alpha: Floats) -> Floats:
-        missed: Floats = scipy.special.ndtr(-scipy.special.ndtri(alpha) - mu)
-        return ((1 - sampling_rate) * (1 - alpha) + sampling_rate * missed) * (1 - 2.0**-44)
-
-    return Family("mu", tradeoff, 100.0)
-
-
 def sampled_run(claim: Claim) -> Family:
     """Return the trade-off functions of a whole run of sampled steps, by mu = 1/noise multiplier (Algorithm 4).
 
@@ -147,24 +132,6 @@ def designed_threshold(method: Method, confidence: float, claim: Claim, count: i
 def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
     """Return the bound of mu from both kinds of errors at 1/2, where they are alike frequent: the closest exact one."""
     return estimators.pooled_gdp(inside, outside, confidence, threshold=0.5)
-
-
-def sampled_step_bound(inside: Floats, outside: Floats, confidence: float, claim: Claim) -> LowerBound:
-    """Return the bound of mu from observations with a canary that joined at the claim's sampling rate, and without it.
-
-    f-DP (CP) through `sampled_gaussian`, at the threshold that is expected to say most under the claim. Sampling hides
-    the canary, so that many more observations are needed than for one that joins for certain.
-    """
-    family = sampled_gaussian(claim.sampling_rate)
-    count, noise, rate = len(inside), claim.noise_multiplier, claim.sampling_rate
-
-    def expected(threshold: float) -> float:
-        absent, present = scipy.special.ndtr(np.array([threshold, threshold - 1]) / noise)
-        errors = Errors(count * (1 - absent), count, count * ((1 - rate) * absent + rate * present), count)
-        return estimators.tradeoff_of_errors(errors, confidence, family)
-
-    threshold = max(map(float, 0.5 + noise * np.linspace(0, 5, 51)), key=expected)
-    return estimators.tradeoff(inside, outside, confidence, family, threshold=threshold)
 
 
 def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: Claim) -> LowerBound:

@@ -66,22 +66,20 @@ def observe_steps(
     descent: Descent,
     canary: Canary,
     *,
-    canary_rate: float = 1.0,
     others: Others = "known",
     advance: Callable[[int], None] = lambda _: None,
 ) -> Observations:
     """Train once without the canary; at every step release also what the step would be with it (Algorithm 2).
 
-    The canary joins with probability `canary_rate`: 1 audits the noise alone, the sampling rate the sampled step.
-    The two releases of a step have noise of their own and, unlike the paper's, the same other records.
+    The canary joins for certain: that audits the noise, and the sampling is presumed. The two releases of a step have
+    noise of their own and, unlike the paper's, the same other records.
     """
-    draw = np.random.default_rng([descent.seed, 1])
     parameters = audited.network.initial(descent.seed)
     found = np.empty((2, descent.steps))
     for t in range(descent.steps):
         moment = _Moment.sampled(audited, records, parameters, canary, others)
         released = moment.release(member=False)
-        found[:, t] = moment.look(released), moment.look(moment.release(member=draw.random() < canary_rate))
+        found[:, t] = moment.look(released), moment.look(moment.release(member=True))
         parameters = parameters - _rate(audited, records, descent) * released
         advance(t + 1)
     return Observations(found[0], found[1], parameters)

@@ -1,16 +1,13 @@
 """What `dpserve audit mechanism` does."""
 
-import hashlib
 from collections.abc import Callable
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-import audit.distinguishing
-import mechanisms
+from audit.code import code_digest
 from audit.distinguishing import presentation
 from audit.distinguishing.mechanism import judge, observe
 from audit.distinguishing.worlds import worst_case
@@ -45,7 +42,9 @@ def audit_mechanism(
     mechanism = priced(name, written, classes)
     if delta is None:
         delta = 0.0 if np.isfinite(mechanism.cost.pure_epsilon) else _DEFAULT_DELTA
-    store = None if resume is None else ResultStore(resume)
+    if resume is not None and seed is None:
+        raise ValueError("--resume needs a --seed: pieces without one would be other draws than those of this audit")
+    store = None if resume is None else ResultStore(resume, {"code": code_digest()})
     with counting(f"asking {name}", trials) as progress:
         scores = _observed(mechanism, classes, written, trials, seed, store, progress)
     finding = judge(mechanism, *scores, delta=delta, confidence=confidence, conviction_confidence=conviction_confidence)
@@ -57,16 +56,6 @@ def audit_mechanism(
         setting,
         "The two worlds' logits are exactly as far apart as the sensitivity allows.",
     )
-
-
-@cache
-def _code() -> str:
-    """Return a digest of the code that makes scores: pieces of another version are not gone on from."""
-    found = hashlib.sha256()
-    for package in (mechanisms, audit.distinguishing):
-        for path in sorted(Path(package.__path__[0]).glob("*.py")):
-            found.update(path.name.encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
 
 
 def _price(name: str, epsilon: float | None, price: str | None, delta: float) -> str:
@@ -89,7 +78,7 @@ def _observed(
 ) -> tuple[Floats, Floats]:
     """Return the scores, piece by piece: each piece's noise follows from the seed and the piece's number.
 
-    A kept piece is bound to the seed, to what was asked and to the code that made it.
+    A kept piece is bound to the seed and to what was asked, and by its store to the code that made it.
     """
     worlds = worst_case(mechanism, classes)
     found: tuple[list[Floats], list[Floats]] = ([], [])
@@ -111,7 +100,6 @@ def _observed(
             "classes": classes,
             "seed": seed,
             "piece": number,
-            "code": _code(),
             "count": count,
         }
         result = compute() if store is None else store.result(piece, compute)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit import reports
+from audit.code import code_digest
 from audit.reports import Report
 from dpserve.commands import options
 from service.admin import verdicts
@@ -65,6 +66,9 @@ def shares(what: str) -> Iterator[Callable[[str, float], None]]:
 
 @contextmanager
 def stored(resume: Path | None) -> Iterator[ResultStore]:
-    """Give the store of finished pieces: in `resume`, or in a folder that goes afterwards."""
+    """Give the store of finished pieces: in `resume`, or in a folder that goes afterwards.
+
+    Pieces are bound to the code: what another version kept is computed again.
+    """
     with TemporaryDirectory() if resume is None else nullcontext(str(resume)) as folder:
-        yield ResultStore(Path(folder))
+        yield ResultStore(Path(folder), {"code": code_digest()})

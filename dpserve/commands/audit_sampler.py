@@ -1,17 +1,22 @@
 """What `dpserve audit sampler` does."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from audit import sampler
 from audit.reports import Picture, Report, Table, number, picture
 from dpserve.commands.audit_output import counting
-from mechanisms.mechanism import priced
+from mechanisms.mechanism import Mechanism, priced
 from mechanisms.noise import DISTANCE
-from mechanisms.randomness import SystemRandomness
+from mechanisms.randomness import Randomness, SystemRandomness
+from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 
 _BATCH = 1_000_000
+_GAUSSIAN_SCALES = (2**8, 2**9, 2**10, 2**12)
+"""Where none is asked for: some that releases use, and the digits of the wide Gaussian. 2^16 takes minutes."""
 _LAPLACE_SCALES = (2**16, 2**24)
+_SELECTION_EPSILON, _SELECTED_AMONG = 1.0, 10
 _FORKS, _FORKED_WORDS = 8, 100_000
 _PRICES = {
     "gaussian": "noise-multiplier:4",
@@ -25,34 +30,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def audit_sampler(scale: int, draws: int, releases: int, classes: int, false_alarm: float) -> Report:
+def audit_sampler(scale: int | None, draws: int, releases: int, classes: int, false_alarm: float) -> Report:
     """Return the report. Tables, chi-squares and forks convict; times only warn, for a busy machine moves them."""
     if not 0 < false_alarm < 1:
         raise ValueError(f"the false-alarm rate lies between 0 and 1, not {false_alarm}")
     randomness = SystemRandomness()
+    scales = _GAUSSIAN_SCALES if scale is None else (scale,)
+    laws = _laws(scales)
     batches = max(1, draws // _BATCH)
-    steps = 1 + len(_LAPLACE_SCALES) + 2 * batches + 1 + len(_PRICES)
+    size = min(draws, _BATCH)
+    steps = len(scales) + len(_LAPLACE_SCALES) + (len(laws) + 1) * batches + 1 + len(_PRICES)
     with counting("auditing the sampler", steps) as progress:
-        distances = {f"gaussian, scale {scale}": sampler.gaussian_table_distance(scale)}
-        progress(1)
-        for laplace_scale in _LAPLACE_SCALES:
-            distances[f"laplace, scale {laplace_scale}"] = sampler.laplace_table_distance(laplace_scale)
+        distances = {}
+        for one in scales:
+            distances[f"gaussian, scale {one}"] = sampler.gaussian_table_distance(one)
+            progress(1)
+        for one in _LAPLACE_SCALES:
+            distances[f"laplace, scale {one}"] = sampler.laplace_table_distance(one)
             progress(1)
         tests = []
-        for law in get_args(sampler.LawName):
+        for law, of in laws:
             for _ in range(batches):
-                tests += [
-                    (law, found)
-                    for found in sampler.chi_squares(
-                        law, scale if law == "gaussian" else _LAPLACE_SCALES[0], min(draws, _BATCH), randomness
-                    )
-                ]
+                tests += [(f"{law}, scale {of}", found) for found in sampler.chi_squares(law, of, size, randomness)]
                 progress(1)
+        for batch in range(batches):
+            selected = sampler.selections(_SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
+            tests.append(("label, selected-neuron", selected))
+            progress(1)
         repeated = sampler.repeated_words(randomness, _FORKS, _FORKED_WORDS)
         progress(1)
         times = {}
         for name, price in _PRICES.items():
-            times[name] = sampler.timings(priced(name, price, classes), classes, releases, randomness, 0)
+            times[name] = _timed(priced(name, price, classes), classes, releases, randomness)
             progress(1)
     least = false_alarm / len(tests)
     faults = [name for name, distance in distances.items() if not sampler.within_the_distance(distance)]
@@ -83,6 +92,20 @@ def audit_sampler(scale: int, draws: int, releases: int, classes: int, false_ala
             f"{repeated} came twice.",
         ),
     )
+
+
+def _laws(scales: Sequence[int]) -> list[tuple[sampler.LawName, int]]:
+    return [
+        *(("gaussian", scale) for scale in scales),
+        ("wide gaussian", WIDE_SCALE),
+        *(("laplace", scale) for scale in _LAPLACE_SCALES),
+    ]
+
+
+def _timed(mechanism: Mechanism, classes: int, releases: int, randomness: Randomness) -> sampler.Timings:
+    """Time a mechanism, and once more where |t| is above 3, with twice as many releases: the second look counts."""
+    found = sampler.timings(mechanism, classes, releases, randomness, 0)
+    return sampler.timings(mechanism, classes, 2 * releases, randomness, 1) if found.worth_another_look else found
 
 
 def _p_values(tests: list[tuple[str, sampler.ChiSquare]], least: float) -> Picture:
@@ -128,10 +151,11 @@ def _times(times: dict[str, sampler.Timings], releases: int) -> Table:
     for name, found in times.items():
         best = min(found.correlations, key=lambda one: one.p)
         row = number(found.median_microseconds), number(best.correlation, 2), best.property, number(best.p, 2)
-        rows.append((name, *row, number(found.t, 3)))
+        rows.append((name, str(found.releases), *row, number(found.t, 3)))
     return Table(
-        f"time of a release of one row, {releases} releases each",
-        ("mechanism", "median, us", "correlation", "with", "p", "t, extreme against zero"),
+        "time of a release of one row",
+        ("mechanism", "releases", "median, us", "correlation", "with", "p", "t, extreme against zero"),
         tuple(rows),
-        note="The strongest of four correlations with the logits is shown.",
+        note="The strongest of four correlations with the logits is shown. Where |t| was above 3, the mechanism was "
+        f"timed again, with {2 * releases} releases, and the second look is shown.",
     )

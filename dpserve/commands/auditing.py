@@ -132,9 +132,13 @@ def service(
 @options.reported
 def sampler(
     scale: Annotated[
-        int,
-        typer.Option("--scale", help="Of the Gaussian table: a power of two from 256 to 65536."),
-    ] = 2**8,
+        int | None,
+        typer.Option(
+            "--scale",
+            help="Of one Gaussian table: a power of two from 256 to 65536. [default: four of them]",
+            show_default=False,
+        ),
+    ] = None,
     draws: Annotated[int, typer.Option("--draws", min=2000, help="For the chi-square tests of each law.")] = 10_000_000,
     releases: Annotated[int, typer.Option("--releases", min=100, help="To time for each mechanism.")] = 20_000,
     classes: Annotated[int, typer.Option("--classes", help="C of the timed rows.")] = 10,

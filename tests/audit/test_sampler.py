@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from audit import sampler
+from dpserve.commands import audit_sampler
 from mechanisms.noise import DISTANCE, InversionTable, RoundedGaussian, rounded_gaussian
 from mechanisms.randomness import SystemRandomness
 from training.reproduction.seeded import SeededRandomness
 
 FALSE_ALARM = 1e-7
-"""Of one test; ten tests below: 1e-6 together."""
+"""Of one law's test, or of four together: 1e-6 of all below."""
 
 
 def test_the_tables_are_within_the_distance():
@@ -28,10 +29,63 @@ def test_a_table_with_one_wrong_threshold_is_found(monkeypatch):
     assert sampler.gaussian_table_distance(2**8) == pytest.approx(2.0**-52, rel=1e-6)
 
 
-@pytest.mark.parametrize(("law", "scale"), [("gaussian", 2**8), ("gaussian", 2**12), ("laplace", 2**16)])
+@pytest.mark.parametrize(
+    ("law", "scale"),
+    [
+        ("gaussian", 2**8),
+        ("gaussian", 2**12),
+        ("wide gaussian", 2**24),
+        ("laplace", 2**16),
+        ("laplace", 2**24),
+    ],
+)
 def test_draws_follow_the_law(law, scale):
     for found in sampler.chi_squares(law, scale, 200_000, SeededRandomness(0, (law, str(scale)))):
-        assert found.p > FALSE_ALARM / 1.2, found
+        assert found.p > FALSE_ALARM / 4, found
+
+
+def test_selections_follow_the_exponential_mechanism():
+    for classes in (2, 10):
+        found = sampler.selections(1.0, classes, 200_000, SeededRandomness(0, ("selection", str(classes))), classes)
+        assert found.cells == classes
+        assert found.p > FALSE_ALARM / 2, found
+
+
+def test_a_selection_of_another_epsilon_is_found(monkeypatch):
+    """One that tells 3 % more than it costs."""
+    honest = sampler.select
+    monkeypatch.setattr(sampler, "select", lambda z, d, epsilon, words: honest(z, d, 1.03 * epsilon, words))
+    assert sampler.selections(1.0, 10, 200_000, SeededRandomness(0, ("louder",)), 0).p < 1e-9
+
+
+def test_a_wide_gaussian_that_is_too_narrow_is_found(monkeypatch):
+    honest = sampler.wide_gaussian()
+
+    class Narrow:
+        def sample(self, size, randomness):
+            return np.rint(honest.sample(size, randomness) * 0.95).astype(np.int64)
+
+    monkeypatch.setattr(sampler, "wide_gaussian", Narrow)
+    found = {one.what: one.p for one in sampler.chi_squares("wide gaussian", 2**24, 200_000, SeededRandomness(0, ()))}
+    assert found["law"] < 1e-9
+    with pytest.raises(ValueError, match="the wide Gaussian has the scale"):
+        sampler.chi_squares("wide gaussian", 2**8, 200_000, SeededRandomness(0, ()))
+
+
+def test_times_that_look_odd_are_taken_again(monkeypatch):
+    """The second look, with other logits and twice as many releases, is the one that counts."""
+    asked = []
+
+    def timed(mechanism, classes, releases, randomness, seed):
+        asked.append((releases, seed))
+        return sampler.Timings(releases, 1.0, (), [3.6, 0.5][seed])
+
+    monkeypatch.setattr(sampler, "timings", timed)
+    found = audit_sampler._timed(None, 3, 1000, None)
+    assert asked == [(1000, 0), (2000, 1)]
+    assert (found.t, found.suspicious) == (0.5, False)
+    monkeypatch.setattr(sampler, "timings", lambda *_: sampler.Timings(1000, 1.0, (), 2.9))
+    assert audit_sampler._timed(None, 3, 1000, None).releases == 1000
 
 
 class Faulty:

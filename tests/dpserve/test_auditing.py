@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from dpserve.commands import audit_mechanism
+from audit.code import code_digest
+from dpserve.commands import audit_output
 
 
 def mechanism(run, *arguments, status=0):
@@ -53,11 +54,25 @@ def test_pieces_of_other_code_or_another_seed_are_not_gone_on_from(run):
     run("audit", "mechanism", *asked, "--seed", "1")
     pieces = [json.loads(path.read_text())["piece"] for path in (run.folder / "work").iterdir()]
     assert {piece["seed"] for piece in pieces} == {0, 1}
-    assert {piece["code"] for piece in pieces} == {audit_mechanism._code()}
+    assert {piece["code"] for piece in pieces} == {code_digest()}
     assert len(pieces[0]["code"]) == 64
 
 
+def test_every_resumable_audit_binds_its_pieces_to_the_code(tmp_path, monkeypatch):
+    """Training, the adversary, a region and services keep their pieces in this store."""
+    piece = {"name": "a piece", "seed": 0}
+    with audit_output.stored(tmp_path) as store:
+        assert store.result(piece, lambda: {"of": "this code"}) == {"of": "this code"}
+        assert store.found(piece) == {"of": "this code"}
+    monkeypatch.setattr(audit_output, "code_digest", lambda: "other code")
+    with audit_output.stored(tmp_path) as store:
+        assert store.found(piece) is None
+        assert store.result(piece, lambda: {"of": "other code"}) == {"of": "other code"}
+
+
 def test_what_is_wrong_is_said_in_one_line(run):
+    without_a_seed = "laplace", "--classes", "3", "--epsilon", "1", "--trials", "10", "--resume", "work"
+    assert "needs a --seed" in run.fails("audit", "mechanism", *without_a_seed)
     assert "there is no mechanism" in run.fails("audit", "mechanism", "oracle", "--classes", "3", "--epsilon", "1")
     assert "either --epsilon" in run.fails("audit", "mechanism", "laplace", "--classes", "3")
     assert "delta above 0" in run.fails(

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,13 @@ Piece = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ResultStore:
-    """A directory of results, one JSON file for each piece."""
+    """A directory of results, one JSON file for each piece.
+
+    bound_to: what every piece depends on, too, as the code that computes them.
+    """
 
     directory: Path
+    bound_to: Mapping[str, str] = field(default_factory=dict)
 
     def result(self, piece: Piece, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The stored result of the piece, or the computed one, which is stored first."""
@@ -41,7 +45,7 @@ class ResultStore:
         return _stored(path, text)
 
     def _place(self, piece: Piece) -> tuple[str, Path]:
-        text = json.dumps(piece, sort_keys=True)
+        text = json.dumps({**piece, **self.bound_to}, sort_keys=True)
         return text, self.directory / f"{piece['name']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

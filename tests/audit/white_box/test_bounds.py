@@ -2,10 +2,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from accounting import tradeoff
-from accounting.analyses import numerical_curve
-from accounting.losses import SubsampledGaussianLoss
-from audit.estimators import GAUSSIAN
 from audit.white_box.bounds import (
     METHODS,
     Claim,
@@ -14,9 +10,7 @@ from audit.white_box.bounds import (
     designed_threshold,
     many_thresholds_bound,
     run_epsilon,
-    sampled_gaussian,
     sampled_run,
-    sampled_step_bound,
     step_bound,
 )
 
@@ -35,23 +29,6 @@ def test_a_run_composed_from_below_is_below_and_close(noise):
     above = Claim(noise, 0.05, 40, 1e-5).epsilon
     below = composed_epsilon(noise, 0.05, 40, 1e-5)
     assert above * 0.96 < below <= above
-
-
-def test_sampling_for_certain_is_the_gaussian_family():
-    assert np.allclose(sampled_gaussian(1.0).tradeoff(1.3, LEVELS), GAUSSIAN.tradeoff(1.3, LEVELS), atol=1e-12)
-
-
-@pytest.mark.parametrize(("mu", "rate"), [(0.5, 0.1), (2.0, 0.3)])
-def test_the_sampled_family_is_attained_by_thresholds_and_bounds_what_the_composition_says(mu, rate):
-    """P(no alarm | canary may be in) at the threshold of every level, and never below the numerical curve's lines."""
-    thresholds = scipy.stats.norm.isf(LEVELS)
-    missed = (1 - rate) * scipy.stats.norm.cdf(thresholds) + rate * scipy.stats.norm.cdf(thresholds - mu)
-    family = sampled_gaussian(rate).tradeoff(mu, LEVELS)
-    assert np.allclose(family, missed, atol=1e-12)
-    assert np.all(family <= missed)
-    curve = numerical_curve({SubsampledGaussianLoss(1 / mu, rate): 1}, 1e-6)
-    lines = tradeoff.of_curve(curve.delta_at, np.linspace(0, 6, 301), LEVELS)
-    assert np.all(lines <= family + 1e-9)
 
 
 def test_a_whole_run_is_told_apart_less_the_less_mu_is():
@@ -85,15 +62,6 @@ def test_the_designed_threshold_is_in_the_middle_for_the_gaussian_family_and_far
     claim = Claim(1.0, 0.05, 40, 1e-5)
     assert abs(designed_threshold("f-DP (CP)", 0.95, claim, 10**6) - 0.5) < 0.2
     assert designed_threshold("(eps, delta)-DP (CP)", 0.95, claim, 10**6) > 2
-
-
-def test_a_sampled_canary_is_bounded_through_the_sampled_family():
-    """Exact quantiles of the mixture: mu of the step, from below, and nothing where the canary never joins."""
-    claim = Claim(0.5, 0.2, 40, 1e-5)
-    outside = scipy.stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000) * 0.5
-    inside = np.concatenate([outside[::5] + 1, *(outside[start::5] for start in range(1, 5))])
-    assert 1.6 < sampled_step_bound(inside, outside, 0.95, claim).value < 2
-    assert sampled_step_bound(outside, outside, 0.95, claim).value == 0
 
 
 def test_nothing_refuted_is_an_epsilon_of_nothing():

@@ -50,14 +50,6 @@ def test_a_sound_step_is_acquitted(of_sound_step):
     assert bound.value <= CLAIMED_MU
 
 
-def test_a_sampled_canary_is_absent_as_often_as_it_should(network, records):
-    """The mean of 1,000 observations is within 5.4 standard errors, but for a probability below 1e-7."""
-    audited = sound(network, StepRelease(0.5, 0.2), 2)
-    inside, _ = observed(audited, records, 1000, canary_rate=0.25)
-    error = np.sqrt((0.25 + 0.25 * 0.75) / 1000)
-    assert abs(inside.mean() - 0.25) < 5.4 * error
-
-
 def test_what_others_add_stays_in_where_it_is_unknown(network, records):
     """The same noise in both: the difference is what the others added, which is not nothing."""
     known, unknown = (
