@@ -16,11 +16,18 @@ from urllib.parse import urlencode
 import httpx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 _NPY = "application/x-npy"
 _PROBLEM = "urn:dpserve:problem:"
-_VISIBLE = re.compile(r"[!-~]{1,256}")
+_VISIBLE = re.compile(r"[!-~]{1,8192}")
 
 
 class ServiceError(Exception):
@@ -65,9 +72,11 @@ def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:
 class _Unavailable(Exception):
     """Worth asking again: the same key makes sure that it is charged once."""
 
-    def __init__(self, error: ServiceError) -> None:
+    def __init__(self, error: ServiceError, after: float = 0.0) -> None:
         super().__init__(str(error))
         self.error = error
+        self.after = after
+        """Seconds that the service asked to wait."""
 
 
 class Client:
@@ -196,7 +205,7 @@ class Client:
             headers = headers | {"Idempotency-Key": secrets.token_urlsafe(16)}
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts),
-            wait=wait_random_exponential(multiplier=0.1, max=5),
+            wait=_pause,
             retry=retry_if_exception_type(_Unavailable),
         )
         try:
@@ -213,12 +222,27 @@ class Client:
         if response.is_success:
             return response
         failed = _error(response)
+        after = response.headers.get("Retry-After", "")
+        if response.status_code == httpx.codes.TOO_MANY_REQUESTS and after.isdigit() and int(after) <= _LONGEST_PAUSE:
+            raise _Unavailable(failed, float(after))
         if failed.kind != _PROBLEM + "deadline-passed" and response.status_code in (
             httpx.codes.BAD_GATEWAY,
             httpx.codes.SERVICE_UNAVAILABLE,
         ):
             raise _Unavailable(failed)
         raise failed
+
+
+def _pause(state: RetryCallState) -> float:
+    """Return how long to wait before the next try: as long as the service asked for, and by chance a little more."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    asked = error.after if isinstance(error, _Unavailable) else 0.0
+    return asked + _BACKING_OFF(state)
+
+
+_BACKING_OFF = wait_random_exponential(multiplier=0.1, max=5)
+_LONGEST_PAUSE = 60
+"""Seconds; whoever is to wait longer for the next request is told so."""
 
 
 def _body(rows: NDArray[np.float64], tier: str | None) -> dict[str, object]:

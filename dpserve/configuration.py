@@ -28,6 +28,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from service.urls import without_secrets
+
 PREFIX = "DPSERVE_"
 FILE_VARIABLE = "DPSERVE_CONFIG"
 SHARED = ("ledger",)
@@ -136,8 +138,7 @@ def shown(name: str, value: object) -> object:
     if isinstance(value, str) and re.search(r"(^|_)(key|secret|token|password)$", name):
         return "(hidden)"
     if isinstance(value, str):
-        without_user = re.sub(r"(?<=://)[^/@]*@", "(hidden)@", value)
-        return re.sub(r"(?i)((?:password|secret|token)=)[^&]*", r"\1(hidden)", without_user)
+        return without_secrets(value)
     if isinstance(value, list | tuple):
         return [shown(name, each) for each in value]
     return str(value) if isinstance(value, Path) else value
@@ -239,7 +240,14 @@ def _refuse_misspelt_variables(model: type[_Settings]) -> None:
             raise ConfigurationError(f"nothing reads the environment's {each}; did you mean {close[0]}?")
 
 
-_OTHER_VARIABLES = {FILE_VARIABLE, "DPSERVE_HOME", "DPSERVE_ADMIN_KEY", "DPSERVE_KEY_IN", "DPSERVE_KEY_OUT"}
+_OTHER_VARIABLES = {
+    FILE_VARIABLE,
+    "DPSERVE_HOME",
+    "DPSERVE_ADMIN_KEY",
+    "DPSERVE_METRICS_KEY",
+    "DPSERVE_KEY_IN",
+    "DPSERVE_KEY_OUT",
+}
 
 
 def _said(error: Mapping[str, Any], in_file: Mapping[str, object], path: Path) -> str:

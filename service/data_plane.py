@@ -18,6 +18,7 @@ from accounting.ledger import (
     Charge,
     ChargeRequest,
     Idempotency,
+    KeyExpired,
     Ledger,
     LedgerError,
     Quote,
@@ -50,6 +51,8 @@ class _Asked:
 
     request: ChargeRequest
     X: Floats
+    expires: float
+    """When the caller's token ends, in seconds since the epoch: after that nothing is charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +123,11 @@ class DataPlane(Plane):
         """
         del tier
         try:
-            return await self._ticks.submit(_Asked(self._request(caller, X, idempotency), X), wait=wait)
+            return await self._ticks.submit(_Asked(self._request(caller, X, idempotency), X, caller.expires), wait=wait)
         except UnknownKey:
             # Whose the key was is remembered, and it may be another's now.
             caller = await self.confirm(caller)
-            return await self._ticks.submit(_Asked(self._request(caller, X, idempotency), X), wait=wait)
+            return await self._ticks.submit(_Asked(self._request(caller, X, idempotency), X, caller.expires), wait=wait)
 
     async def drain(self) -> None:
         """Wait until everything that was charged is answered."""
@@ -135,9 +138,15 @@ class DataPlane(Plane):
         # Features and sensitivities are public, and computed first: what they fail on is never charged.
         phi = await self._features(np.concatenate([one.X for one in asked]))
         sensitivity = self.head.logit_sensitivity(phi)
-        charges = await self._ledger.charge_batch([one.request for one in asked])
+        charges = await self._charge_current(asked)
         pass_point("charged")
         return _Tick(phi, sensitivity, charges)
+
+    async def _charge_current(self, asked: Sequence[_Asked]) -> Sequence[Charge | LedgerError]:
+        """Charge the requests whose callers' tokens have not expired while they waited; refuse the others."""
+        now = self._clock()
+        charged = iter(await self._ledger.charge_batch([one.request for one in asked if now < one.expires]))
+        return [next(charged) if now < one.expires else KeyExpired("token") for one in asked]
 
     async def _finish(self, asked: Sequence[_Asked], tick: _Tick) -> list[Prediction | LedgerError]:
         """Answer requests together: each gets its own rows' answers, found by row identity, or its own refusal."""

@@ -1,6 +1,7 @@
 """What every served model has in common, without a transport: rows, accounts, receipts, readiness."""
 
 import asyncio
+import math
 import struct
 import time
 from abc import ABC, abstractmethod
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget
 from accounting.explanation import AccountExplanation, explain_account
-from accounting.ledger import ClientAccount, HoldQuote, Idempotency, Ledger, Quote, Receipt
+from accounting.ledger import ClientAccount, HoldQuote, Idempotency, KeyExpired, Ledger, Quote, Receipt
 from accounting.losses import Cost
 from accounting.report import AccountReport, account_report
 from service.errors import InvalidRows, UnknownModel
@@ -76,10 +77,12 @@ class Caller:
     """Who asks. key_digest: of the API key that said so, which is checked again at the instant of the charge.
 
     Without a key the client is taken to be known by other means: that it exists and was not revoked is checked alone.
+    expires: when those other means end, in seconds since the epoch; that is looked at again just before the charge.
     """
 
     client: str
     key_digest: bytes = b""
+    expires: float = math.inf
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -195,13 +198,18 @@ class Plane(ABC):
         """Raise UnknownTier for a precision that this model is not served at."""
 
     async def confirm(self, caller: Caller) -> Caller:
-        """Return whose the caller's key is now. Raises UnknownKey and ClientRevoked.
+        """Return whose the caller's key is now. Raises UnknownKey, KeyExpired and ClientRevoked.
 
         What is refused before it is charged is refused to callers whose key is still theirs; others hear of that alone.
         """
+        self._check_not_expired(caller)
         if not caller.key_digest:
             return caller
         return Caller((await self._ledger.authenticate(self.lineage, caller.key_digest)).client, caller.key_digest)
+
+    def _check_not_expired(self, caller: Caller) -> None:
+        if self._clock() >= caller.expires:
+            raise KeyExpired("token")
 
     @abstractmethod
     async def answer(

@@ -89,6 +89,7 @@ class ReleasePlane(Plane):
     async def _answer(self, caller: Caller, X: Floats, idempotency: Idempotency | None, tier: str | None) -> Prediction:
         client = caller.client
         chosen = await self._chosen(client, tier)
+        self._check_not_expired(caller)
         holding = await self._ledger.hold(self._request(client, chosen, idempotency, caller.key_digest))
         if holding.decided is not None:
             # The same request came before, and another tier answered it: that one must answer it again.

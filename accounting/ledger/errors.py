@@ -111,20 +111,20 @@ class UnknownKey(LedgerRefusal):
 
 
 class KeyExpired(LedgerRefusal):
-    """The API key was its client's and has expired, by the store's clock."""
+    """The API key was its client's and has expired, by the store's clock; or what stood in its place has."""
 
-    def __init__(self) -> None:
-        """Name nothing."""
-        super().__init__("this API key has expired")
+    def __init__(self, what: str = "API key") -> None:
+        """Name nothing but what expired."""
+        super().__init__(f"this {what} has expired")
 
 
 class ScopeMissing(LedgerRefusal):
     """The API key is its client's and is not good for this. `scope`: what it would need."""
 
-    def __init__(self, needed: str) -> None:
-        """Name the scope."""
+    def __init__(self, needed: str, what: str = "API key") -> None:
+        """Name the scope, and what lacks it."""
         self.needed = needed
-        super().__init__(f"this API key is not good for this: it has not the scope {needed!r}")
+        super().__init__(f"this {what} is not good for this: it has not the scope {needed!r}")
 
 
 class TooManyKeys(LedgerRefusal):

@@ -9,14 +9,17 @@ from typing import Any
 
 from accounting.ledger import key_digest, new_api_key
 from dpserve.commands import options
+from service.admin.app import LONGEST_KEY
 from service.admin.server import AdminPort
 from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.run import bind
 
 KEY_VARIABLE = "DPSERVE_ADMIN_KEY"
+METRICS_VARIABLE = "DPSERVE_METRICS_KEY"
 KEY_FILE = "admin.key"
 _SHORTEST_KEY = 20
+_ADVICE = '"import secrets; print(secrets.token_urlsafe(32))"'
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,18 @@ class AdminOptions:
         """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
         if not self.enabled:
             return None
-        digest = key_digest(admin_key())
-        return AdminPort(self._listening(service_port), digest, options.state_folder() / FOLDER, live_audit)
+        key, metrics = admin_key(), metrics_key()
+        if key == metrics:
+            raise CannotServe(
+                f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone"
+            )
+        return AdminPort(
+            self._listening(service_port),
+            key_digest(key),
+            options.state_folder() / FOLDER,
+            live_audit,
+            None if metrics is None else key_digest(metrics),
+        )
 
     def _listening(self, service_port: int) -> socket.socket:
         if self.port is not None:
@@ -55,21 +68,37 @@ class AdminOptions:
 def admin_key() -> str:
     """Return the owner's admin key: DPSERVE_ADMIN_KEY, or the one in the state folder, made if there is none.
 
-    Raises CannotServe for a key that could be guessed, OSError where none can be written.
+    Raises CannotServe for a key that could be guessed, is never taken or may be read by others, OSError where none can
+    be written.
     """
     given = os.environ.get(KEY_VARIABLE)
     if given is not None:
-        if len(given) < _SHORTEST_KEY or given.strip() != given:
-            raise CannotServe(
-                f"{KEY_VARIABLE} must have {_SHORTEST_KEY} characters or more and no blanks at its ends; 'python3 -c "
-                '"import secrets; print(secrets.token_urlsafe(32))"\' makes a good one'
-            )
-        return given
+        return _checked(given, KEY_VARIABLE)
     path = key_path()
     try:
-        return path.read_text("utf-8").strip()
+        mode, key = path.stat().st_mode, path.read_text("utf-8", "replace").strip()
     except FileNotFoundError:
         return _new_key(path)
+    if mode & 0o077:
+        raise CannotServe(f"others than its owner may read or write {path}: chmod 600 {path}, and take a new key")
+    return _checked(key, str(path))
+
+
+def metrics_key() -> str | None:
+    """Return the key that reads /metrics and nothing else, or None. Raises CannotServe as `admin_key` does."""
+    given = os.environ.get(METRICS_VARIABLE)
+    return _checked(given, METRICS_VARIABLE) if given else None
+
+
+def _checked(key: str, where: str) -> str:
+    """Return a key that the owner's port takes and nobody guesses. where: what holds it, for the error."""
+    # A header carries no other characters for sure, and a blank at an end is lost in it.
+    if not _SHORTEST_KEY <= len(key) <= LONGEST_KEY or not all("!" <= each <= "~" for each in key):
+        raise CannotServe(
+            f"{where} must have {_SHORTEST_KEY} characters or more, {LONGEST_KEY} at most, and be letters, digits and "
+            f"signs of ASCII without blanks; 'python3 -c {_ADVICE}' makes a good one"
+        )
+    return key
 
 
 def key_path() -> Path:

@@ -40,6 +40,13 @@ JwtKeys = Annotated[
     str | None, typer.Option(help="The issuer's JSON Web Key Set: an https:// URL, or a file.", show_default=False)
 ]
 JwtClaim = Annotated[str, typer.Option(help="The claim that names the client.")]
+JwtScopeClaim = Annotated[
+    str | None,
+    typer.Option(
+        help="The claim that lists what a token is good for: predict, budget-read. [default: every token for both]",
+        show_default=False,
+    ),
+]
 JwtAlgorithm = Annotated[str, typer.Option(help="The signature algorithms to allow, with commas between.")]
 LogFormat = Annotated[str, typer.Option(help="text, or json: one object a line, each request with its id.")]
 
@@ -57,6 +64,7 @@ class FrontOptions:
     jwt_audience: str | None
     jwt_keys: str | None
     jwt_claim: str
+    jwt_scope_claim: str | None
     jwt_algorithm: str
     log_format: str
 
@@ -98,7 +106,9 @@ class FrontOptions:
 
             algorithms = _parts(self.jwt_algorithm)
             tokens = await Tokens.open(
-                TokenSettings(self.jwt_issuer, self.jwt_audience, self.jwt_keys, self.jwt_claim, algorithms)
+                TokenSettings(
+                    self.jwt_issuer, self.jwt_audience, self.jwt_keys, self.jwt_claim, algorithms, self.jwt_scope_claim
+                )
             )
         if self.rate_limit is not None:
             from service.http.rate_limit import rate_limit

@@ -113,6 +113,7 @@ def serve(
     jwt_audience: front_options.JwtAudience = None,
     jwt_keys: front_options.JwtKeys = None,
     jwt_claim: front_options.JwtClaim = "sub",
+    jwt_scope_claim: front_options.JwtScopeClaim = None,
     jwt_algorithm: front_options.JwtAlgorithm = "RS256,ES256",
     log_format: front_options.LogFormat = "text",
     device: Annotated[
@@ -138,6 +139,7 @@ def serve(
         jwt_audience=jwt_audience,
         jwt_keys=jwt_keys,
         jwt_claim=jwt_claim,
+        jwt_scope_claim=jwt_scope_claim,
         jwt_algorithm=jwt_algorithm,
         log_format=log_format,
     )
@@ -170,8 +172,7 @@ def serve(
             if settings.admin is not None:
                 sockets.enter_context(settings.admin.listening)
             async with stopping_on_signals(), AsyncExitStack() as before_ready:
-                if tls is None:
-                    await before_ready.enter_async_context(answering_that_it_is_not_ready(listening))
+                await before_ready.enter_async_context(answering_that_it_is_not_ready(listening, tls))
                 async with Ledger.open(
                     options.ledger_location(ledger),
                     rehearsal=rehearsal,

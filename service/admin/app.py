@@ -30,7 +30,8 @@ from service.telemetry.exposition import CONTENT_TYPE, exposition
 from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import Throughput
 
-_LONGEST_KEY = 256
+LONGEST_KEY = 256
+"""Characters of an admin key at most."""
 _ADMIN_KEY = HTTPBearer(auto_error=False, scheme_name="Admin key")
 
 
@@ -92,6 +93,8 @@ class Watched:
     digest: bytes
     verdicts: Path
     live_audit: Callable[[], dict[str, Any]] | None = None
+    metrics_digest: bytes | None = None
+    """Of a key that is good for /metrics alone."""
 
 
 def create_admin_app(watched: Watched) -> FastAPI:
@@ -106,7 +109,7 @@ def create_admin_app(watched: Watched) -> FastAPI:
             "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
         },
     )
-    owner = [Depends(_ADMIN_KEY), Depends(_only_owner(watched.digest))]
+    owner = [Depends(_ADMIN_KEY), Depends(_only_with_key(watched.digest))]
     _add_account_routes(app, watched, owner)
     _add_watching_routes(app, watched, owner)
     add_page(app, "owner")
@@ -115,11 +118,16 @@ def create_admin_app(watched: Watched) -> FastAPI:
     return app
 
 
-def _only_owner(digest: bytes) -> Callable[[Request], Awaitable[None]]:
+def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
+    """Return a dependency that lets those pass who have a key of one of these digests."""
+
     async def check(request: Request) -> None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        known = len(key) <= _LONGEST_KEY and hmac.compare_digest(key_digest(key.strip()), digest)
-        if scheme.lower() != "bearer" or not known:
+        key = key.strip()
+        # The empty key is nobody's, whatever was configured.
+        sent = key_digest(key) if 0 < len(key) <= LONGEST_KEY else b""
+        known = [hmac.compare_digest(sent, digest) for digest in digests]
+        if scheme.lower() != "bearer" or not any(known):
             raise Problem(
                 HTTPStatus.UNAUTHORIZED,
                 ProblemType.UNAUTHENTICATED,
@@ -201,7 +209,10 @@ def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> No
     async def throughput() -> dict[str, Any]:
         return watched.throughput.report()
 
-    @app.get("/metrics", summary="Read the metrics, as Prometheus does", dependencies=owner, response_class=Response)
+    scraper = [] if watched.metrics_digest is None else [watched.metrics_digest]
+    readers = [Depends(_ADMIN_KEY), Depends(_only_with_key(watched.digest, *scraper))]
+
+    @app.get("/metrics", summary="Read the metrics, as Prometheus does", dependencies=readers, response_class=Response)
     async def metrics() -> Response:
         convicted = await asyncio.to_thread(_convicted, watched)
         text = await exposition(plane, watched.ledger, watched.metrics, convicted)

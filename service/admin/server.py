@@ -12,12 +12,13 @@ import uvicorn
 
 from accounting.ledger import Ledger
 from service.admin.app import Watched, create_admin_app
+from service.http.impatience import ImpatientProtocol
 from service.plane import Plane
 from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import Throughput
 from service.tls import Tls
 
-_MOST_CONNECTIONS = 64
+_MOST_CONNECTIONS = 256
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class AdminPort:
     """The folder where verdicts are kept."""
     live_audit: Callable[[], dict[str, Any]] | None = None
     """Says what the service's own audit has found, where there is one."""
+    metrics_digest: bytes | None = None
+    """`key_digest` of a key that is good for /metrics alone, where there is one."""
 
 
 @asynccontextmanager
@@ -41,14 +44,18 @@ async def admin_port(
         yield
         return
     throughput = Throughput(metrics.of_all_processes)
-    app = create_admin_app(Watched(plane, ledger, metrics, throughput, admin.digest, admin.verdicts, admin.live_audit))
+    app = create_admin_app(
+        Watched(
+            plane, ledger, metrics, throughput, admin.digest, admin.verdicts, admin.live_audit, admin.metrics_digest
+        )
+    )
     config = uvicorn.Config(
         app,
+        http=type("ImpatientProtocol", (ImpatientProtocol,), {"most_connections": _MOST_CONNECTIONS}),
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=1,
         **(tls.for_uvicorn() if tls is not None else {}),
     )

@@ -7,7 +7,7 @@ since the epoch), `report` (what --json prints) and `pictures` (each with `title
 
 import base64
 import json
-import os
+import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -48,15 +48,23 @@ def newest(folder: Path) -> list[dict[str, Any]]:
     """Return the kept verdicts, the newest first; a file that is no verdict is left out."""
     found = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        if not _NAME.fullmatch(path.stem) or path.stat().st_size > _LARGEST_FILE or not os.access(path, os.R_OK):
-            continue
         try:
-            verdict = json.loads(path.read_text("utf-8"))
-        except ValueError:
-            continue
+            if not _NAME.fullmatch(path.stem) or path.stat().st_size > _LARGEST_FILE:
+                continue
+            verdict = json.loads(path.read_text("utf-8"), parse_constant=_finite, parse_float=_finite)
+        except (OSError, ValueError, RecursionError):
+            continue  # removed since it was listed, not to be read, or no JSON
         if _is_verdict(verdict):
             found.append(verdict | {"name": path.stem})
     return sorted(found, key=lambda verdict: -verdict["time"])
+
+
+def _finite(text: str) -> float:
+    """Return a number of a verdict; NaN and 1e999 are none: nothing is sorted by them, and no answer may have them."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number
 
 
 def _is_verdict(content: Any) -> bool:

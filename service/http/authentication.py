@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
 """Says in the OpenAPI document how to authenticate; `Authentication` does it."""
 
-_LONGEST_CREDENTIAL = 8192
+LONGEST_CREDENTIAL = 8192
+"""Characters of an API key or a token at most."""
+
 _DOTS_OF_A_TOKEN = 2
 """In a JWT; an API key has none."""
 
@@ -50,7 +52,17 @@ class Authentication:
         A key that is not known is answered alike, whether it is a near miss or a wild guess.
         """
         shown = credential(request.headers.get("authorization", ""))
-        return await self._counted(await self._by_token(shown) or await self._by_key(key_digest(shown), scope))
+        by_token = await self._by_token(shown, scope)
+        if by_token is not None:
+            return by_token
+        digest = key_digest(shown)
+        client = self._ledger.remembered(self._lineage, digest)
+        if client is not None:
+            await self._count(client)  # first: what is too often asked the ledger need not read
+        known = await self._by_key(digest, scope)
+        if known.client != client:
+            await self._count(known.client)
+        return known
 
     async def payer(self, authorization: str) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
@@ -59,33 +71,36 @@ class Authentication:
         with the charge. It is looked up by its SHA-256, in time that says nothing about any other key.
         """
         shown = credential(authorization)
-        by_token = await self._by_token(shown)
+        by_token = await self._by_token(shown, "predict")
         if by_token is not None:
-            return await self._counted(by_token)
+            return by_token
         digest = key_digest(shown)
         client = self._ledger.remembered(self._lineage, digest)
         known = await self._by_key(digest, "predict") if client is None else Caller(client, digest)
-        return await self._counted(known)
+        await self._count(known.client)
+        return known
 
-    async def _counted(self, caller: Caller) -> Caller:
+    async def _count(self, client: str) -> None:
         if self._rate_limit is not None:
-            await self._rate_limit.check(caller.client)
-        return caller
+            await self._rate_limit.check(self._lineage, client)
 
-    async def _by_token(self, shown: str) -> Caller | None:
+    async def _by_token(self, shown: str, scope: KeyScope) -> Caller | None:
         """Return the client that a token names, which the ledger must know; None for what is no token."""
         if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
             return None
-        name = await self._tokens.client(shown)
+        token = await self._tokens.verify(shown)
+        await self._count(token.client)
+        if scope not in token.scopes:
+            raise as_problem(ScopeMissing(scope, "token"))
         try:
-            account = await self._ledger.client(self._lineage, name)
+            account = await self._ledger.client(self._lineage, token.client)
         except (UnknownClient, ValueError):
             raise Problem(
                 HTTPStatus.UNAUTHORIZED, ProblemType.UNAUTHENTICATED, "the token names no client of this service"
             ) from None
         if account.revoked:
-            raise as_problem(ClientRevoked(name))
-        return Caller(name)
+            raise as_problem(ClientRevoked(token.client))
+        return Caller(token.client, expires=token.expires)
 
     async def _by_key(self, digest: bytes, scope: KeyScope) -> Caller:
         try:
@@ -98,7 +113,7 @@ def credential(authorization: str) -> str:
     """Return what the header says of who sent the request, or raise a 401 problem."""
     scheme, _, key = authorization.partition(" ")
     key = key.strip()
-    if scheme.lower() != "bearer" or not 0 < len(key) <= _LONGEST_CREDENTIAL:
+    if scheme.lower() != "bearer" or not 0 < len(key) <= LONGEST_CREDENTIAL:
         raise Problem(
             HTTPStatus.UNAUTHORIZED,
             ProblemType.UNAUTHENTICATED,

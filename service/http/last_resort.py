@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.problems import Problem, ProblemType, open_inference_error
+from service.telemetry.metrics import route_of
 
 _log = logging.getLogger("dpserve")
 
@@ -23,7 +24,8 @@ def response_to(path: str, problem: Problem) -> Response:
 def failure(error: Exception, path: str) -> Problem:
     """Write down the error's kind and place, and no more, and return the problem to answer with."""
     place = "".join(traceback.format_tb(error.__traceback__)[-4:])
-    _log.error("%s while answering %r\n%s", type(error).__name__, path, place)
+    # The route, not the path: a stranger may have written anything there.
+    _log.error("%s while answering %s\n%s", type(error).__name__, route_of(path), place)
     return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
 
 
@@ -46,7 +48,7 @@ class LastResort:
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnect:
-            _log.debug("the client of %r hung up before its request was complete", scope.get("path"))
+            _log.debug("a client of %s hung up before its request was complete", route_of(scope.get("path", "")))
         except Exception as error:  # noqa: BLE001
             problem = failure(error, scope.get("path", ""))
             if scope["type"] == "http" and not started:

@@ -28,7 +28,7 @@ from service.http.openinference_schemas import (
     ModelReady,
     ServerMetadata,
 )
-from service.http.predictions import BUDGET, RECEIPT, Predictions, wait_of
+from service.http.predictions import BUDGET, PATH, PREFER_PARAMETER, RECEIPT, Predictions, wait_of
 from service.http.problems import Problem, ProblemType
 from service.http.tensors import Inference, array_of, invalid, parse_inference
 from service.plane import Floats, Plane, Prediction
@@ -163,9 +163,17 @@ class OpenInference:
         wait = wait_of(request.headers.get("prefer", ""))
         prediction = await plane.answer(caller, asked.X, asked.idempotency, asked.tier, wait)
         self._predictions.metrics.answered(len(asked.X), prediction.charged_rows)
-        return self._response(asked, prediction)
+        response = self._response(asked, prediction)
+        if wait is not None:
+            response.headers["preference-applied"] = f"wait={wait:g}"
+        return response
 
     async def _asked(self, request: Request, body: bytes) -> "_Asked":
+        if request.query_params:
+            # Whoever asks for a dry run must not be charged for a wet one.
+            raise invalid(
+                f"this route takes no parameters in its query; what an answer costs is told by POST {PATH}?dry_run=true"
+            )
         if request.headers.get("content-encoding", "identity") != "identity":
             raise invalid("send the body without compression")
         length = request.headers.get(_JSON_LENGTH)
@@ -273,6 +281,7 @@ _OPENAPI: dict[str, Any] = {
     },
     "parameters": [
         IDEMPOTENCY_PARAMETER,
+        PREFER_PARAMETER,
         {
             "name": _JSON_LENGTH,
             "in": "header",

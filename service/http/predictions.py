@@ -37,6 +37,14 @@ _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9}(?:\.\d{1,6})?)(?=[\s\",;
 RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
+PREFER_PARAMETER = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "wait=SECONDS: what is not charged by then is not charged at all, and refused with 503.",
+}
+
 OPENAPI: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -47,13 +55,7 @@ OPENAPI: dict[str, Any] = {
     },
     "parameters": [
         IDEMPOTENCY_PARAMETER,
-        {
-            "name": "Prefer",
-            "in": "header",
-            "required": False,
-            "schema": {"type": "string"},
-            "description": "wait=SECONDS: what is not charged by then is not charged at all, and refused with 503.",
-        },
+        PREFER_PARAMETER,
         DRY_RUN_PARAMETER,
         {
             "name": "tier",

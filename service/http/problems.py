@@ -29,6 +29,7 @@ class ProblemType(StrEnum):
     KEY_EXPIRED = "urn:dpserve:problem:key-expired"
     KEY_REVOKED = "urn:dpserve:problem:key-revoked"
     NOT_READY = "urn:dpserve:problem:not-ready"
+    TOKENS_UNAVAILABLE = "urn:dpserve:problem:tokens-unavailable"
     RATE_UNKNOWN = "urn:dpserve:problem:rate-unknown"
     TOO_MANY_REQUESTS = "urn:dpserve:problem:too-many-requests"
     UNKNOWN_MODEL = "urn:dpserve:problem:unknown-model"

@@ -14,6 +14,10 @@ from limits.storage import storage_from_string
 
 from service.errors import CannotServe
 from service.http.problems import Problem, ProblemType
+from service.urls import error_without_secrets, without_secrets
+
+PREFIX = "dpserve:rate"
+"""Of every name in a shared store: the ledger's user there may touch `dpserve:*` alone."""
 
 IN_THIS_PROCESS = "async+memory://"
 
@@ -27,12 +31,15 @@ class RateLimit:
         self._storage = storage
         self._limiter = MovingWindowRateLimiter(storage)
 
-    async def check(self, client: str) -> None:
-        """Count a request. Raises a 429 problem that says when to ask again, 503 if the counts cannot be reached."""
+    async def check(self, lineage: str, client: str) -> None:
+        """Count a request of a lineage's client.
+
+        Raises a 429 problem that says when to ask again, 503 if the counts cannot be reached.
+        """
         try:
-            if await self._limiter.hit(self._limit, "dpserve", client):
+            if await self._limiter.hit(self._limit, lineage, client):
                 return
-            window = await self._limiter.get_window_stats(self._limit, "dpserve", client)
+            window = await self._limiter.get_window_stats(self._limit, lineage, client)
         except Exception as error:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -63,8 +70,11 @@ def rate_limit(said: str, storage: str | None = None) -> RateLimit:
         limit = parse(said)
         where = _shared(storage) if storage else storage_from_string(IN_THIS_PROCESS)
     except Exception as error:
+        counted, why = "", str(error)
+        if storage:
+            counted, why = f" counted at {without_secrets(storage)!r}", error_without_secrets(error, storage)
         raise CannotServe(
-            f"the rate limit {said!r}{f' counted at {storage!r}' if storage else ''} cannot be used ({error}); say "
+            f"the rate limit {said!r}{counted} cannot be used ({why}); say "
             "--rate-limit 100/minute, and --rate-limit-store redis://host:6379/1 to count in one place"
         ) from error
     if limit.amount < 1 or not isinstance(where, Storage):
@@ -73,4 +83,4 @@ def rate_limit(said: str, storage: str | None = None) -> RateLimit:
 
 
 def _shared(url: str) -> object:
-    return storage_from_string(f"async+{url}", implementation="redispy")
+    return storage_from_string(f"async+{url}", implementation="redispy", key_prefix=PREFIX)

@@ -80,7 +80,7 @@ def _problem_of_who_asks(error: LedgerRefusal) -> Problem:
         case UnknownKey():
             return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.UNAUTHENTICATED, "this API key is not known")
         case KeyExpired():
-            return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_EXPIRED, "this API key has expired")
+            return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_EXPIRED, str(error))
         case ScopeMissing():
             return Problem(HTTPStatus.FORBIDDEN, ProblemType.INSUFFICIENT_SCOPE, str(error), scope=error.needed)
     return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_REVOKED, "this API key was revoked")

@@ -1,24 +1,28 @@
 """Bearer tokens (JWT, RFC 7519) of an OpenID Connect provider: verified here, the client named by one claim.
 
 Promises: only algorithms of the owner's list are taken, all of them asymmetric; the signature is by a key of the
-provider's set; issuer, audience and expiry are there and right. A token says who asks and nothing else: the client, its
-budget and whether it was revoked are in the ledger.
+provider's set, which was read not long ago; issuer, audience and expiry are there and right. A token says who asks,
+until when and, where the owner names a claim for it, for what: the client, its budget and whether it was revoked are in
+the ledger.
 """
 
 import asyncio
 import json
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import jwt
 
+from accounting.ledger import SCOPES, KeyScope
 from service.errors import CannotServe
 from service.http.problems import Problem, ProblemType
+from service.urls import error_without_secrets, without_secrets
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """What may be allowed. A shared secret is not among them: whoever can verify a token could make one."""
@@ -27,6 +31,17 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LARGEST_SET = 1 << 20
 _SECONDS_BETWEEN_LOOKS = 60.0
 _SECONDS_TO_KEEP = 3600.0
+_SECONDS_TO_TRUST = 2 * 3600.0
+"""How long keys are taken that could not be read again: one that the provider withdrew may be in a thief's hands."""
+
+_SECONDS_TO_READ = 10.0
+_UNREADABLE = (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL, jwt.PyJWTError)
+_CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+_KINDS = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+
+Jwk = dict[str, Any]
+"""One public key of a provider's set, as RFC 7517 writes it."""
+
 _LONGEST_NAME = 128
 
 
@@ -40,6 +55,8 @@ class TokenSettings:
     claim: str = "sub"
     """Which claim names the client."""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
+    scope_claim: str | None = None
+    """Which claim lists what the token is good for, among it `predict` and `budget-read`; None: for both."""
 
     def __post_init__(self) -> None:
         """Raise CannotServe for settings that would take anybody's tokens."""
@@ -55,14 +72,24 @@ class TokenSettings:
             raise CannotServe("--jwt-keys must be a file or an https:// URL: whoever answers it says who may ask")
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a token says. expires: seconds since the epoch, by the provider's clock."""
+
+    client: str
+    expires: float
+    scopes: frozenset[KeyScope]
+
+
 class Tokens:
     """Verifies tokens of one provider, whose keys are looked up again when an unknown one is named."""
 
-    def __init__(self, settings: TokenSettings, keys: jwt.PyJWKSet) -> None:
+    def __init__(self, settings: TokenSettings, keys: Sequence[Jwk]) -> None:
         """Take `keys` for the provider's of now."""
         self._settings = settings
         self._keys = keys
-        self._looked = time.monotonic()
+        self._read = self._tried = monotonic()
+        self._failed = False
         self._looking = asyncio.Lock()
 
     @classmethod
@@ -70,11 +97,14 @@ class Tokens:
         """Return what verifies tokens, having read the provider's keys. Raises CannotServe if they cannot be read."""
         try:
             return cls(settings, await _read_keys(settings.keys))
-        except (OSError, ValueError, httpx.HTTPError, jwt.PyJWTError) as error:
-            raise CannotServe(f"the keys of --jwt-keys {settings.keys} cannot be read: {error}") from error
+        except _UNREADABLE as error:
+            raise CannotServe(
+                f"the keys of --jwt-keys {without_secrets(settings.keys)} cannot be read: "
+                f"{error_without_secrets(error, settings.keys)}"
+            ) from error
 
-    async def client(self, token: str) -> str:
-        """Return the name of the client that the token names. Raises a 401 problem, 503 if no key can be looked up."""
+    async def verify(self, token: str) -> Verified:
+        """Return what the token says. Raises a 401 problem, or 503 if the provider's keys cannot be looked up."""
         try:
             key = await self._key_of(jwt.get_unverified_header(token))
             if key is None:
@@ -91,50 +121,81 @@ class Tokens:
             raise Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_EXPIRED, "this token has expired") from None
         except jwt.PyJWTError:
             raise _refused("this token is not one for this service") from None
-        return _name_of(claims, self._settings.claim)
+        scopes = _scopes_of(claims, self._settings.scope_claim)
+        return Verified(_name_of(claims, self._settings.claim), float(claims["exp"]), scopes)
 
     async def _key_of(self, header: dict[str, Any]) -> jwt.PyJWK | None:
-        if header.get("alg") not in self._settings.algorithms:
+        """Return the provider's key that a token with this header is to be verified with, by its algorithm."""
+        algorithm, named = header.get("alg"), header.get("kid")
+        if algorithm not in self._settings.algorithms:
             return None
-        named = header.get("kid")
         found = self._find(named)
-        now = time.monotonic()
-        wait = _SECONDS_BETWEEN_LOOKS if found is None else _SECONDS_TO_KEEP
-        if now - self._looked >= wait and await self._look_again(now):
+        now = monotonic()
+        due = found is None or now - self._read >= _SECONDS_TO_KEEP
+        if due and now - self._tried >= _SECONDS_BETWEEN_LOOKS:
+            await self._look_again(now)
             found = self._find(named)
-        return found
+        # A key that is not there may be one that could not be looked up; one that is, may have been withdrawn since.
+        if self._failed and (found is None or now - self._read >= _SECONDS_TO_TRUST):
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                ProblemType.TOKENS_UNAVAILABLE,
+                "the keys that tokens are verified with cannot be looked up; nothing was charged: ask again later",
+            )
+        return None if found is None or not _fits(found, algorithm) else jwt.PyJWK(found, algorithm=algorithm)
 
-    def _find(self, named: Any) -> jwt.PyJWK | None:
+    def _find(self, named: Any) -> Jwk | None:
         # Without a name there must be no choice.
-        found = [key for key in self._keys.keys if key.key_id == named or (named is None and len(self._keys.keys) == 1)]
+        found = [key for key in self._keys if key.get("kid") == named or (named is None and len(self._keys) == 1)]
         return found[0] if len(found) == 1 else None
 
-    async def _look_again(self, now: float) -> bool:
+    async def _look_again(self, now: float) -> None:
         """Read the provider's keys anew; strangers who name unknown keys have this done once a minute at most."""
         async with self._looking:
-            if self._looked > now:
-                return True
-            self._looked = time.monotonic()
+            if self._tried > now:
+                return
+            self._tried = monotonic()
             try:
                 self._keys = await _read_keys(self._settings.keys)
-            except (OSError, ValueError, httpx.HTTPError, jwt.PyJWTError):
-                return False  # the keys of before stand: what they verify is still the provider's
-        return True
+            except _UNREADABLE:
+                self._failed = True  # the keys of before stand for a while, and this is tried again in a minute
+                return
+            self._failed, self._read = False, monotonic()
 
 
-async def _read_keys(where: str) -> jwt.PyJWKSet:
+def _fits(key: Jwk, algorithm: str) -> bool:
+    """Whether a key is one to verify signatures of this algorithm with, as far as it says (RFC 7517, 7518)."""
+    return bool(
+        key.get("kty") == _KINDS[algorithm[:2]]
+        and key.get("alg") in (None, algorithm)
+        and key.get("crv") == _CURVES.get(algorithm, key.get("crv"))
+    )
+
+
+async def _read_keys(where: str) -> list[Jwk]:
+    """Return the public keys that are there for signatures. Raises what `Tokens.open` makes a CannotServe of."""
     if "://" not in where:
         text = await asyncio.to_thread(Path(where).read_text, "utf-8")
     else:
-        async with httpx.AsyncClient(timeout=5.0, follow_redirects=False) as http:
+        async with asyncio.timeout(_SECONDS_TO_READ), httpx.AsyncClient(timeout=5.0, follow_redirects=False) as http:
             response = await http.get(where)
         if response.status_code != HTTPStatus.OK or len(response.content) > _LARGEST_SET:
             raise ValueError(f"it answered {response.status_code}")
         text = response.text
     content = json.loads(text)
     found = content.get("keys") if isinstance(content, dict) else None
-    public = [key for key in found or [] if isinstance(key, dict) and key.get("kty") != "oct"]
-    return jwt.PyJWKSet.from_dict({"keys": public})
+    public = [key for key in found or [] if isinstance(key, dict) and _is_for_signatures(key)]
+    jwt.PyJWKSet.from_dict({"keys": public})  # raises where none can be used
+    return public
+
+
+def _is_for_signatures(key: Jwk) -> bool:
+    operations = key.get("key_ops")
+    return bool(
+        key.get("kty") in _KINDS.values()
+        and key.get("use") in (None, "sig")
+        and (operations is None or (isinstance(operations, list) and "verify" in operations))
+    )
 
 
 def _name_of(claims: dict[str, Any], claim: str) -> str:
@@ -142,6 +203,15 @@ def _name_of(claims: dict[str, Any], claim: str) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
         raise _refused(f"the token's claim {claim!r} names no client")
     return name
+
+
+def _scopes_of(claims: dict[str, Any], claim: str | None) -> frozenset[KeyScope]:
+    """Return what the token is good for: a claim lists it, or has it in one text with blanks between (RFC 8693)."""
+    if claim is None:
+        return frozenset(SCOPES)
+    said = claims.get(claim, ())
+    named = said.split() if isinstance(said, str) else said if isinstance(said, list) else ()
+    return frozenset(scope for scope in SCOPES if scope in named)
 
 
 def _refused(detail: str) -> Problem:

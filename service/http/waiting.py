@@ -8,16 +8,18 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 
 from service.http.problems import MEDIA_TYPE, ProblemType
+from service.tls import Tls
 
 _LARGEST_HEADER = 16 * 1024
 _SECONDS = 5.0
 
 
 @asynccontextmanager
-async def answering_that_it_is_not_ready(listening: socket.socket) -> AsyncIterator[None]:
+async def answering_that_it_is_not_ready(listening: socket.socket, tls: Tls | None = None) -> AsyncIterator[None]:
     """Answer 503 to everything but `GET /livez` while the block lasts. The socket goes on listening after it."""
+    context = None if tls is None else tls.context()
     # Closing a server closes its socket: it gets one of its own.
-    server = await asyncio.start_server(_answer, sock=listening.dup(), limit=_LARGEST_HEADER)
+    server = await asyncio.start_server(_answer, sock=listening.dup(), limit=_LARGEST_HEADER, ssl=context)
     try:
         yield
     finally:

@@ -92,7 +92,7 @@ class RequestLog:
                 "request",
                 extra={
                     "fields": {
-                        "method": scope["method"] if scope["method"] in _METHODS else "other",
+                        "method": scope["method"] if scope["method"] in METHODS else "other",
                         "route": route_of(scope["path"]),
                         "status": status,
                         "seconds": round(time.perf_counter() - began, 6),
@@ -102,7 +102,8 @@ class RequestLog:
             request_id.reset(token)
 
 
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""Those that are named as they are: a stranger may send any word for one."""
 
 
 def _id_of(scope: Scope) -> str:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import CannotServe
+from service.telemetry.logs import METHODS
 from service.telemetry.metrics import route_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_CARRIED = (b"traceparent", b"tracestate")
+_CARRIED = (b"traceparent",)
+"""Not `tracestate`: it is free text of a stranger's."""
+
 _FAILED = 500
 
 
@@ -63,10 +66,11 @@ class Traces:
 
         carried = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CARRIED}
         route = route_of(scope["path"])
-        attributes: dict[str, Any] = {"http.request.method": scope["method"], "http.route": route}
+        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+        attributes: dict[str, Any] = {"http.request.method": method, "http.route": route}
         # Nothing of an exception is recorded: its text could hold a number that nobody paid for.
         with self._tracer.start_as_current_span(
-            f"{scope['method']} {route}",
+            f"{'HTTP' if method == '_OTHER' else method} {route}",
             context=self._propagator.extract(carried),
             kind=SpanKind.SERVER,
             attributes=attributes,

@@ -4,6 +4,10 @@ import re
 import stat
 
 import httpx
+import pytest
+
+from dpserve.commands.admin import AdminOptions, admin_key
+from service.errors import CannotServe
 
 KEY_LINE = re.compile(r"dpserve: the owner's port is (http://127\.0\.0\.1:\d+), its key is in (.+)")
 
@@ -36,6 +40,49 @@ def test_a_key_that_can_be_guessed_is_refused(run, bundle):
     run.environment["DPSERVE_ADMIN_KEY"] = "secret"
     said = run.fails("serve", bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6)
     assert said.startswith("DPSERVE_ADMIN_KEY must have 20 characters or more")
+
+
+NO_GOOD_KEYS = ["", "secret", "x" * 257, "with a blank in its middle", "nicht-nur-ASCII-schlüssel", "\tx" + "y" * 30]
+
+
+@pytest.mark.parametrize("key", NO_GOOD_KEYS)
+def test_no_key_that_is_guessed_or_never_taken_stands_in_either_place(monkeypatch, tmp_path, key):
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    monkeypatch.delenv("DPSERVE_ADMIN_KEY", raising=False)
+    path = tmp_path / "admin.key"
+    path.write_text(key + "\n", "utf-8")
+    path.chmod(0o600)
+    if key.strip() == key:
+        with pytest.raises(CannotServe, match="20 characters or more"):
+            admin_key()
+    monkeypatch.setenv("DPSERVE_ADMIN_KEY", key)
+    with pytest.raises(CannotServe, match="DPSERVE_ADMIN_KEY must have 20 characters or more"):
+        admin_key()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o602])
+def test_a_key_file_that_others_may_read_or_write_is_refused(monkeypatch, tmp_path, mode):
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    monkeypatch.delenv("DPSERVE_ADMIN_KEY", raising=False)
+    key = admin_key()
+    assert admin_key() == key
+    (tmp_path / "admin.key").chmod(mode)
+    with pytest.raises(CannotServe, match="chmod 600"):
+        admin_key()
+
+
+def test_the_key_for_metrics_is_another_than_the_admin_key(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    monkeypatch.setenv("DPSERVE_METRICS_KEY", "short")
+    with pytest.raises(CannotServe, match="DPSERVE_METRICS_KEY must have 20"):
+        AdminOptions("127.0.0.1", 0, True).open(0, None)
+    monkeypatch.setenv("DPSERVE_METRICS_KEY", admin_key())
+    with pytest.raises(CannotServe, match="must not be the admin key"):
+        AdminOptions("127.0.0.1", 0, True).open(0, None)
+    monkeypatch.setenv("DPSERVE_METRICS_KEY", "another-key-for-the-metrics")
+    port = AdminOptions("127.0.0.1", 0, True).open(0, None)
+    port.listening.close()
+    assert port.metrics_digest not in (None, port.digest)
 
 
 def test_the_key_of_the_environment_is_not_written_down(run, bundle):

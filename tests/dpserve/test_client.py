@@ -1,6 +1,8 @@
 """The public client against a running service."""
 
+import http.server
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -100,3 +102,52 @@ def test_a_wrong_key_and_a_dead_service(service):
         pytest.raises(ServiceError, match="does not answer"),
     ):
         client.budget()
+
+
+@pytest.fixture
+def refusing():
+    """A server that answers 429 as often as it is told to, with the Retry-After that it is told, and then an answer."""
+    told = {"times": 0, "after": "0", "asked": 0}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            told["asked"] += 1
+            refused = told["asked"] <= told["times"]
+            body = b'{"type": "urn:dpserve:problem:too-many-requests", "detail": "too many"}' if refused else b"{}"
+            self.send_response(429 if refused else 200)
+            if refused:
+                self.send_header("Retry-After", told["after"])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", told
+    server.shutdown()
+    server.server_close()
+
+
+def test_it_waits_as_long_as_the_rate_limit_says_and_asks_again(refusing, monkeypatch):
+    url, told = refusing
+    paused = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", paused.append)
+    told |= {"times": 2, "after": "7"}
+    with Client(url, "x" * 3000) as client:
+        assert client.budget() == {}
+    assert told["asked"] == 3
+    assert len(paused) == 2
+    assert all(7 <= pause <= 12 for pause in paused)
+
+
+@pytest.mark.parametrize("after", ["3600", "", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_it_does_not_wait_an_hour(refusing, after):
+    url, told = refusing
+    told |= {"times": 1, "after": after}
+    with Client(url, "key") as client, pytest.raises(ServiceError) as refusal:
+        client.budget()
+    assert refusal.value.status == 429
+    assert told["asked"] == 1

@@ -1,5 +1,6 @@
 """`dpserve serve` over HTTPS with a certificate of one's own, called by the client and at the owner's port."""
 
+import asyncio
 import datetime
 import ipaddress
 import ssl
@@ -23,6 +24,9 @@ from cryptography.x509.oid import NameOID
 
 from dpserve.client import Client
 from dpserve.configuration import environment_without_settings
+from service.http.waiting import answering_that_it_is_not_ready
+from service.run import ServiceSettings, bind, url_of
+from service.tls import Tls
 
 KEY = "a-key-that-the-owner-chose"
 
@@ -98,3 +102,17 @@ def test_what_cannot_be_used_is_said_before_the_service_listens(run, bundle):
     assert "tokens need all of" in run.fails(*serve, "--jwt-issuer", "https://provider.example")
     assert "of no use without --rate-limit" in run.fails(*serve, "--rate-limit-store", "redis://127.0.0.1:1")
     assert "takes an origin" in run.fails(*serve, "--cors-origin", "*")
+
+
+def test_over_https_too_it_says_that_it_is_not_ready(tmp_path):
+    certificate, key = write_certificate(tmp_path, "own")
+    tls = Tls(certificate, key)
+
+    async def run():
+        trusting = ssl.create_default_context(cafile=certificate)
+        with bind(ServiceSettings(port=0)) as listening:
+            url = url_of(listening, tls)
+            async with answering_that_it_is_not_ready(listening, tls), httpx.AsyncClient(verify=trusting) as http:
+                return [(await http.get(url + path)).status_code for path in ("/livez", "/readyz")]
+
+    assert asyncio.run(run()) == [200, 503]

@@ -1,8 +1,10 @@
 """The owner's port: over real HTTP, beside a real service, opened by its key alone."""
 
 import base64
+import socket
 import time
 
+import httpx
 import pytest
 
 from accounting.ledger import key_digest
@@ -13,13 +15,16 @@ from service.run import ServiceSettings, bind, url_of
 from .test_http import PRICE, ROW, problem
 
 KEY = "the-owner's-key-of-these-tests"
+METRICS_KEY = "the-key-for-metrics-of-these-tests"
 
 
 @pytest.fixture
 def owner(service, tmp_path):
     """An HTTP client of the owner's port, with its key."""
     listening = bind(ServiceSettings(port=0))
-    admin = AdminPort(listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False})
+    admin = AdminPort(
+        listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
+    )
     opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
     service.call(opened.__aenter__())
     http = service.http(KEY)
@@ -45,6 +50,44 @@ def test_nothing_is_told_without_the_admin_key(service, owner, path):
     for header in ({}, {"Authorization": f"Bearer {client_key}"}, {"Authorization": f"Basic {KEY}"}):
         owner.headers.pop("Authorization", None)
         problem(owner.get(path, headers=header), 401, "unauthenticated")
+
+
+def test_the_key_for_metrics_reads_metrics_and_nothing_else(service, owner):
+    owner.headers["Authorization"] = f"Bearer {METRICS_KEY}"
+    assert "dpserve_requests" in owner.get("/metrics").text
+    for path in ("/api/lineages", "/api/lineages/colours-lineage/clients", "/api/models", "/api/verdicts"):
+        problem(owner.get(path), 401, "unauthenticated")
+    problem(service.http(METRICS_KEY).get("/budget"), 401, "unauthenticated")
+
+
+def test_the_empty_key_is_nobodys_even_where_it_was_configured(service, tmp_path):
+    listening = bind(ServiceSettings(port=0))
+    opened = admin_port(
+        AdminPort(listening, key_digest(""), tmp_path), service.data_plane, service.ledger, service.metrics
+    )
+    service.call(opened.__aenter__())
+    http = service.http()
+    problem(http.get(f"{url_of(listening)}/api/models", headers={"Authorization": "Bearer"}), 401, "unauthenticated")
+    service.call(opened.__aexit__(None, None, None))
+    listening.close()
+
+
+def test_silent_connections_do_not_keep_the_owner_out(owner, monkeypatch):
+    monkeypatch.setattr("service.http.impatience.SECONDS_FOR_HEADERS", 0.5)
+    address = (owner.base_url.host, owner.base_url.port)
+    silent = [socket.create_connection(address) for _ in range(300)]
+    try:
+        until = time.monotonic() + 30
+        while True:
+            try:
+                assert owner.get("/livez").status_code == 200
+                break
+            except (httpx.TransportError, AssertionError):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+    finally:
+        for each in silent:
+            each.close()
 
 
 def test_the_admin_key_opens_nothing_at_the_clients_port(service, owner):
@@ -102,6 +145,11 @@ def test_the_newest_verdict_of_each_kind_is_shown(owner, tmp_path):
     verdicts.keep(folder, "attack", report | {"convicted": True}, [("ROC", "of it", b"\x89PNG")], time=2.0)
     verdicts.keep(folder, "audit-mechanism", report | {"title": "A newer one"}, [], time=3.0)
     (folder / "broken.json").write_text("{")
+    for number, time_of in enumerate(("NaN", "Infinity", "1e999", "-1e999", "[" * 100_000)):
+        text = f'{{"time": {time_of}, "report": {{"convicted": false}}, "pictures": []}}'
+        (folder / f"odd-{'abcde'[number]}.json").write_text(text)
+    (folder / "gone.json").symlink_to(folder / "removed.json")
+    (folder / "folder.json").mkdir()
     (folder / "other.json").write_text('{"time": 4, "report": {}, "pictures": []}')
 
     first, second = owner.get("/api/verdicts").json()["verdicts"]

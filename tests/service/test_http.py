@@ -12,6 +12,7 @@ from accounting.explanation import explain_account
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.laplace import Laplace
+from service.http.last_resort import failure
 from service.http.problems import MEDIA_TYPE
 from service.run import ServiceSettings, bind
 from training.bundle import CertifiedHead
@@ -356,6 +357,14 @@ def test_an_announced_length_is_refused_unread(service):
         )
         connection.sendall(head.encode())
         assert b" 413 " in connection.recv(4096)
+
+
+def test_the_log_has_no_path_that_a_stranger_wrote(caplog):
+    with caplog.at_level(logging.DEBUG):
+        failure(ZeroDivisionError("31415"), "/v2/models/age=41.5/infer")
+    assert "/v2/models/{name}/infer" in caplog.text
+    assert "41.5" not in caplog.text
+    assert "31415" not in caplog.text
 
 
 def test_a_client_that_hangs_up_is_no_error(service, caplog):

@@ -259,3 +259,20 @@ def test_the_example_of_the_page_runs(service):
     assert names["probabilities"].shape == (1, 3)
     assert names["left"] == service.http(names["key"]).get("/budget").json()["queries_left"] > 0
     assert service.spent() == PRICE
+
+
+@pytest.mark.parametrize("query", ["dry_run=true", "dry_run=false", "tier=fine", "anything"])
+def test_a_query_is_refused_so_that_no_dry_run_is_charged(service, query):
+    http = service.http(service.add_client())
+    response = http.post(f"/v2/models/colours/infer?{query}", json=body_of([ROW]))
+    refused(response, 400, "invalid-request")
+    assert "dry_run=true" in response.json()["error"]
+    assert service.spent() == 0
+
+
+def test_a_wait_that_was_asked_for_is_confirmed(service):
+    http = service.http(service.add_client())
+    answered = http.post("/v2/models/colours/infer", json=body_of([ROW]), headers={"Prefer": "wait=10"})
+    assert answered.status_code == 200
+    assert answered.headers["preference-applied"] == "wait=10"
+    assert "preference-applied" not in http.post("/v2/models/colours/infer", json=body_of([ROW])).headers

@@ -3,10 +3,12 @@
 import asyncio
 
 import pytest
+import redis
 
 from accounting.ledger import EmbeddedStore
 from service.errors import CannotServe
 from service.http.front import Front
+from service.http.problems import Problem
 from service.http.rate_limit import rate_limit
 
 from .test_http import PRICE, ROW, problem
@@ -38,16 +40,59 @@ def test_two_services_count_together_where_they_share_a_store(tmp_path):
 
     async def both(store):
         limits = [rate_limit("2/hour", store) for _ in range(2)]
-        await limits[0].check("alice")
-        await limits[1].check("alice")
+        await limits[0].check("colours-lineage", "alice")
+        await limits[1].check("colours-lineage", "alice")
         with pytest.raises(Exception, match="2 per 1 hour"):
-            await limits[0].check("alice")
-        await limits[1].check("bob")
+            await limits[0].check("colours-lineage", "alice")
+        await limits[1].check("colours-lineage", "bob")
         for limit in limits:
             await limit.close()
 
     with EmbeddedStore(tmp_path / "store") as store:
         asyncio.run(both(store.url.removesuffix("?db=0").replace("unix://", "redis+unix://")))
+
+
+def test_the_counts_of_two_lineages_are_apart_and_need_no_more_than_the_ledgers_user_may(tmp_path):
+    """docs/ledger.md says what a store's user needs; the rate limit must do with it."""
+    allowed = (
+        "~dpserve:*", "+@read", "+@write", "+@scripting", "+@connection", "+waitaof", "-@dangerous", "+config|get",
+        "+info", "+role",
+    )  # fmt: skip
+
+    async def both(store):
+        limit = rate_limit("1/hour", store)
+        await limit.check("colours-lineage", "alice")
+        await limit.check("shapes-lineage", "alice")
+        with pytest.raises(Problem, match="1 per 1 hour"):
+            await limit.check("shapes-lineage", "alice")
+        await limit.close()
+
+    with EmbeddedStore(tmp_path / "store") as store:
+        owner = redis.Redis.from_url(store.url)
+        owner.execute_command("ACL", "SETUSER", "owner", "on", ">password", "~*", "&*", "+@all")
+        owner.execute_command("AUTH", "owner", "password")
+        owner.execute_command("ACL", "SETUSER", "default", "reset", "on", "nopass", *allowed)
+        try:
+            asyncio.run(both(store.url.removesuffix("?db=0").replace("unix://", "redis+unix://")))
+        finally:
+            owner.execute_command("ACL", "SETUSER", "default", "on", "nopass", "~*", "&*", "+@all")
+            owner.close()
+
+
+def test_a_client_that_asks_too_often_has_the_ledger_read_nothing(start, head, monkeypatch):
+    service = start(head, front=Front(rate_limit=rate_limit("2/hour")))
+    http = service.http(service.add_client())
+    assert [http.get("/budget").status_code for _ in range(2)] == [200, 200]
+    read = []
+    authenticate = service.ledger.authenticate
+
+    async def counted(*arguments):
+        read.append(arguments)
+        return await authenticate(*arguments)
+
+    monkeypatch.setattr(service.ledger, "authenticate", counted)
+    problem(http.get("/budget"), 429, "too-many-requests")
+    assert read == []
 
 
 def test_a_store_that_is_gone_refuses(start, head):
@@ -63,6 +108,14 @@ def test_a_store_that_is_gone_refuses(start, head):
 def test_nonsense_is_refused(said):
     with pytest.raises(CannotServe, match="rate limit"):
         rate_limit(said)
+
+
+@pytest.mark.parametrize("where", ["redi://:pa@ss/word@store:6379/1", "redisp://:pa@ss/word@store"])
+def test_the_password_of_the_store_is_not_in_the_error(where):
+    with pytest.raises(CannotServe) as refusal:
+        rate_limit("5/hour", where)
+    assert "rate-limit-store" in str(refusal.value)
+    assert not [part for part in ("pa@", "ss/", "word") if part in str(refusal.value)]
 
 
 def test_no_origin_may_ask_by_default(start, head):

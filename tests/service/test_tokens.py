@@ -12,9 +12,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from accounting.ledger import KeyExpired, key_digest
 from service.errors import CannotServe
 from service.http.front import Front
+from service.http.problems import Problem, ProblemType
 from service.http.tokens import Tokens, TokenSettings
+from service.plane import Caller
 
 from .test_http import PRICE, ROW, problem
 
@@ -162,10 +165,10 @@ def test_a_new_key_of_the_provider_is_looked_up_but_not_for_every_stranger(provi
         served["keys"].append(public_jwk(newer, "two"))
         for _ in range(5):
             with pytest.raises(Exception, match="known key"):
-                await tokens.client(token(newer, kid="two"))
+                await tokens.verify(token(newer, kid="two"))
         assert len(asked) == 1
         monkeypatch.setattr("service.http.tokens._SECONDS_BETWEEN_LOOKS", 0.0)
-        assert await tokens.client(token(newer, kid="two")) == "alice"
+        assert (await tokens.verify(token(newer, kid="two"))).client == "alice"
         assert len(asked) == 2
 
     try:
@@ -197,3 +200,139 @@ def test_keys_that_cannot_be_read_are_said_at_the_start(tmp_path):
     for name in ("none.json", "list.json", "empty.json", "secret.json"):
         with pytest.raises(CannotServe, match="cannot be read"):
             asyncio.run(Tokens.open(TokenSettings(ISSUER, AUDIENCE, str(tmp_path / name))))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock by which keys age, to be moved by hand."""
+    ahead = [0.0]
+    true = time.monotonic
+    monkeypatch.setattr("service.http.tokens.monotonic", lambda: true() + ahead[0])
+    return ahead
+
+
+def refusal_of(tokens, shown):
+    with pytest.raises(Problem) as refused:
+        asyncio.run(tokens.verify(shown))
+    return refused.value.status, refused.value.kind
+
+
+KNOWN_NOT, UNAVAILABLE = (401, ProblemType.UNAUTHENTICATED), (503, ProblemType.TOKENS_UNAVAILABLE)
+
+
+def test_keys_that_cannot_be_read_again_are_trusted_for_a_while_and_no_longer(provider, keys, clock):
+    tokens = asyncio.run(Tokens.open(TokenSettings(ISSUER, AUDIENCE, str(keys))))
+    shown, content = token(provider, exp=int(time.time()) + 9999), keys.read_text()
+    keys.unlink()
+    clock[0] = 3700
+    assert asyncio.run(tokens.verify(shown)).client == "alice"
+    clock[0] = 7300
+    assert refusal_of(tokens, shown) == UNAVAILABLE
+    keys.write_text(content)
+    clock[0] = 7330
+    assert refusal_of(tokens, shown) == UNAVAILABLE, "it is tried once a minute"
+    clock[0] = 7361
+    assert asyncio.run(tokens.verify(shown)).client == "alice"
+
+
+def test_a_look_that_failed_is_made_again_in_a_minute_so_that_a_withdrawn_key_goes(provider, keys, clock):
+    tokens = asyncio.run(Tokens.open(TokenSettings(ISSUER, AUDIENCE, str(keys))))
+    shown = token(provider, exp=int(time.time()) + 9999)
+    keys.unlink()
+    clock[0] = 3700
+    assert asyncio.run(tokens.verify(shown)).client == "alice"
+    keys.write_text(json.dumps({"keys": [public_jwk(private_key(), "two")]}))
+    clock[0] = 3761
+    assert refusal_of(tokens, shown) == KNOWN_NOT
+
+
+def test_whether_an_unknown_key_is_the_providers_is_not_known_while_its_keys_cannot_be_read(provider, keys, clock):
+    tokens = asyncio.run(Tokens.open(TokenSettings(ISSUER, AUDIENCE, str(keys))))
+    newer = private_key()
+    content = json.dumps({"keys": [public_jwk(newer, "two")]})
+    keys.unlink()
+    assert refusal_of(tokens, token(newer, kid="two")) == KNOWN_NOT
+    for seconds in (61, 90):
+        clock[0] = seconds
+        assert refusal_of(tokens, token(newer, kid="two")) == UNAVAILABLE
+        assert asyncio.run(tokens.verify(token(provider))).client == "alice"
+    keys.write_text(content)
+    clock[0] = 122
+    assert asyncio.run(tokens.verify(token(newer, kid="two"))).client == "alice"
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
+def test_a_key_that_names_no_algorithm_is_good_for_all_that_are_allowed(tmp_path, algorithm):
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [public_jwk(key, "one")]}))
+    allowed = ("RS512", "PS256")
+    tokens = asyncio.run(Tokens.open(TokenSettings(ISSUER, AUDIENCE, str(tmp_path / "keys.json"), algorithms=allowed)))
+    shown = token(key, algorithm=algorithm)
+    if algorithm in allowed:
+        assert asyncio.run(tokens.verify(shown)).client == "alice"
+    else:
+        assert refusal_of(tokens, shown) == KNOWN_NOT
+
+
+@pytest.mark.parametrize("change", [{"use": "enc"}, {"key_ops": ["encrypt"]}, {"alg": "ES384"}, {"kty": "RSA"}])
+def test_a_key_for_something_else_verifies_nothing(provider, tmp_path, change):
+    other = public_jwk(private_key(), "other")
+    content = {"keys": [public_jwk(provider, "one") | change, other]}
+    (tmp_path / "keys.json").write_text(json.dumps(content))
+    tokens = asyncio.run(Tokens.open(TokenSettings(ISSUER, AUDIENCE, str(tmp_path / "keys.json"))))
+    assert refusal_of(tokens, token(provider)) == KNOWN_NOT
+
+
+def test_the_password_of_the_keys_url_is_not_in_the_error():
+    with pytest.raises(CannotServe) as refusal:
+        asyncio.run(Tokens.open(TokenSettings(ISSUER, AUDIENCE, "http://name:pass@word@127.0.0.1:1/keys")))
+    assert "(hidden)" in str(refusal.value)
+    assert not [part for part in ("pass", "word", "name") if part in str(refusal.value)]
+
+
+def test_a_token_is_good_for_what_its_scopes_say(start, head, provider, keys):
+    settings = TokenSettings(ISSUER, AUDIENCE, str(keys), scope_claim="scope")
+    service = start(head, front=Front(tokens=asyncio.run(Tokens.open(settings))))
+    service.add_client()
+
+    def statuses(**claims):
+        http = service.http(token(provider, **claims))
+        asked = http.post("/predict", json=BODY), http.get("/budget")
+        for each in asked:
+            if each.status_code != 200:
+                problem(each, 403, "insufficient-scope")
+        return tuple(each.status_code for each in asked)
+
+    assert statuses(scope="openid budget-read") == (403, 200)
+    assert statuses() == statuses(scope="") == statuses(scope=7) == statuses(scope="prediction") == (403, 403)
+    assert service.spent() == 0
+    assert statuses(scope=["predict"]) == (200, 403)
+    assert statuses(scope="predict budget-read") == (200, 200)
+
+
+def test_a_token_that_expires_while_its_request_waits_is_charged_nothing(service, provider):
+    """The charge is asked for directly: by then the request was let in."""
+    key = service.add_client()
+    plane = service.data_plane
+    X = plane.check_rows([ROW])
+    now = time.time()
+    with pytest.raises(KeyExpired, match="token"):
+        service.call(plane.answer(Caller("alice", expires=now - 1), X))
+    with pytest.raises(KeyExpired):
+        service.call(plane.confirm(Caller("alice", expires=now - 1)))
+    assert service.spent() == 0
+
+    async def together():
+        callers = (
+            Caller("alice", expires=now - 1),
+            Caller("alice", expires=now + 3600),
+            Caller("alice", key_digest(key)),
+        )
+        rows = (plane.check_rows([[0.1 * place] * 4]) for place in range(3))
+        asked = [plane.answer(caller, X) for caller, X in zip(callers, rows, strict=True)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    expired, *answered = service.call(together())
+    assert isinstance(expired, KeyExpired)
+    assert [each.charged for each in answered] == [PRICE, PRICE]
+    assert service.spent() == 2 * PRICE

@@ -39,10 +39,11 @@ def test_each_request_is_a_span_that_says_its_route_and_status(start, head, coll
     provider = configured_tracing()
     service = start(head, front=Front(tracing=provider))
     http_client = service.http(service.add_client())
-    parent = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+    parent = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "tracestate": "vendor=marked"}
     http_client.post("/predict", json={"instances": [[MARKED, 0.2, 0.3, 0.4]]}, headers=parent)
     http_client.post("/predict", json={"instances": [[MARKED, 9.0, 0.3, 0.4]]})
     http_client.get(f"/marked?x={MARKED}")
+    http_client.request("PROPFIND", "/livez")
     provider.shutdown()
 
     spans = [
@@ -60,12 +61,13 @@ def test_each_request_is_a_span_that_says_its_route_and_status(start, head, coll
         ("POST /predict", _attributes("POST", "/predict", 200)),
         ("POST /predict", _attributes("POST", "/predict", 422)),
         ("GET other", _attributes("GET", "other", 404)),
+        ("HTTP /livez", _attributes("_OTHER", "/livez", 405)),
     ]
     assert spans[0].trace_id.hex() == TRACE
     assert spans[0].parent_span_id.hex() == "b7ad6b7169203331"
     assert spans[1].trace_id.hex() != TRACE
     assert not any(span.events for span in spans)
-    for mark in (b"31415926", b"marked", b"alice", b"Bearer"):
+    for mark in (b"31415926", b"marked", b"PROPFIND", b"alice", b"Bearer"):
         assert mark not in b"".join(collector)
 
 

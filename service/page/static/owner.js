@@ -16,6 +16,8 @@ const SECONDS = 120;
 let owner = null;
 let timers = [];
 let shown = {};
+/** How many clients were asked for by "More": a refresh shows as many. */
+let unfolded = 0;
 
 async function enter(key) {
   const candidate = new Owner(key);
@@ -33,6 +35,7 @@ function leave() {
   owner.forget();
   owner = null;
   shown = {};
+  unfolded = 0;
   timers.forEach(clearInterval);
 }
 
@@ -73,13 +76,20 @@ async function refreshAll() {
 async function clientsOfServed(asked) {
   const { lineages } = await asked.get("lineages");
   const served = lineages.find((each) => each.served) ?? lineages[0];
-  return { lineage: served.lineage, ...(await asked.clients(served.lineage)) };
+  let { clients, next_after: next } = await asked.clients(served.lineage);
+  while (next !== null && clients.length < unfolded) {
+    const page = await asked.clients(served.lineage, next);
+    clients = [...clients, ...page.clients];
+    next = page.next_after;
+  }
+  return { lineage: served.lineage, clients, next_after: next };
 }
 
 function showLive({ totals, seconds }) {
   const newest = seconds.at(-1)?.time ?? 0;
   const rate = (name) => seconds.map((each) => [each.time - newest, Math.max(0, each[name]) / each.length]);
-  const rows = rate("rows_charged").map(([time, charged], place) => [time, charged + rate("rows_free")[place][1]]);
+  const free = rate("rows_free");
+  const rows = rate("rows_charged").map(([time, charged], place) => [time, charged + free[place][1]]);
   const most = Math.max(1, ...rows.map(([, value]) => value));
   const recent = seconds.slice(-10);
   const length = recent.reduce((sum, each) => sum + each.length, 0) || 1;
@@ -158,6 +168,7 @@ function showClients({ lineage, clients, next_after: next }) {
   ]);
   const more = button("More", async () => {
     const page = await owner.clients(lineage, next);
+    unfolded = clients.length + page.clients.length;
     showClients({ lineage, clients: [...clients, ...page.clients], next_after: page.next_after });
   });
   body.replaceChildren(table("Clients", columns, rows), el("div", { class: "buttons" }, next !== null && more, el("span", { class: "note" }, counted(clients.length, "client"))));

@@ -2,9 +2,11 @@
 
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import pytest
 
+from service.http.authentication import LONGEST_CREDENTIAL
 from service.page.assets import HEADERS, assets
 
 
@@ -97,3 +99,9 @@ def test_no_script_makes_markup_of_text_or_reaches_elsewhere(name):
     addresses = re.findall(r"https?://[^\"'\s)]+", source)
     assert set(addresses) <= {"http://www.w3.org/2000/svg"}
     assert not re.search(r"@import|@font-face|url\(", source)
+
+
+def test_the_client_may_sign_in_with_whatever_the_service_takes():
+    """A provider's token is longer than any API key."""
+    page = files("service.page").joinpath("static/client.html").read_text("utf-8")
+    assert int(re.search(r'id="key"[^>]*maxlength="(\d+)"', page)[1]) == LONGEST_CREDENTIAL

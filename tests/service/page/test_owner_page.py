@@ -161,3 +161,16 @@ def test_dark_and_small(open_tab, url):
     assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     assert violations(page) == []
     tab.shot("owner-dark-small")
+
+
+def test_clients_that_were_unfolded_stay_so_when_the_page_looks_again(tab, url, service):
+    tab.page.route("**/clients?count=100*", lambda route: route.continue_(url=route.request.url.replace("=100", "=2")))
+    tab.page.clock.install()
+    page = sign_in(tab, url)
+    names = page.locator("#clients-body tbody th")
+    expect(names).to_have_text(["alice", "bob revoked"])
+    page.get_by_role("button", name="More").click()
+    expect(names).to_have_count(3)
+    service.add_client("zoe", rho=0.25)
+    page.clock.fast_forward(16_000)
+    expect(names).to_have_text(["alice", "bob revoked", "carol", "zoe"])
