@@ -25,6 +25,7 @@ from audit.membership import signals
 from audit.membership.asking import Answered, ask
 from audit.membership.attack_network import EPOCHS
 from audit.membership.candidates import Candidates, Difference, Labelled, difference
+from audit.membership.charges import Charges, charges_of, overdraw
 from audit.membership.claims import Claim, claim_of_accounts, claim_of_releases, coin_of
 from audit.membership.journal import Journal
 from audit.membership.mimicry import Mimicry, mimicry_of
@@ -95,18 +96,20 @@ class Outcome:
     releases: int
     exhausted: tuple[str, ...]
     replays: Replays
+    charges: Charges
     accounts: tuple[Mapping[str, Any], ...]
     shadow_records: int
     cautions: tuple[str, ...] = ()
 
     @property
     def convicted(self) -> bool:
-        """Whether noise can be averaged away for less than its price, or the lower bound exceeds the claim.
+        """Whether answers came for less than their price or beyond a budget, or the lower bound exceeds the claim.
 
         The bound convicts only where nothing contradicts its premise, that candidates are exchangeable
-        (`audit.membership.claims`). Replays compare no members with others and convict without it.
+        (`audit.membership.claims`). Replays and charges compare no members with others and convict without it.
         """
-        return self.replays.averaging_is_free or (self.verdict.convicted and not self.difference.told_apart)
+        unpaid = self.replays.averaging_is_free or bool(self.charges.faults)
+        return unpaid or (self.verdict.convicted and not self.difference.told_apart)
 
     @property
     def inconclusive(self) -> bool:
@@ -135,38 +138,44 @@ class Attack:
         choices = self.choices
         model = _one_model(self.endpoints)
         self.candidates.check(model)
+        shadows = _Shadows.of(model, self.candidates, choices)
         self.progress("comparing members with non-members", 0.0)
         told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
         journal = Journal(self.journal, model, self._purpose())
         for key, endpoint in enumerate(self.endpoints):
             endpoint.remember(journal.answers_to(key))
+        before = [endpoint.budget() for endpoint in self.endpoints]
+        known = [len(journal.answers_to(key)) for key in range(len(self.endpoints))]
         plan = planned(
             self.candidates.members,
             self.candidates.others,
-            [endpoint.budget() for endpoint in self.endpoints],
+            before,
             copies=choices.copies,
             confidence=choices.confidence,
             seed=choices.seed,
             most=choices.most,
-            answered=[len(journal.answers_to(key)) for key in range(len(self.endpoints))],
+            answered=known,
             settled=journal.planned,
         )
         journal.settle(plan.of_each)
         self.on_plan(plan)
         records, member = _in_turn(self.candidates, plan)
-        answered = self._ask(plan, records, journal, model)
+        rows = near_copies(records.X, plan.copies, model, choices.seed)
+        answered = self._ask(rows, journal)
         usable, seen = _usable(answered, len(records), choices.copies)
         _check_enough(member[usable], choices.confidence, answered.exhausted)
         replays = self._ask_again(records, answered)
+        overdraws = [overdraw(endpoint) for endpoint in self.endpoints]
         rest = _not_asked(self.candidates, plan, records[~usable] if not usable.all() else None)
         records, member, seen = records[usable], member[usable], seen[usable]
         releases = int(seen.max())
         answers = signals.averaged(_by_candidate(answered, choices.copies)[:, usable])
-        shadowed, departures = self._shadowed(records, rest, model, releases)
+        shadowed = self._shadowed(shadows, records, rest, releases)
         scores = scores_of(
             answers, records.y, member, shadowed, choices.seed, epochs=choices.attack_epochs, progress=self.progress
         )
         accounts = tuple(endpoint.budget() for endpoint in self.endpoints)
+        charges = charges_of(model, rows, answered, before, accounts, known, overdraws)
         decision, total = _claims(model, accounts, releases)
         decided = (int(member.sum()), int((~member).sum()))
         return Outcome(
@@ -179,9 +188,10 @@ class Attack:
             releases,
             answered.exhausted,
             replays,
+            charges,
             accounts,
             shadowed.records,
-            departures + _unevenness(plan, decided, seen),
+            shadows.departures + charges.cautions + _unevenness(plan, decided, seen),
         )
 
     def _purpose(self) -> Mapping[str, Any]:
@@ -200,8 +210,7 @@ class Attack:
         first = answered.answers[key, row * self.choices.copies]
         return ask_again(self.endpoints[key], records.X[row], first)
 
-    def _ask(self, plan: QueryPlan, records: Labelled, journal: Journal, model: Mapping[str, Any]) -> Answered:
-        rows = near_copies(records.X, plan.copies, model, self.choices.seed)
+    def _ask(self, rows: Floats, journal: Journal) -> Answered:
         total, done = len(rows) * len(self.endpoints), 0
 
         def on_rows(count: int) -> None:
@@ -211,32 +220,49 @@ class Attack:
 
         return ask(self.endpoints, rows, journal, on_rows=on_rows)
 
-    def _shadowed(
-        self, records: Labelled, rest: Labelled | None, model: Mapping[str, Any], releases: int
-    ) -> tuple[Shadowed, tuple[str, ...]]:
+    def _shadowed(self, shadows: "_Shadows", records: Labelled, rest: Labelled | None, releases: int) -> Shadowed:
         """Train shadow models on draws from all candidates and the population; the first rows are `records`.
 
-        rest: candidates without an answer, which are data of the same distribution like any other. Also returns in what
-        the shadow models differ from the target.
+        rest: candidates without an answer, which are data of the same distribution like any other.
         """
-        choices = self.choices
         everyone = records
         for more in (rest, self.candidates.population):
             everyone = everyone if more is None else everyone + more
-        members = len(self.candidates.members)
-        count = choices.shadow_records or min(members, len(everyone) // 2)
+        inputs, draws = shadows.mimicry.inputs(everyone.X), shadows.draws
+        what = f"training {draws.count} shadow models of {draws.records} records"
+        trained = self.train(
+            Pool(inputs, everyone.y), shadows.mimicry.recipe, draws, lambda share: self.progress(what, share)
+        )
+        return _answering(trained, shadows.mimicry, inputs, everyone, releases, draws.seed, draws.records)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shadows:
+    """Which shadow models will be trained. departures: in what they differ from the target."""
+
+    mimicry: Mimicry
+    draws: Draws
+    departures: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: Mapping[str, Any], candidates: Candidates, choices: Choices) -> "_Shadows":
+        """Choose them by the model's public certificate and the number of records: before an answer is paid for.
+
+        Raises ValueError where the model cannot be mimicked or there are too few records.
+        """
+        members, population = len(candidates.members), candidates.population
+        everyone = members + len(candidates.others) + (0 if population is None else len(population))
+        count = choices.shadow_records or min(members, everyone // 2)
         mimicry = mimicry_of(model, count, epochs=choices.shadow_epochs)
-        inputs = mimicry.inputs(everyone.X)
         draws = Draws(choices.shadow_models, count, choices.seed)
-        what = f"training {choices.shadow_models} shadow models of {count} records"
-        trained = self.train(Pool(inputs, everyone.y), mimicry.recipe, draws, lambda share: self.progress(what, share))
+        draws.rows(everyone)
         departures = mimicry.departures
         if count != members:
             departures += (
                 f"shadow models have {count} records and the target has {members}, at the same regularisation and "
                 "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
             )
-        return _answering(trained, mimicry, inputs, everyone, releases, choices.seed, count), departures
+        return cls(mimicry, draws, departures)
 
 
 def _answering(

@@ -111,7 +111,7 @@ def planned(
     if not 0.5 <= confidence < 1:
         raise ValueError(f"the confidence must lie from 0.5 to below 1, not be {confidence}")
     already = answered or [0] * len(budgets)
-    own = [_left_of_its_own(budget) for budget in budgets]
+    own = [rows_of_its_own(budget) for budget in budgets]
     known = [rows + before for rows, before in zip(own, already, strict=True) if rows is not None]
     left = min(known) if known else None
     shared = _left_of_the_lineage(budgets)
@@ -142,7 +142,7 @@ def planned(
     )
 
 
-def _left_of_its_own(budget: Mapping[str, Any]) -> int | None:
+def rows_of_its_own(budget: Mapping[str, Any]) -> int | None:
     """Return how many rows a key's own account still pays for; None where answers cost nothing."""
     if budget["queries_left"] is None:
         return None
@@ -160,7 +160,7 @@ def _left_of_the_lineage(budgets: Sequence[Mapping[str, Any]]) -> int | None:
     """
     seen = []
     for budget in budgets:
-        own = _left_of_its_own(budget)
+        own = rows_of_its_own(budget)
         if own is not None and budget["queries_left"] < own:
             seen.append(int(budget["queries_left"]))
     return min(seen) if seen else None

@@ -52,6 +52,8 @@ def sentence(outcome: Outcome) -> str:
             f"answers for rho = {number(to_rho(outcome.replays.charged))}, less than their price, so that "
             "its noise can be averaged away"
         )
+    if outcome.charges.faults:
+        return f"CONVICTED: {'; '.join(outcome.charges.faults)}; {_of_the_spending(outcome)}"
     found = (
         f"the best attack ({best.attack}) has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} and "
         f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
@@ -60,11 +62,20 @@ def sentence(outcome: Outcome) -> str:
         found += f"; {_beyond(outcome)}"
     claimed = (
         f"the {'proven' if judged.decision.proven else 'claimed, unproven'} epsilon for it is "
-        f"{number(judged.claimed_epsilon)} at delta = {judged.decision.delta:g}"
+        f"{number(judged.claimed_epsilon)} at delta = {judged.decision.delta:g}; {_of_the_spending(outcome)}"
     )
     if outcome.inconclusive:
         return f"inconclusive: members and non-members cannot be compared; {found}; {claimed}"
     return f"CONVICTED: {found}, but {claimed}" if outcome.convicted else f"not convicted: {found}; {claimed}"
+
+
+def _of_the_spending(outcome: Outcome) -> str:
+    """What is claimed for what the accounts say was spent, whatever the answers should have cost."""
+    total = outcome.verdict.total
+    return (
+        f"for what was actually spent, rho = {number(total.rho)}, TPR - FPR <= {number(total.advantage())} "
+        f"(two steps: {number(total.advantage(STEPS))})"
+    )
 
 
 def _beyond(outcome: Outcome) -> str:
@@ -110,6 +121,15 @@ def content(outcome: Outcome) -> dict[str, Any]:
             "answers": outcome.replays.answers,
             "charged": to_rho(outcome.replays.charged),
             "price": to_rho(outcome.replays.price),
+        },
+        "charges": {
+            "price": to_rho(outcome.charges.price),
+            "rows": outcome.charges.rows,
+            "spent": [to_rho(spent) for spent in outcome.charges.spent],
+            "shared_by_all_keys": outcome.charges.shared,
+            "keys_overdrawn": outcome.charges.overdrawn,
+            "keys_refused_at_the_end": outcome.charges.refused,
+            "faults": outcome.charges.faults,
         },
         "shadow_models": {"count": outcome.choices.shadow_models, "records": outcome.shadow_records},
         "same_distribution": outcome.difference,
@@ -286,10 +306,23 @@ def _notes(outcome: Outcome) -> tuple[str, ...]:
         f"seed {outcome.choices.seed}",
         f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
         f"charged rho = {number(to_rho(replays.charged))}",
+        _charged(outcome),
         f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
         f"{pairs.epsilon:.3f} of all answers together, for replacing one record; exact confidence",
         "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of members, "
         "and for that step there is no confidence: it is nominal. Bounds that convict hold together at the confidence",
+    )
+
+
+def _charged(outcome: Outcome) -> str:
+    charges = outcome.charges
+    if not charges.price:
+        return "answers cost nothing more: the model was paid for once"
+    last = "one row more than is left was refused" if charges.refused else "more is left than one request can overdraw"
+    shared = {True: "; what the keys spend is shared", False: "; what the keys spend is not shared", None: ""}
+    return (
+        f"answers to {sum(charges.rows)} rows cost rho = {number(to_rho(sum(charges.rows) * charges.price))}, accounts "
+        f"have spent rho = {number(to_rho(sum(charges.spent)))}; {last}{shared[charges.shared]}"
     )
 
 

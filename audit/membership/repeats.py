@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.losses import Cost
-from accounting.picorho import PICORHO_PER_RHO
 from audit.endpoint import Endpoint, Exhausted
+from audit.membership.charges import price_of, spent_of
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +57,7 @@ def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TI
     """
     model = endpoint.model()
     size = min(times, int(model["largest_batch"]))
-    before = _spent(endpoint)
+    before = spent_of(endpoint.budget())
     different = {first.tobytes()}
     asked = 0
     with suppress(Exhausted):
@@ -66,17 +65,7 @@ def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TI
             again = endpoint.answers(np.tile(row, (min(size, times - asked), 1)))
             different |= {answer.tobytes() for answer in again}
             asked += len(again)
-    return Replays(asked, len(different), _spent(endpoint) - before, _price(model))
-
-
-def _spent(endpoint: Endpoint) -> int:
-    """In picorho, which the account divides by 1e12: below 2^53 the nearest integer is the one it had."""
-    return round(float(endpoint.budget()["spent"]["rho"]) * PICORHO_PER_RHO)
-
-
-def _price(model: Mapping[str, Any]) -> int:
-    price = model.get("price_per_row")
-    return Cost.parse(str(price["losses"])).picorho if price and price["losses"] else 0
+    return Replays(asked, len(different), spent_of(endpoint.budget()) - before, price_of(model))
 
 
 def near_copies(rows: Floats, copies: int, model: Mapping[str, Any], seed: int) -> Floats:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -59,6 +60,16 @@ def test_what_is_missing_is_said_in_one_line(run, bundle, files):
     (run.folder / "bad.csv").write_text("age,height,id,ok\n30,170,1,yes\n")
     wrong = run.fails("attack", bundle, *files[:3], "bad.csv", *files[4:])
     assert wrong == "bad.csv lacks the column income; the model takes age, income"
+
+
+def test_a_cluster_that_does_not_answer_is_said_in_one_line_before_a_row_is_paid_for(run, bundle, files):
+    """Neither where nothing listens, nor where what listens is no cluster."""
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for address in ("127.0.0.1:1", f"127.0.0.1:{silent.getsockname()[1]}"):
+            said = run.fails("attack", bundle, *files, *QUICK, "--journal", "j", "--ray", address)
+            assert said.startswith(f"no Ray cluster answers at {address}: start one")
+    assert not (run.folder / "j").exists()
 
 
 def test_an_attack_that_is_interrupted_says_how_to_go_on_and_ends_as_if_it_had_not_been(run, bundle, files):

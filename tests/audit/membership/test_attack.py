@@ -238,6 +238,26 @@ def test_too_few_and_misfitting_records_are_refused_before_a_row_is_asked(bundle
     assert endpoint.paid == 0
 
 
+def test_what_shadow_models_cannot_be_is_refused_before_a_row_is_asked(bundle, candidates):
+    (endpoint,) = bundle()
+    with pytest.raises(ValueError, match="need 122, and there are 120"):
+        Attack([endpoint], candidates, replace(QUICK, shadow_records=61)).run()
+
+    class Deep:
+        """Stands on a network that it does not show."""
+
+        def model(self):
+            public = endpoint.model()
+            return {**public, "feature_map": {**public["feature_map"], "kind": "backbone"}}
+
+        def __getattr__(self, name):
+            return getattr(endpoint, name)
+
+    with pytest.raises(ValueError, match="whose weights the endpoint does not show"):
+        Attack([Deep()], candidates, QUICK).run()
+    assert endpoint.paid == 0
+
+
 def test_a_budget_that_another_client_drains_is_a_result(bundle, candidates):
     """The plan sees a budget for all 120 rows; another key then takes what 50 of them would cost."""
     mine, other = bundle(keys=2, lineage_rho=0.601)

@@ -1,0 +1,179 @@
+"""Whether answers were paid for: each key's account against the rows it asked about, and the account that keys share.
+
+A decision of an attack is held against the price of the answers that it saw. That is the claim only where the price was
+charged: a service that charges less lets the same budget buy more answers than the claim is for.
+
+Every check here holds for a sound service, whoever else uses its keys meanwhile, unless its owner raises a budget
+during the attack:
+
+- An account has spent, ever, at least the price of every row that its key has answers to. A row that was asked about
+  before this attack is a replay, and was paid for then.
+- Keys of different clients share the lineage's account. Where that is what limits them, `queries_left` shows it: it
+  falls by at least what all of them were charged.
+- One row more than `queries_left` is refused whole, and costs nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.losses import Cost
+from accounting.picorho import PICORHO_PER_RHO
+from audit.endpoint import Endpoint, Exhausted, row_name
+from audit.membership.asking import Answered
+from audit.membership.plan import rows_of_its_own
+
+Floats = NDArray[np.float64]
+Account = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Charges:
+    """What the keys were charged. price: of a row's answer, 0 for a model that is paid for once; in picorho.
+
+    rows: different rows that each key has answers to. spent: of each key's account, ever, in picorho. replayed: rows
+    asked about now that were not charged now. shared: whether the keys' spending lowers the lineage's account; None
+    where that cannot be seen. overdrawn: keys, by number, that were answered one row more than they had left; refused:
+    keys that were not. Keys in neither have more left than one request may ask about.
+    """
+
+    price: int
+    rows: tuple[int, ...]
+    spent: tuple[int, ...]
+    replayed: tuple[int, ...]
+    shared: bool | None
+    overdrawn: tuple[int, ...]
+    refused: tuple[int, ...]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What no sound service does, in words."""
+        found = [
+            f"key {key} has answers to {rows} rows, which cost rho = {_rho(rows * self.price)}, and its account has "
+            f"spent rho = {_rho(spent)} in all"
+            for key, (rows, spent) in enumerate(zip(self.rows, self.spent, strict=True), start=1)
+            if spent < rows * self.price
+        ]
+        if self.shared is False:
+            found.append(
+                "what the keys are charged does not lower what they may spend together: nothing caps collusion"
+            )
+        found += [
+            f"key {key} was answered one row more than its account and the lineage's pay for" for key in self.overdrawn
+        ]
+        return tuple(found)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What could not be tested."""
+        found = tuple(
+            f"key {key} was not charged for {count} of {rows} rows, and had spent enough before for them to be replays "
+            "(a new key would tell)"
+            for key, (count, rows, spent) in enumerate(zip(self.replayed, self.rows, self.spent, strict=True), start=1)
+            if count and spent >= rows * self.price
+        )
+        if len(self.rows) > 1 and self.price and self.shared is None:
+            found += (
+                "the keys' own accounts end before the lineage's, or are one: whether what they spend is shared was "
+                "not tested (give keys that together could spend more than the lineage has)",
+            )
+        return found
+
+
+def charges_of(
+    model: Mapping[str, Any],
+    rows: Floats,
+    answered: Answered,
+    before: Sequence[Account],
+    after: Sequence[Account],
+    known: Sequence[int],
+    overdraws: Sequence[bool | None],
+) -> Charges:
+    """Return what answers to rows (n, d) cost. before, after: `GET /budget` of each key, around the asking.
+
+    known: rows that each key had answers to, from a journal. overdraws: `overdraw` of each key.
+    """
+    price = price_of(model)
+    names = np.array([row_name(row) for row in rows])
+    there = ~np.isnan(answered.answers[:, :, 0])
+    counts = [len(set(names[one])) for one in there]
+    charged = [spent_of(late) - spent_of(early) for early, late in zip(before, after, strict=True)]
+    replayed = [
+        max(0, count - old - (paid // price if price else count))
+        for count, old, paid in zip(counts, known, charged, strict=True)
+    ]
+    return Charges(
+        price,
+        tuple(counts),
+        tuple(spent_of(account) for account in after),
+        tuple(replayed),
+        _shared(before, after, charged, _first_of_each_account(answered.answers), price) if price else None,
+        tuple(key for key, one in enumerate(overdraws, start=1) if one),
+        tuple(key for key, one in enumerate(overdraws, start=1) if one is False),
+    )
+
+
+def overdraw(endpoint: Endpoint) -> bool | None:
+    """Ask about one row more than is left, rows that nobody asked about before; return whether they were answered.
+
+    None where a request may not ask about so many, or answers cost nothing more. Raises EndpointError.
+    """
+    model, left = endpoint.model(), endpoint.budget()["queries_left"]
+    if left is None or left + 1 > int(model["largest_batch"]):
+        return None
+    lower, upper = (np.asarray(model["feature_map"][end], dtype=np.float64) for end in ("lower", "upper"))
+    # Not from the attack's seed: a row that was asked about before is a replay, and is answered.
+    rows = lower + (upper - lower) * np.random.default_rng().random((int(left) + 1, len(lower)))
+    try:
+        endpoint.answers(np.clip(rows, lower, upper))
+    except Exhausted:
+        return False
+    return True
+
+
+def price_of(model: Mapping[str, Any]) -> int:
+    """The picorho of a row's answer; 0 where answers cost nothing because the model was paid for once."""
+    price = model.get("price_per_row")
+    return Cost.parse(str(price["losses"])).picorho if price and price["losses"] else 0
+
+
+def spent_of(account: Account) -> int:
+    """In picorho, which the account divides by 1e12: below 2^53 the nearest integer is the one it had."""
+    return round(float(account["spent"]["rho"]) * PICORHO_PER_RHO)
+
+
+def _first_of_each_account(answers: Floats) -> list[int]:
+    """One key of each account: keys of one client get each other's answers, where those of two draw their own."""
+    found: list[int] = []
+    for key, mine in enumerate(answers):
+        if not any(_same(mine, answers[other]) for other in found):
+            found.append(key)
+    return found
+
+
+def _same(one: Floats, other: Floats) -> bool:
+    both = ~np.isnan(one[:, 0]) & ~np.isnan(other[:, 0])
+    return bool(both.any()) and np.array_equal(one[both], other[both])
+
+
+def _shared(
+    before: Sequence[Account], after: Sequence[Account], charged: Sequence[int], accounts: list[int], price: int
+) -> bool | None:
+    """Whether what all accounts were charged lowered what the lineage has left, where that limited them before.
+
+    It had less than (q + 1) * price left, q being `queries_left` before, and has q' * price or more afterwards.
+    """
+    together = sum(charged[key] for key in accounts)
+    seen = []
+    for key in accounts:
+        own, left = rows_of_its_own(before[key]), before[key]["queries_left"]
+        if own is not None and left < own:
+            seen.append(int(after[key]["queries_left"]) * price < (int(left) + 1) * price - together)
+    return all(seen) if seen and len(accounts) > 1 else None
+
+
+def _rho(picorho: int) -> str:
+    return f"{picorho / PICORHO_PER_RHO:.4g}"

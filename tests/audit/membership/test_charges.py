@@ -1,0 +1,126 @@
+"""Answers that are not paid for convict, whatever the scores say; sound services are not accused."""
+
+import json
+
+import pytest
+
+from audit import reports
+from audit.in_process import BundleEndpoint, Lineage, RowNoise
+from audit.membership.attack import Attack, Choices
+from audit.membership.charges import overdraw
+from audit.membership.presentation import report
+from mechanisms.gaussian import Gaussian
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+
+QUICK = Choices(shadow_models=2, attack_epochs=1, seed=1)
+
+
+class Free(BundleEndpoint):
+    """Charges for the first row of all."""
+
+    def _charge(self, rows):
+        self.paid = 1
+
+
+class Discounting(BundleEndpoint):
+    """Charges for all rows of a request but one."""
+
+    def _charge(self, rows):
+        super()._charge(max(0, rows - 1))
+
+
+class Unshared(BundleEndpoint):
+    """Charges every key's account and nobody's lineage."""
+
+    def _charge(self, rows):
+        self.paid += rows
+
+
+class Overspending(BundleEndpoint):
+    """Charges until nothing is left, and refuses nothing."""
+
+    def _charge(self, rows):
+        self.paid += rows
+        spent = self.lineage.spent + rows * self.mechanism.cost.picorho
+        self.lineage.spent = min(spent, self.lineage.limit)
+
+
+def attacked(kind, head, candidates, mechanism, *, keys=1, rows=None, largest_batch=50):
+    lineage = Lineage(None if rows is None else rows * mechanism.cost.picorho)
+    endpoints = [
+        kind(head, mechanism, RowNoise(0, key), lineage=lineage, largest_batch=largest_batch) for key in range(keys)
+    ]
+    return Attack(endpoints, candidates, QUICK).run()
+
+
+@pytest.mark.parametrize("kind", [Free, Discounting])
+@pytest.mark.parametrize("mechanism", [Gaussian(10.0), Laplace(0.5), Label(1.0)], ids=lambda one: one.name)
+def test_rows_that_are_not_charged_convict(head, candidates, kind, mechanism):
+    outcome = attacked(kind, head, candidates, mechanism)
+    assert not outcome.replays.averaging_is_free
+    assert not outcome.verdict.convicted
+    (fault,) = outcome.charges.faults
+    assert fault.startswith("key 1 has answers to 120 rows, which cost rho = ")
+    page = report(outcome, draw=False)
+    assert page.exit_status == 3
+    assert page.verdict.startswith(f"CONVICTED: {fault}; for what was actually spent, rho = ")
+    assert json.loads(reports.as_json(page))["charges"]["faults"] == [fault]
+
+
+@pytest.mark.parametrize("largest_batch", [50, 20])
+def test_keys_that_share_no_account_convict(head, candidates, largest_batch):
+    """With batches of 20 the 90 rows that are left cannot be overdrawn by one request: they should have become none."""
+    outcome = attacked(Unshared, head, candidates, Gaussian(10.0), keys=3, rows=90, largest_batch=largest_batch)
+    assert outcome.plan.shared == 90
+    assert not outcome.verdict.convicted
+    assert "nothing caps collusion" in outcome.charges.faults[0]
+    assert report(outcome, draw=False).exit_status == 3
+
+
+@pytest.mark.parametrize("keys", [1, 2])
+def test_a_row_beyond_what_is_left_convicts(head, candidates, keys):
+    outcome = attacked(Overspending, head, candidates, Gaussian(10.0), keys=keys, rows=100)
+    assert outcome.charges.overdrawn == tuple(range(1, keys + 1))
+    assert any("key 1 was answered one row more than its account" in fault for fault in outcome.charges.faults)
+    assert outcome.convicted
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(10.0), Label(1.0)], ids=lambda one: one.name)
+def test_a_sound_bundle_is_not_accused_and_its_cap_is_tested_at_no_cost(head, candidates, mechanism):
+    outcome = attacked(BundleEndpoint, head, candidates, mechanism, keys=3, rows=90)
+    assert outcome.charges.faults == outcome.charges.cautions == ()
+    assert (outcome.charges.shared, outcome.charges.refused) == (True, (1, 2, 3))
+    assert outcome.charges.rows == (30, 30, 30)
+    assert [spent // mechanism.cost.picorho for spent in outcome.charges.spent] == [30, 30, 30]
+    unseen = attacked(BundleEndpoint, head, candidates, mechanism, keys=2)
+    assert not unseen.convicted
+    assert "whether what they spend is shared was not tested" in unseen.charges.cautions[0]
+
+
+def test_keys_of_one_client_and_rows_that_were_paid_for_before_are_not_accused(serve, candidates):
+    """Both keys get the same answers for one charge; the second attack is replays throughout."""
+    service = serve(lineage_rho=1.3001)
+    first = service.endpoint(rho=2.0)
+    for endpoints in ([first, first], [first]):
+        outcome = Attack(endpoints, candidates, QUICK).run()
+        assert outcome.charges.faults == ()
+        assert not outcome.convicted
+    assert outcome.charges.replayed == (120,)
+    assert "not charged for 120 of 120 rows" in outcome.charges.cautions[0]
+    assert first.budget()["spent"]["rho"] == pytest.approx(0.6)
+
+
+def test_clients_of_a_real_ledger_share_its_lineage(serve, candidates):
+    service = serve(lineage_rho=0.5001)
+    outcome = Attack([service.endpoint(name) for name in ("alice", "bob")], candidates, QUICK).run()
+    assert outcome.charges.faults == outcome.charges.cautions == ()
+    assert (outcome.charges.shared, outcome.charges.refused) == (True, (1, 2))
+
+
+def test_overdrawing_is_refused_and_costs_nothing(bundle):
+    (endpoint,) = bundle(rho=0.0501)
+    assert overdraw(endpoint) is False
+    assert endpoint.paid == 0
+    (endpoint,) = bundle(rho=0.2501)
+    assert overdraw(endpoint) is None
