@@ -80,6 +80,7 @@ def attack(
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
         _check_target(context, target, service=service)
+        _check_writable(png, html)
         if service:
             endpoints = _services(opened, target, key_file or [])
         else:
@@ -114,12 +115,12 @@ def attack(
             ).run()
     drawn = png is not None or html is not None or (machine and find_spec("matplotlib") is not None)
     page = report(outcome, draw=drawn)
-    reports.write(page, html_file=html, png_file=png)
     if machine:
         typer.echo(reports.as_json(page))
         keep_verdict("attack", page)
     else:
         reports.print_text(page, Console())
+    reports.write(page, html_file=html, png_file=png)
     raise typer.Exit(page.exit_status)
 
 
@@ -136,6 +137,16 @@ def _check_target(context: typer.Context, target: str, *, service: bool) -> None
                 if service
                 else f"--{option} is for services; a bundle asks for no key (--keys says how many pool their answers)"
             )
+
+
+def _check_writable(*files: Path | None) -> None:
+    """Raise OSError where a report could not be written, before anything is paid for; a file there stays as it is."""
+    for file in files:
+        if file is not None:
+            there = file.exists()
+            file.open("ab").close()
+            if not there:
+                file.unlink()
 
 
 @contextmanager

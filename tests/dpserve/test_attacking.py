@@ -72,6 +72,13 @@ def test_a_cluster_that_does_not_answer_is_said_in_one_line_before_a_row_is_paid
     assert not (run.folder / "j").exists()
 
 
+@pytest.mark.parametrize("option", ["--html", "--png"])
+def test_a_report_that_cannot_be_written_is_refused_before_a_row_is_paid_for(run, bundle, files, option):
+    said = run.fails("attack", bundle, *files, *QUICK, "--journal", "j", option, "nowhere/report")
+    assert "nowhere/report" in said
+    assert not (run.folder / "j").exists()
+
+
 def test_an_attack_that_is_interrupted_says_how_to_go_on_and_ends_as_if_it_had_not_been(run, bundle, files):
     whole = run("attack", bundle, *files, *QUICK, "--seed", 5, "--json").stdout
     command = ["attack", bundle, *files, "--shadow-records", 20, "--seed", 5, "--journal", "j", "--shadow-models"]
