@@ -15,7 +15,7 @@ SCRIPTS = Path(sys.executable).parent
 OVERLAYS = ("embedded", "redis", "gpu")
 EVERYTHING = "everything"
 """The gpu overlay, which is all of the redis one and more, with the components."""
-ENVS = ("admin.env", "self-audit.env")
+ENVS = ("admin.env", "metrics.env", "self-audit.env")
 """What the owner writes into components."""
 COMPONENTS = ("monitoring", "self-audit", "tls")
 
@@ -41,7 +41,9 @@ def k8s(tmp_path_factory):
     folder = tmp_path_factory.mktemp("k8s") / "k8s"
     shutil.copytree(ROOT / "k8s", folder, ignore=shutil.ignore_patterns("secret.env", "users.acl", *ENVS))
     subprocess.run(["bash", "-ec", commands_that_write("secret.env")], cwd=folder.parent, check=True, timeout=60)
-    (folder / "components" / "monitoring" / "admin.env").write_text("DPSERVE_ADMIN_KEY=of-twenty-characters-or-more\n")
+    for name in ("admin", "metrics"):
+        file = folder / "components" / "monitoring" / f"{name}.env"
+        file.write_text(f"DPSERVE_{name.upper()}_KEY=the-{name}-key-of-twenty-characters-or-more\n")
     (folder / "components" / "self-audit" / "self-audit.env").write_text("DPSERVE_SELF_AUDIT_KEY=of-a-client\n")
     everything = folder / "overlays" / EVERYTHING
     everything.mkdir()

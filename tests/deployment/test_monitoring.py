@@ -154,5 +154,7 @@ def test_only_the_monitoring_namespace_reaches_the_owners_port(rendered):
     service = services["dpserve-admin"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert endpoint["authorization"]["credentials"]["key"] == "DPSERVE_METRICS_KEY"  # which opens nothing else
     secret = endpoint["authorization"]["credentials"]["name"]
+    assert secret.startswith("dpserve-metrics-")
     assert secret in {each["metadata"]["name"] for each in rendered[EVERYTHING] if each["kind"] == "Secret"}
