@@ -16,9 +16,9 @@ from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
 from mechanisms.gaussian_vector import whole_picorho
 from training.comparison import rules
-from training.comparison.measured import nearest
-from training.comparison.recommendation import SEEDS, Recommendation, by_rule, by_simulation, of_kind
-from training.comparison.tiers import PlannedTier, planned_tiers, simulated_tiers
+from training.comparison.recommendation import SEEDS, Recommendation, by_simulation, of_kind
+from training.comparison.rule import by_rule
+from training.comparison.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
 from training.data.csv_file import read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
@@ -30,6 +30,10 @@ from training.reproduction.progress import progress_bar
 
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
+
+
+OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
+"""What an owner may say beside --release KIND --budget: no rule says how wide a network should be, or who buys what."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,12 @@ def simulated(records: Records, n: int | None, whole: int, queries: int | None) 
         )
 
 
+def rows_in_both(rows: Records, private: Records) -> int:
+    """Return how many of the rows are, in their columns and label, private records."""
+    known = {row.tobytes() + label.tobytes() for row, label in zip(private.X, private.y, strict=True)}
+    return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
+
+
 def scaled_rows(records: Records) -> NDArray[np.float64]:
     """Return the rows (m, d), each column from its declared bounds into [0, 1]."""
     lower, upper = np.asarray(records.declaration.lower), np.asarray(records.declaration.upper)
@@ -91,9 +101,8 @@ def followed(
     together. Raises BadParameter for options that are chosen here as well, and TrainingError for public rows that are
     the private records themselves.
     """
-    given = [
-        f"--{name.replace('_', '-')}" for name in training.options if name not in ("records_declared", "tolerance")
-    ]
+    own = ("records_declared", "tolerance", *OWN_CHOICES.get(release or "", ()))
+    given = [f"--{name.replace('_', '-')}" for name in training.options if name not in own]
     if release is None and not isinstance(training.feature_map, Identity):
         given.append("--features")
     if given:
@@ -109,16 +118,22 @@ def followed(
         found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
     elif public is not None:
         rows, key = public.read(), owner_key(state_folder() / "lineage.key")
-        if lineage_of(rows, key) == lineage_of(training.records, key):
+        shared = rows_in_both(rows, training.records)
+        if shared or lineage_of(rows, key) == lineage_of(training.records, key):
             raise TrainingError(
-                f"{public.source} holds the private records themselves: what a simulation on them tells is not covered "
-                "by any budget. Put rows that are public into a file of their own"
+                f"{public.source} holds private records, {shared:,} of its rows: what a "
+                "simulation on them tells is not covered by any budget. Put rows that are public into a file of their "
+                "own"
             )
         found = simulated(rows, n, whole, queries)
     else:
-        found = by_rule(n, len(training.records.declaration.classes), whole)
+        found, _ = by_rule(n, len(training.records.declaration.classes), whole, queries)
     Console().print(f"Chosen: {found.reason}.", highlight=False)
     options = found.training_options(n, whole, queries)
+    if "hidden" in training.options:
+        options["hidden"] = training.options["hidden"]
+    if "tier" in training.options:
+        options = dict(training_options(planned_tiers(tier_prices(training.options["tier"]), whole)))
     choice, declaration = found.choice, training.records.declaration
     if choice.release in (None, "weights", "objective") and "tolerance" in training.options:
         options["tolerance"] = training.options["tolerance"]
@@ -152,8 +167,8 @@ def choose(
         n = n or len(records)
         whence = Whence.simulated(file.source, len(records), declared_public=public is not None)
     elif n is not None and question.classes is not None:
-        found, similar = by_rule(n, question.classes, whole), nearest(n, question.classes, whole, question.queries)
-        found, whence = replace(found, estimates=similar.estimates), Whence.measured(similar)
+        found, similar = by_rule(n, question.classes, whole, question.queries)
+        whence = Whence.measured(similar)
     else:
         raise typer.BadParameter(
             "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "

@@ -10,7 +10,7 @@ from rich.table import Table
 from accounting.budgets import Budget
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from training.comparison import rules
-from training.comparison.measured import Nearest
+from training.comparison.measured import FAR, Nearest
 from training.comparison.options import OPTIONS
 from training.comparison.recommendation import CANDIDATES, Recommendation
 from training.comparison.tiers import PlannedTier, training_options
@@ -54,9 +54,13 @@ class Whence:
         return cls(
             f"measured on {similar.words}",
             f"Accuracy as measured on {similar.words}: of the public sets of docs/mechanisms.md the most like yours in "
-            "classes and mu n / C. It says which options to expect more of, and not what yours will reach: --public "
-            "FILE simulates on rows like yours.",
+            f"classes and mu n / C{_apart(similar)}. It says which options to expect more of, and not what yours will "
+            "reach: --public FILE simulates on rows like yours.",
         )
+
+
+def _apart(similar: Nearest) -> str:
+    return f", though {similar.apart:.0f} times apart: nothing nearer was measured" if similar.apart > FAR else ""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,13 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "reason": found.reason,
         "command": shown.command,
         "estimates": [
-            {"option": each.option, "title": OPTIONS[each.option].title, "accuracy": each.mean, "spread": each.spread}
+            {
+                "option": each.option,
+                "title": OPTIONS[each.option].title,
+                "accuracy": each.mean,
+                "spread": each.spread,
+                "seeds": each.seeds,
+            }
             for each in found.estimates
         ],
         "tiers": [
@@ -117,7 +127,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         f"{budget.epsilon_at(budget.picorho):.4g} at delta = {budget.delta:g}.",
         highlight=False,
     )
-    table = Table("option", "the budget pays for", "accuracy", "spread")
+    table = Table("option", "the budget pays for", "accuracy", "spread", "seeds")
     for each in sorted(found.estimates, key=lambda each: -(each.mean or 0.0)):
         option = OPTIONS[each.option]
         table.add_row(
@@ -125,10 +135,11 @@ def print_comparison(console: Console, shown: Comparison) -> None:
             option.pays,
             "not to be had" if each.mean is None else f"{each.mean:.3f}",
             "" if each.spread is None else f"{each.spread:.3f}",
+            "" if each.seeds is None or each.mean is None else str(each.seeds),
         )
     known = {each.option for each in found.estimates}
     for name in (name for name in CANDIDATES if name not in known):
-        table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "")
+        table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "")
     console.print(table, highlight=False)
     console.print(shown.whence.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)

@@ -179,6 +179,7 @@ def test_choosing_before_training_by_rule(run):
     assert {each["option"] for each in found["estimates"]} >= {"class-sums", "weights", "dpsgd", "per-query"}
     assert max(found["estimates"], key=lambda each: each["accuracy"] or 0)["option"] == "class-sums"
     assert "--release class-sums --price rho:0.0359" in found["command"]
+    assert {each["seeds"] for each in found["estimates"] if each["option"] == "class-sums"} == {5}
     said = run("plan", "--n", 35_000, "--classes", 100, "--epsilon", 1, "--delta", 1e-5).stdout
     assert "Recommended: class sums: " in said
     assert "not what yours will reach" in said
@@ -264,7 +265,7 @@ def test_training_follows_the_planner(tmp_path):
     assert "--records-declared" in trained().output
     done = trained("--records-declared", 1437, "--queries", 1000)
     assert done.exit_code == 0, done.output
-    assert "Chosen: DP-SGD on a linear head: " in done.output
+    assert "Chosen: DP-SGD, linear head: " in done.output
     certificate = json.loads((tmp_path / "model" / "certificate.json").read_text())
     assert certificate["release"] == "dpsgd"
     assert certificate["feature_map"]["kind"] == "identity"
@@ -301,3 +302,44 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
     done, found = trained(*taught, "--out", str(tmp_path / "taught"))
     assert done.exit_code == 0, found
     assert "--price rho:0.000359214746 --epsilon 1 --delta 1e-5" in found
+
+
+def test_the_owner_s_own_network_and_tiers_go_with_a_budget(tmp_path):
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    train = ["train", "--data", "digits", "--budget", "epsilon:4@1e-5", "--records-declared", "1437"]
+
+    def certified(name, *arguments):
+        done = CliRunner().invoke(app, [*train, *arguments, "--out", str(tmp_path / name)], env=home)
+        assert done.exit_code == 0, done.output + str(done.exception)
+        return json.loads((tmp_path / name / "certificate.json").read_text())
+
+    assert certified("wide", "--release", "dpsgd", "--hidden", "16")["hidden"] == [16]
+    ladder = ("--tier", "coarse=epsilon:1@1e-5", "--tier", "fine=epsilon:4@1e-5")
+    assert len(certified("steps", "--release", "weights", *ladder)["precisions"]) == 2
+    refused = CliRunner().invoke(
+        app, [*train, "--release", "weights", "--tier", "a=epsilon:5@1e-5", "--out", str(tmp_path / "none")], env=home
+    )
+    assert "nobody could ever hold it" in str(refused.exception)
+
+
+def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
+    """One record among them is enough, whatever else the file holds and however it is written."""
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    rng = np.random.default_rng(2)
+    X, other = rng.uniform(size=(80, 2)), rng.uniform(size=(60, 2))
+    np.savez(tmp_path / "own.npz", X=X, y=(X[:, 0] > 0.5).astype(int))
+    other[7] = X[3]
+    np.savez(tmp_path / "public.npz", X=other, y=(other[:, 0] > 0.5).astype(int))
+    train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1"]
+    budget = ["--budget", "epsilon:1@1e-5", "--records-declared", "80", "--public", str(tmp_path / "public.npz")]
+    done = CliRunner().invoke(app, [*train, *budget, "--out", str(tmp_path / "model")], env=home)
+    assert "holds private records, 1 of its rows" in str(done.exception)
+
+
+def test_answers_that_the_budget_cannot_be_shared_among_are_refused_before_training(tmp_path):
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    train = ["train", "--data", "digits", "--budget", "epsilon:1@1e-5", "--records-declared", "1437"]
+    taught = ["--release", "teachers", "--queries", "100000000", "--out", str(tmp_path / "taught")]
+    done = CliRunner().invoke(app, [*train, *taught], env=home)
+    assert "100,000,000 answers cannot share" in str(done.exception)
+    assert not (tmp_path / "taught").exists()

@@ -1,4 +1,4 @@
-"""Which option an owner should take: by the rule that the comparison's tables gave, or by a simulation on given rows.
+"""Which option an owner should take: what the options are, and the choice by a simulation on given rows.
 
 A simulation runs the options themselves. On rows that are public it costs nothing; on private records it tells about
 them, and no guarantee covers what it tells.
@@ -6,6 +6,7 @@ them, and no guarantee covers what it tells.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from accounting import picorho, sampling_error
-from accounting.picorho import PICORHO_PER_RHO
+from accounting.picorho import PICORHO_PER_RHO, to_rho
 from mechanisms.gaussian_vector import mu_for
 from training.comparison import rules
 from training.comparison.cases import MOST_ASKED, Case, Floats, Labels
@@ -33,11 +34,8 @@ _HELD_OUT = 5
 _CLOSE = 0.005
 
 
-LEAST_SIGNAL = 100.0
-"""mu n / C below which features beyond the columns themselves did not pay: the digits' 38.5 against MNIST's 142 on."""
-
-MANY_CLASSES, MOST_SIGNAL = 20, 600.0
-"""From so many classes on, class sums are recommended, up to this mu n / C: beyond it nothing was measured."""
+MANY_CLASSES = 20
+"""From so many classes on, a direction for each class is nearly all that can be learnt."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +65,12 @@ CANDIDATES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """The expected accuracy of an option: mean and standard deviation over seeds; None where it cannot be had."""
+    """The expected accuracy of an option: mean and standard deviation over so many seeds; None where it cannot be."""
 
     option: str
     mean: float | None
     spread: float | None = None
+    seeds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,15 +89,18 @@ class Recommendation:
     def training_options(self, n: int, whole: int, queries: int | None) -> dict[str, Any]:
         """Return `dpserve train`'s options for it. n: declared; whole: the budget in picorho; queries: None, no end.
 
-        Raises ValueError for noise on each answer without a number of queries.
+        No release takes more than LARGEST_RELEASE_RHO of the budget. Raises ValueError for noise on each answer
+        without a number of queries, or for more of them than the budget pays for.
         """
         made = dict(self.choice.options)
         if OPTIONS[self.option].pays == "each answer":
             if queries is None:
                 raise ValueError("no budget pays for answers without end one by one")
+            _check_answers(whole, queries)
             if self.choice.release is None:
                 made["lam"] = rules.strong_convexity(mu_for(whole // queries))
             return made
+        whole = min(whole, picorho.budget(sampling_error.LARGEST_RELEASE_RHO))
         made["price"] = f"rho:{whole / PICORHO_PER_RHO!r}"
         if self.choice.release == "weights":
             made["lam"] = rules.strong_convexity(mu_for(whole))
@@ -107,36 +109,14 @@ class Recommendation:
         return made
 
 
-def by_rule(n: int, classes: int, whole: int) -> Recommendation:
-    """Return what did best on those public sets of docs/mechanisms.md that have about as many classes.
-
-    n, classes: declared, public numbers. whole: the budget in picorho. The number of queries plays no part: on every
-    set and at every budget the best release that is paid for once did better than noise on each of ten answers.
-
-    With many classes a direction for each is nearly all that can be learnt, and class sums learn it for the least
-    noise. With few, what tells the classes apart can be learnt, and DP-SGD does it best. mu n / C says by how many
-    standard deviations of the noise the records of a class stand out when they agree.
-    """
-    _check(n, classes)
-    signal = mu_for(whole) * n / classes
-    records = f"{n:,} records in {classes} classes (mu n / C = {signal:.3g})"
-    if classes >= MANY_CLASSES and signal <= MOST_SIGNAL:
-        return Recommendation(
-            "class-sums",
-            f"class sums: they did best on the public sets of {MANY_CLASSES} classes and more, and you have {records}; "
-            "paid for once, for any number of queries",
-        )
-    if classes == 2 or signal < LEAST_SIGNAL:
-        return Recommendation(
-            "dpsgd",
-            "DP-SGD on a linear head: it did best or nearly so on the public sets of two classes or few records, and "
-            f"you have {records}; paid for once, for any number of queries",
-        )
-    return Recommendation(
-        "dpsgd-fourier",
-        f"DP-SGD on Fourier features: it did best on the public sets of few classes, and you have {records}; paid for "
-        "once, for any number of queries",
-    )
+def _check_answers(whole: int, queries: int) -> None:
+    """Raise ValueError unless each of so many answers gets a price that noise can be drawn at."""
+    least = picorho.charge(Fraction(sampling_error.LEAST_ROW_RHO))
+    try:
+        sampling_error.check_row_rho(whole // queries / PICORHO_PER_RHO)
+    except ValueError as error:
+        most = f"; it pays for at most {whole // least:,} answers" if whole // queries < least else ""
+        raise ValueError(f"{queries:,} answers cannot share {to_rho(whole):g} rho: {error}{most}") from error
 
 
 def of_kind(release: str, features: Features, queries: int | None) -> Recommendation:
@@ -181,7 +161,7 @@ def by_simulation(
     """
     if len(y) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(y)}")
-    _check(len(y) if n is None else n, classes)
+    check_declared(len(y) if n is None else n, classes)
     figures: dict[str, list[float]] = {name: [] for name in options}
     for seed in range(seeds):
         case = case_of(X, y, classes, seed)
@@ -194,7 +174,7 @@ def by_simulation(
             if figure is not None:
                 figures[name].append(figure)
     estimates = tuple(
-        Estimate(name, fmean(found), stdev(found) if len(found) > 1 else None)
+        Estimate(name, fmean(found), stdev(found) if len(found) > 1 else None, seeds)
         if len(found) == seeds
         else Estimate(name, None)
         for name, found in figures.items()
@@ -248,6 +228,7 @@ def budget_for(whole: int, n: int | None, records: int) -> int:
     return min(int(whole * factor**2), picorho.budget(sampling_error.LARGEST_RELEASE_RHO))
 
 
-def _check(n: int, classes: int) -> None:
+def check_declared(n: int, classes: int) -> None:
+    """Raise ValueError for numbers of records and classes that nobody has."""
     if n < 1 or classes < 2:
         raise ValueError(f"there must be at least 1 record and 2 classes, not {n} and {classes}")

@@ -41,3 +41,20 @@ def test_answers_without_end_are_never_paid_one_by_one_and_numbers_are_the_neare
     assert endless["per-query"] is None
     assert endless["class-sums"] == {each.option: each.mean for each in few.estimates}["class-sums"]
     assert few.queries == 100
+
+
+@pytest.mark.parametrize(
+    ("n", "classes", "kind"),
+    [(5_000_000, 3, "mnist"), (100, 19, "mnist"), (10**6, 2, "adult"), (50, 20, "location"), (10**6, 900, "retail")],
+)
+def test_only_sets_of_the_same_group_of_classes_are_shown(n, classes, kind):
+    assert nearest(n, classes, whole(1), None).dataset.startswith(kind)
+
+
+def test_how_far_apart_the_nearest_is_and_how_many_seeds_it_has():
+    assert nearest(3500, 30, whole(1), None).apart == pytest.approx(1)
+    assert nearest(3500, 300, whole(1), None).apart > 2
+    assert nearest(30 * 10**6, 2, whole(8), None).apart == pytest.approx(1000)
+    seeds = {each.option: each.seeds for each in nearest(3500, 30, whole(1), None).estimates}
+    assert seeds["class-sums"] == 5
+    assert seeds["objective"] < 5

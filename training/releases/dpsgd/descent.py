@@ -23,7 +23,7 @@ _ADAM_EPSILON = 1e-8
 class Descent:
     """The public choices of a descent.
 
-    learning_rate: falls linearly to a tenth over the steps. expected_batch: what sums are divided by; public.
+    learning_rate: the same in every step. expected_batch: what sums are divided by; public.
     averaged: the share of the steps, the last ones, whose iterates are averaged into the result; 0 for the last one.
     """
 
@@ -33,7 +33,6 @@ class Descent:
     optimiser: Optimiser = "momentum"
     momentum: float = 0.9
     averaged: float = 0.5
-    decayed_to: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what is no descent."""
@@ -42,8 +41,8 @@ class Descent:
         for name, value in (("learning rate", self.learning_rate), ("expected batch", self.expected_batch)):
             if not 0 < value < np.inf:
                 raise ValueError(f"the {name} must be positive and finite, not {value}")
-        if not (0 <= self.momentum < 1 and 0 <= self.averaged <= 1 and 0 < self.decayed_to <= 1):
-            raise ValueError("momentum must be from 0 to below 1, the averaged share from 0 to 1, the decay up to 1")
+        if not (0 <= self.momentum < 1 and 0 <= self.averaged <= 1):
+            raise ValueError("momentum must be from 0 to below 1, the averaged share from 0 to 1")
 
 
 Observer = Callable[[int, Floats, Floats], None]
@@ -68,7 +67,7 @@ def descend(
     for done in range(descent.steps):
         released = step.noisy_sum(current, inputs, labels)
         gradient = released / descent.expected_batch
-        rate = descent.learning_rate * (1 - (1 - descent.decayed_to) * done / descent.steps)
+        rate = descent.learning_rate
         if descent.optimiser == "adam":
             first += (1 - descent.momentum) * (gradient - first)
             second += (1 - _ADAM_DECAY) * (gradient * gradient - second)
