@@ -4,6 +4,8 @@ Everything here takes only what is released already, and public numbers, so it i
 between estimators by looking at the noisy values, and costs nothing.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,10 +49,14 @@ ESTIMATORS = (by_coordinate, by_singular_value, by_both)
 
 
 def directions(noisy: Floats, sigma: float) -> Floats:
-    """Return the direction of each row of the matrix under the noise, (C, D): unit rows, or zero where none is left.
+    """Return the direction of each row of the matrix under the noise, (C, D): unit rows, or zero where none is left."""
+    return unit_rows(estimator_for(noisy, sigma)(noisy, sigma))
 
-    The estimator is the one whose directions agree best with the true ones, as far as the noisy matrix tells: with
-    fresh noise E of the same law, S + E and S - E are independent given the truth, so that the mean over c of
+
+def estimator_for(noisy: Floats, sigma: float) -> Callable[[Floats, float], Floats]:
+    """Return the estimator whose directions agree best with the true ones, as far as the noisy matrix (C, D) tells.
+
+    With fresh noise E of the same law, S + E and S - E are independent given the truth, so that the mean over c of
     <direction of row c found in S + E, row c of S - E> estimates the inner product with the truth without bias
     (Oliveira, Lei and Tibshirani 2021). E comes from a fixed public seed.
     """
@@ -61,7 +67,7 @@ def directions(noisy: Floats, sigma: float) -> Floats:
         for index, estimator in enumerate(ESTIMATORS):
             found = unit_rows(estimator(noisy + extra, sigma * np.sqrt(2)))
             agreement[index] += np.vdot(found, noisy - extra)
-    return unit_rows(ESTIMATORS[int(agreement.argmax())](noisy, sigma))
+    return ESTIMATORS[int(agreement.argmax())]
 
 
 def unit_rows(matrix: Floats) -> Floats:

@@ -78,9 +78,7 @@ def test_answers_that_no_budget_can_be_shared_among_are_refused():
     for option in ("teachers", "per-query"):
         found = Recommendation(option, "")
         found.training_options(1000, 10**10, 100)
-        with pytest.raises(
-            ValueError, match=r"100,000,000 answers cannot share 0.01 rho: .*at most 9,990,009 answers"
-        ):
+        with pytest.raises(ValueError, match=r"100,000,000 answers cannot share 0.01 rho: .*at most 9,990,009 answers"):
             found.training_options(1000, 10**10, 100_000_000)
         with pytest.raises(ValueError, match="the price of one row must lie between"):
             found.training_options(1000, 9 * 10**12, 1)
