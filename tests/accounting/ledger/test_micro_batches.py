@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pytest
 
 from accounting.ledger import LedgerBusy, StoreBehind, UnsafeStore
-from accounting.ledger.micro_batches import MicroBatches, _another
+from accounting.ledger.micro_batches import MicroBatches, another
 
 pytestmark = pytest.mark.anyio
 
@@ -146,6 +146,6 @@ async def test_more_than_may_wait_are_told_so_at_once_and_nothing_of_theirs_is_s
 
 def test_an_exception_for_another_says_the_same() -> None:
     for error in (StoreBehind("lineage", 1, 2), UnsafeStore(("one", "two")), OSError(28, "full"), LedgerBusy()):
-        other = _another(error)
+        other = another(error)
         assert other is not error
         assert (type(other), str(other), other.__dict__) == (type(error), str(error), error.__dict__)

@@ -328,7 +328,7 @@ async def test_more_calls_than_connections_wait_their_turn(embedded_url: str) ->
             for n in range(50)
         )
     )
-    assert [reply.values for reply in replies] == [[None]] * 50
+    assert [reply.values for reply in replies] == [[b"", b"unknown-key"]] * 50
     await store.close()
 
 
