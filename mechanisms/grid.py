@@ -51,11 +51,17 @@ def validated(logits: Floats, sensitivity: Floats) -> tuple[Floats, Floats]:
         raise ValueError(f"there must be between 2 and {LARGEST_CLASSES} classes, not {logits.shape[1]}")
     if sensitivity.shape != logits.shape[:1]:
         raise ValueError(f"sensitivity must have shape {logits.shape[:1]}, not {sensitivity.shape}")
-    if not np.all((sensitivity >= 0) & (sensitivity <= LARGEST_SENSITIVITY)):
+    if not in_range(sensitivity).all():
         raise ValueError(f"every sensitivity must lie between 0 and {LARGEST_SENSITIVITY:g}")
     if not np.isfinite(logits).all():
         raise ValueError("every logit must be finite")
     return logits, sensitivity
+
+
+def in_range(sensitivity: Floats) -> npt.NDArray[np.bool_]:
+    """Return which sensitivities can be answered, of any shape: those from 0 to LARGEST_SENSITIVITY."""
+    inside: npt.NDArray[np.bool_] = (sensitivity >= 0) & (sensitivity <= LARGEST_SENSITIVITY)
+    return inside
 
 
 def gaussian_scale(mu: float, rounding: Fraction) -> int:

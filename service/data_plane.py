@@ -6,6 +6,7 @@ cannot be another's; nothing but the mechanism's release ever leaves.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +28,11 @@ from accounting.ledger import (
 )
 from accounting.report import AccountReport, report_at
 from mechanisms.gaussian import Gaussian
+from mechanisms.grid import in_range
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
-from service.errors import UnknownTier
+from service.errors import DeadlinePassed, InvalidRows, RequestRefused, UnknownTier
 from service.fault_points import pass_point
 from service.plane import Caller, Clock, Floats, LogitNoise, Plane, Prediction
 from service.ticks import QueueLimits, Ticks
@@ -47,12 +49,16 @@ ROWS_IN_A_DEEP_TICK = 64
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request of a tick. X: (n, d)."""
+    """A request of a tick. X: (n, d). deadline: by `time.monotonic`, after which it is not charged any more."""
 
     request: ChargeRequest
     X: Floats
+    deadline: float
     expires: float
     """When the caller's token ends, in seconds since the epoch: after that nothing is charged."""
+
+
+Refusal = LedgerError | RequestRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class _Tick:
 
     phi: Floats
     sensitivity: Floats
-    charges: Sequence[Charge | LedgerError]
+    charges: Sequence[Charge | Refusal]
 
 
 ServedModel = CertifiedHead | PublishedNetwork | Teachers
@@ -113,7 +119,7 @@ class DataPlane(Plane):
         X: Floats,
         idempotency: Idempotency | None = None,
         tier: str | None = None,
-        wait: float | None = None,
+        deadline: float = math.inf,
     ) -> Prediction:
         """Answer rows that `check_rows` returned, charging the client and the lineage for those that are new.
 
@@ -123,11 +129,16 @@ class DataPlane(Plane):
         """
         del tier
         try:
-            return await self._ticks.submit(_Asked(self._request(caller, X, idempotency), X, caller.expires), wait=wait)
+            return await self._submit(caller, X, idempotency, deadline)
         except UnknownKey:
             # Whose the key was is remembered, and it may be another's now.
-            caller = await self.confirm(caller)
-            return await self._ticks.submit(_Asked(self._request(caller, X, idempotency), X, caller.expires), wait=wait)
+            return await self._submit(await self.confirm(caller), X, idempotency, deadline)
+
+    def _submit(
+        self, caller: Caller, X: Floats, idempotency: Idempotency | None, deadline: float
+    ) -> "asyncio.Future[Prediction]":
+        asked = _Asked(self._request(caller, X, idempotency), X, deadline, caller.expires)
+        return self._ticks.submit(asked, deadline=deadline)
 
     async def drain(self) -> None:
         """Wait until everything that was charged is answered."""
@@ -138,17 +149,36 @@ class DataPlane(Plane):
         # Features and sensitivities are public, and computed first: what they fail on is never charged.
         phi = await self._features(np.concatenate([one.X for one in asked]))
         sensitivity = self.head.logit_sensitivity(phi)
-        charges = await self._charge_current(asked)
+        refused = self._refused(asked, sensitivity)
+        charged = await self._charge_others(asked, refused)
         pass_point("charged")
-        return _Tick(phi, sensitivity, charges)
+        return _Tick(phi, sensitivity, charged)
 
-    async def _charge_current(self, asked: Sequence[_Asked]) -> Sequence[Charge | LedgerError]:
-        """Charge the requests whose callers' tokens have not expired while they waited; refuse the others."""
-        now = self._clock()
-        charged = iter(await self._ledger.charge_batch([one.request for one in asked if now < one.expires]))
-        return [next(charged) if now < one.expires else KeyExpired("token") for one in asked]
+    def _refused(self, asked: Sequence[_Asked], sensitivity: Floats) -> dict[int, Refusal]:
+        """Return by place who must not be charged, and why: with a row that no noise hides, too late, or expired."""
+        refused: dict[int, Refusal] = {}
+        inside = in_range(sensitivity)
+        if not inside.all():
+            first = 0
+            for place, one in enumerate(asked):
+                outside = np.flatnonzero(~inside[first : first + len(one.X)])
+                if len(outside):
+                    row = int(outside[0])
+                    refused[place] = InvalidRows(f"row {row} is too large to be answered: no noise hides it", row)
+                first += len(one.X)
+        now, date = time.monotonic(), self._clock()
+        refused |= {place: DeadlinePassed() for place, one in enumerate(asked) if now >= one.deadline}
+        return refused | {place: KeyExpired("token") for place, one in enumerate(asked) if date >= one.expires}
 
-    async def _finish(self, asked: Sequence[_Asked], tick: _Tick) -> list[Prediction | LedgerError]:
+    async def _charge_others(self, asked: Sequence[_Asked], refused: dict[int, Refusal]) -> Sequence[Charge | Refusal]:
+        """Charge whom nothing speaks against, and return everybody's charge or refusal, in order."""
+        if not refused:
+            return await self._ledger.charge_batch([one.request for one in asked])
+        others = [one.request for place, one in enumerate(asked) if place not in refused]
+        charged = iter(await self._ledger.charge_batch(others) if others else ())
+        return [refused.get(place) or next(charged) for place in range(len(asked))]
+
+    async def _finish(self, asked: Sequence[_Asked], tick: _Tick) -> list[Prediction | Refusal]:
         """Answer requests together: each gets its own rows' answers, found by row identity, or its own refusal."""
         answers, unanswered = _known(tick.charges, [len(one.X) for one in asked])
         failed: dict[int, LedgerError] = {}
@@ -170,7 +200,7 @@ class DataPlane(Plane):
             budgets = self._budgets(asked, tick.charges)
         return [
             charge
-            if isinstance(charge, LedgerError)
+            if not isinstance(charge, Charge)
             else failed.get(place) or _prediction(charge, answers, budgets[one.request.client])
             for place, (one, charge) in enumerate(zip(asked, tick.charges, strict=True))
         ]
@@ -182,7 +212,7 @@ class DataPlane(Plane):
         return self.head.features(X)
 
     def _budgets(
-        self, asked: Sequence[_Asked], charges: Sequence[Charge | LedgerError]
+        self, asked: Sequence[_Asked], charges: Sequence[Charge | Refusal]
     ) -> dict[str, AccountReport | LedgerError]:
         """Return each client's account, once for the tick: as it stood after the last of its requests."""
         last = {
@@ -203,7 +233,7 @@ class DataPlane(Plane):
         return budgets
 
     async def _settle(
-        self, charges: Sequence[Charge | LedgerError], drawn: dict[bytes, bytes], answers: dict[bytes, bytes]
+        self, charges: Sequence[Charge | Refusal], drawn: dict[bytes, bytes], answers: dict[bytes, bytes]
     ) -> dict[int, LedgerError]:
         """Store what was drawn, request by request, and enter into `answers` what now stands.
 
@@ -267,9 +297,7 @@ class DataPlane(Plane):
         }
 
 
-def _known(
-    charges: Sequence[Charge | LedgerError], lengths: Sequence[int]
-) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
+def _known(charges: Sequence[Charge | Refusal], lengths: Sequence[int]) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
     """Return the stored answers by row id, and by row id the place in the tick of each row that has none."""
     answers: dict[bytes, bytes] = {}
     unanswered: dict[bytes, int] = {}

@@ -218,13 +218,14 @@ class Plane(ABC):
         X: Floats,
         idempotency: Idempotency | None = None,
         tier: str | None = None,
-        wait: float | None = None,
+        deadline: float = math.inf,
     ) -> Prediction:
         """Answer rows that `check_rows` returned, charging the client and the lineage for what is new.
 
-        tier: one that `check_tier` let pass. wait: seconds after which nothing is charged that was not yet charged.
-        Raises Overloaded, DeadlinePassed and what the ledger raises; then nothing was charged. Cancelling the caller
-        takes back what is not charged yet; what is, is answered and stored all the same.
+        tier: one that `check_tier` let pass. deadline: by `time.monotonic`, after which no charge is sent to the
+        ledger; one that was sent is waited for and answered, however late. Raises Overloaded, DeadlinePassed and what
+        the ledger raises; then nothing was charged. Cancelling the caller takes back what is not charged yet; what is,
+        is answered and stored all the same.
         """
 
     async def drain(self) -> None:  # noqa: B027 - nothing outlives its request unless a subclass says so

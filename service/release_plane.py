@@ -7,6 +7,7 @@ that nothing here draws noise.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from typing import Literal, TypeVar
@@ -58,6 +59,7 @@ class ReleasePlane(Plane):
         self.mechanism_name = self.released.release
         self._tiers = self.released.tiers
         self._models = models_by_tier(model)
+        self._answering: set[asyncio.Task[Prediction]] = set()
 
     @property
     def tier_names(self) -> tuple[str, ...]:
@@ -75,21 +77,33 @@ class ReleasePlane(Plane):
         X: Floats,
         idempotency: Idempotency | None = None,
         tier: str | None = None,
-        wait: float | None = None,
+        deadline: float = math.inf,
     ) -> Prediction:
         """Answer rows that `check_rows` returned at `tier`, by default the finest that the client holds."""
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(_seconds_until(deadline)):
                 caller = await self.confirm(caller)
         except TimeoutError:
             raise DeadlinePassed from None
         # A client that hangs up must not stop a charged request between its charge and its answer.
-        return await asyncio.shield(self._answer(caller, X, idempotency, tier))
+        answering = asyncio.create_task(self._answer(caller, X, idempotency, tier, deadline))
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+        return await asyncio.shield(answering)
 
-    async def _answer(self, caller: Caller, X: Floats, idempotency: Idempotency | None, tier: str | None) -> Prediction:
+    async def drain(self) -> None:
+        """Wait until everything that was charged is answered."""
+        while self._answering:
+            await asyncio.wait(self._answering)
+
+    async def _answer(
+        self, caller: Caller, X: Floats, idempotency: Idempotency | None, tier: str | None, deadline: float
+    ) -> Prediction:
         client = caller.client
         chosen = await self._chosen(client, tier)
         self._check_not_expired(caller)
+        if time.monotonic() >= deadline:
+            raise DeadlinePassed
         holding = await self._ledger.hold(self._request(client, chosen, idempotency, caller.key_digest))
         if holding.decided is not None:
             # The same request came before, and another tier answered it: that one must answer it again.
@@ -228,3 +242,7 @@ def price_list(tiers: Sequence[Tier]) -> list[dict[str, object]]:
 def _without_limit(report: Report, *, answered: bool) -> Report:
     """Return the report with no number of queries left, or none left where not even one would be answered."""
     return report.model_copy(update={"queries_left": None if answered else 0})
+
+
+def _seconds_until(deadline: float) -> float | None:
+    return deadline - time.monotonic() if deadline < math.inf else None

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from accounting.ledger import LedgerError
 from accounting.ledger.micro_batches import another
 from service.errors import DeadlinePassed, Overloaded
 
@@ -47,6 +48,7 @@ class _Waiting(Generic[Asked, Got]):
     result: "asyncio.Future[Got]"
     weight: int
     begun: bool = False
+    timer: asyncio.TimerHandle | None = None
 
 
 class Ticks(Generic[Asked, Charged, Got]):
@@ -54,7 +56,8 @@ class Ticks(Generic[Asked, Charged, Got]):
 
     `charge` is called for one tick at a time, in order; `finish` gets the same requests and what `charge` returned, and
     returns one result for each, in order: one that is an exception is raised to who asked, and an exception that either
-    raises to everyone in the tick. One that `charge` raises is raised to all who wait, too: nothing of theirs was sent.
+    raises to everyone in the tick. A LedgerError that `charge` raises is raised to all who wait, too: the ledger would
+    fail them alike, and nothing of theirs was sent.
     """
 
     def __init__(
@@ -82,19 +85,19 @@ class Ticks(Generic[Asked, Charged, Got]):
         self._seconds_per_tick = 0.0
         self._ended = -math.inf
 
-    def submit(self, asked: Asked, *, wait: float | None = None) -> "asyncio.Future[Got]":
+    def submit(self, asked: Asked, *, deadline: float = math.inf) -> "asyncio.Future[Got]":
         """Put `asked` into the next tick; return its result to come. Cancel that to take back what has no tick yet.
 
-        wait: seconds after which it is taken back by itself, with DeadlinePassed, unless its tick has begun. Raises
+        deadline: by the clock, when it is taken back by itself, with DeadlinePassed, unless its tick has begun. Raises
         Overloaded, with nothing done.
         """
         loop = asyncio.get_running_loop()
         weight = self._weight(asked)
         self._check_room(weight)
         waiting: _Waiting[Asked, Got] = _Waiting(asked, loop.create_future(), weight)
-        if wait is not None:
-            timer = loop.call_later(wait, self._give_up, waiting)
-            waiting.result.add_done_callback(lambda _: timer.cancel())
+        if deadline < math.inf:
+            waiting.timer = loop.call_later(max(0.0, deadline - self._clock()), self._give_up, waiting)
+        waiting.result.add_done_callback(lambda _: self._make_room(waiting))
         self._waiting.append(waiting)
         self._waiting_rows += weight
         self._schedule()
@@ -114,7 +117,7 @@ class Ticks(Generic[Asked, Charged, Got]):
             await (asyncio.wait(self._under_way) if self._under_way else asyncio.sleep(0))
 
     def _check_room(self, weight: int) -> None:
-        if not self._waiting:
+        if not self._waiting_rows:
             return
         expected = self.expected_wait
         if self._waiting_rows + weight > self._limits.rows or expected > self._limits.seconds:
@@ -123,6 +126,14 @@ class Ticks(Generic[Asked, Charged, Got]):
     def _give_up(self, waiting: _Waiting[Asked, Got]) -> None:
         if not waiting.begun and not waiting.result.done():
             waiting.result.set_exception(DeadlinePassed())
+
+    def _make_room(self, waiting: _Waiting[Asked, Got]) -> None:
+        """Count no longer what has its result: who was given up before its tick still stands in the line."""
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        if not waiting.begun:
+            self._waiting_rows -= waiting.weight
+            waiting.weight = 0
 
     def _schedule(self) -> None:
         """Begin a tick once whatever else arrived by now has been read."""
@@ -159,6 +170,8 @@ class Ticks(Generic[Asked, Charged, Got]):
                 batch.append(first)
             self._waiting.popleft()
             self._waiting_rows -= first.weight
+            if not first.begun:
+                first.weight = 0
         return batch
 
     async def _tick(self, batch: list[_Waiting[Asked, Got]]) -> None:
@@ -167,7 +180,7 @@ class Ticks(Generic[Asked, Charged, Got]):
         try:
             try:
                 charged = await self._charge(asked)
-            except Exception as error:
+            except LedgerError as error:
                 self._fail_waiting(error)
                 raise
             finally:
@@ -185,10 +198,11 @@ class Ticks(Generic[Asked, Charged, Got]):
                 waiting.result.cancel()
             raise
 
-    def _fail_waiting(self, error: Exception) -> None:
+    def _fail_waiting(self, error: LedgerError) -> None:
         """Fail whoever waits: they would wait for the same failure, one deadline after the other."""
         for waiting in self._waiting:
             _deliver(waiting.result, another(error))
+            waiting.weight = 0
         self._waiting.clear()
         self._waiting_rows = 0
 

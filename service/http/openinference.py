@@ -5,6 +5,7 @@ What it adds stands in `parameters` and in two headers: the price, the receipt a
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
@@ -28,7 +29,7 @@ from service.http.openinference_schemas import (
     ModelReady,
     ServerMetadata,
 )
-from service.http.predictions import BUDGET, PATH, PREFER_PARAMETER, RECEIPT, Predictions, wait_of
+from service.http.predictions import BUDGET, PATH, PREFER_PARAMETER, RECEIPT, Predictions, deadline_of, wait_of
 from service.http.problems import Problem, ProblemType
 from service.http.tensors import Inference, array_of, invalid, parse_inference
 from service.plane import Floats, Plane, Prediction
@@ -152,7 +153,7 @@ class OpenInference:
 
     async def answer(self, request: Request) -> Response:
         """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
-        plane = self._plane
+        plane, began = self._plane, time.monotonic()
         caller = await self._authentication.payer(request.headers.get("authorization", ""))
         body = await read_body(request, self._largest_body)
         try:
@@ -161,7 +162,7 @@ class OpenInference:
             await plane.confirm(caller)
             raise
         wait = wait_of(request.headers.get("prefer", ""))
-        prediction = await plane.answer(caller, asked.X, asked.idempotency, asked.tier, wait)
+        prediction = await plane.answer(caller, asked.X, asked.idempotency, asked.tier, deadline_of(wait, began))
         self._predictions.metrics.answered(len(asked.X), prediction.charged_rows)
         response = self._response(asked, prediction)
         if wait is not None:

@@ -4,8 +4,10 @@ The route is FastAPI's in the OpenAPI document, and is called past FastAPI's rou
 which cost more than everything that happens here.
 """
 
+import math
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -80,7 +82,10 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the header and the query of a request say to `Predictions`. tier: the query's."""
+    """What the header and the query of a request say to `Predictions`. tier: the query's.
+
+    began: when the request did, by `time.monotonic`.
+    """
 
     authorization: str
     idempotency_key: str | None
@@ -88,6 +93,7 @@ class Head:
     accept: str
     prefer: str
     tier: str | None = None
+    began: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,7 @@ class Predictions:
             await plane.confirm(caller)
             raise
         pass_point("validated")
-        prediction = await plane.answer(caller, X, idempotency, tier, wait)
+        prediction = await plane.answer(caller, X, idempotency, tier, deadline_of(wait, head.began))
         self.metrics.answered(len(X), prediction.charged_rows)
         pass_point("answered")
         receipt = msgspec.json.encode(self.receipt_of(prediction))
@@ -242,6 +248,11 @@ def wait_of(prefer: str) -> float | None:
     """
     found = _WAIT.search(prefer) if prefer else None
     return float(found[1]) if found else None
+
+
+def deadline_of(wait: float | None, began: float) -> float:
+    """Return when, by `time.monotonic`, a request that began at `began` is not to be charged any more."""
+    return math.inf if wait is None else began + wait
 
 
 def _tier(in_query: str | None, in_body: str | None) -> str | None:

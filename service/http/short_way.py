@@ -24,6 +24,9 @@ from service.telemetry.metrics import HUNG_UP
 
 _URL = PATH.encode()
 
+_MOST_BEHIND = 8
+"""Requests that may wait behind one that goes the short way while its connection is still read."""
+
 
 class _Exchange:
     """One request and its answer, in the place of what uvicorn's protocol calls a cycle."""
@@ -62,14 +65,20 @@ class ShortWayProtocol(ImpatientProtocol):
 
     predictions: ClassVar[Predictions]
 
+    _exchange: _Exchange | None = None
+    """The newest, which `cycle` is no longer once a request that uvicorn answers came behind it."""
+
     def on_headers_complete(self) -> None:
         """Take the request, or leave it to uvicorn."""
         head = self._head_of_short_way()
         if head is None:
             super().on_headers_complete()
+            if len(self.pipeline) < _MOST_BEHIND and not self._is_answered():
+                self.flow.resume_reading()  # that the client hangs up is heard by reading alone
             return
         self.header_is_complete()
-        self.cycle = _Exchange(head, keep_alive=self.parser.should_keep_alive())  # type: ignore[assignment]
+        self._exchange = _Exchange(head, keep_alive=self.parser.should_keep_alive())
+        self.cycle = self._exchange  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         """Begin to answer."""
@@ -87,13 +96,17 @@ class ShortWayProtocol(ImpatientProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what is not charged yet; what is, is answered for the ledger alone."""
-        exchange = self.cycle
+        exchange = self._exchange
         super().connection_lost(exc)
-        if isinstance(exchange, _Exchange):
+        if exchange is not None and not self._is_answered():
+            exchange.disconnected = True
             if exchange.timer is not None:
                 exchange.timer.cancel()
             if exchange.task is not None:
                 exchange.task.cancel()
+
+    def _is_answered(self) -> bool:
+        return self._exchange is None or self._exchange.response_complete
 
     def _head_of_short_way(self) -> Head | None:
         if self.url != _URL or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":

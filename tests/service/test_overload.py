@@ -1,19 +1,25 @@
 """What waits for a ledger that is slow: deadlines, a bounded queue, and a service that is told to stop meanwhile."""
 
 import asyncio
+import math
 import socket
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
+from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
 from service.data_plane import DataPlane
+from service.errors import DeadlinePassed, InvalidRows
+from service.plane import Caller
 from service.ticks import QueueLimits
+from training.bundle import CertifiedHead
 
 from .conftest import LARGEST_BATCH
 
@@ -52,6 +58,80 @@ def test_what_is_not_charged_by_its_deadline_is_not_charged(service):
         assert refused.status_code == 503
         assert refused.json()["type"] == "urn:dpserve:problem:deadline-passed"
         assert first.result(60).status_code == 200  # its charge was on its way
+    assert service.spent() == PRICE
+
+
+class Unhurried(CertifiedHead):
+    """Whose features are there when a gate was opened; in a thread, as a backbone's are."""
+
+    on_backbone = True
+    came, gate = threading.Event(), threading.Event()
+
+    def features(self, X):
+        self.came.set()
+        assert self.gate.wait(60)
+        return super().features(X)
+
+
+def test_a_deadline_that_passes_while_features_are_computed_is_kept(start, head):
+    slow = Unhurried(head.certificate, head.weights, head.tensors)
+    service = start(slow)
+    http = service.http(service.add_client())
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(http.post, "/predict", json=rows(1), headers={"Prefer": "wait=0.01"})
+        assert slow.came.wait(60)
+        threading.Event().wait(0.02)  # it has passed
+        slow.gate.set()
+        refused = late.result(60)
+    assert refused.status_code == 503
+    assert refused.json()["type"] == "urn:dpserve:problem:deadline-passed"
+    assert service.spent() == 0
+    assert http.post("/predict", json=rows(1), headers={"Prefer": "wait=60"}).status_code == 200
+
+
+def test_who_is_dropped_from_a_tick_takes_nobodys_place(start, head):
+    service = start(head, Gaussian(0.25))
+    key = service.add_client(rho=50.0)
+    plane, caller = service.data_plane, Caller("alice", key_digest(key))
+    X = plane.check_rows((0.15 + 0.7 * np.eye(3, 4)).tolist())
+
+    async def ask():
+        asked = ((X[:1], 0.0), (X[1:], math.inf), (X[:1], math.inf), (X[2:], 0.0))
+        return await asyncio.gather(
+            *(plane.answer(caller, of, deadline=deadline) for of, deadline in asked), return_exceptions=True
+        )
+
+    late, others, first, last = service.call(ask())
+    assert isinstance(late, DeadlinePassed)
+    assert isinstance(last, DeadlinePassed)
+    certain = head.logits(head.features(X)).argmax(axis=1).tolist()
+    assert [*first.probabilities.argmax(axis=1), *others.probabilities.argmax(axis=1)] == certain
+    assert sorted(certain) == [0, 1, 2]
+    assert service.spent() == 3 * Gaussian(0.25).cost.picorho
+
+
+class Unbounded(CertifiedHead):
+    """Whose first column, at its upper bound, has no sensitivity that noise could hide."""
+
+    def logit_sensitivity(self, phi):
+        return np.where(phi[:, 0] >= phi[:, 0].max(), np.inf, super().logit_sensitivity(phi))
+
+
+def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(start, head):
+    service = start(Unbounded(head.certificate, head.weights, head.tensors))
+    key = service.add_client()
+    plane, caller = service.data_plane, Caller("alice", key_digest(key))
+
+    async def ask():
+        asked = ([[0.1] * 4], [[0.1] * 4, [1.0, 0.0, 0.0, 0.0]])
+        return await asyncio.gather(
+            *(plane.answer(caller, plane.check_rows(of)) for of in asked), return_exceptions=True
+        )
+
+    answered, refused = service.call(ask())
+    assert answered.charged_rows == 1
+    assert isinstance(refused, InvalidRows)
+    assert refused.row == 1
     assert service.spent() == PRICE
 
 

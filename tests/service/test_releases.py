@@ -2,17 +2,19 @@
 
 import asyncio
 import hashlib
+import threading
 
 import numpy as np
 import pytest
 
 from accounting.budgets import Budget
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, key_digest
 from accounting.ledger.verification import verify
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.randomness import SystemRandomness
-from service.errors import CannotServe
+from service.errors import CannotServe, DeadlinePassed
+from service.plane import Caller
 from service.run import check_release
 from training.releases.weights import release_weights
 
@@ -225,3 +227,41 @@ def test_an_answer_does_not_depend_on_who_asks_or_when(service):
             content = http.post("/predict", json={"instances": ROWS.tolist()}).json()["predictions"]
             answers.add(hashlib.sha256(repr(content).encode()).digest())
     assert len(answers) == 1
+
+
+class Gated:
+    """A model that answers when it may."""
+
+    def __init__(self, model):
+        self.model, self.came, self.gate = model, threading.Event(), threading.Event()
+
+    def probabilities(self, X):
+        self.came.set()
+        assert self.gate.wait(60)
+        return self.model.probabilities(X)
+
+
+def test_what_was_charged_is_finished_before_the_service_ends_and_what_is_late_is_not_charged(service):
+    plane = service.data_plane
+    tier = plane.tier_names[0]
+    gated = plane._models[tier] = Gated(plane._models[tier])
+    caller = Caller("alice", key_digest(service.add_client()))
+    X = plane.check_rows([[0.1] * 4])
+
+    async def hang_up_and_drain():
+        asked = asyncio.create_task(plane.answer(caller, X, tier=tier))
+        assert await asyncio.to_thread(gated.came.wait, 60)
+        asked.cancel()
+        draining = asyncio.create_task(plane.drain())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        early = draining.done()
+        gated.gate.set()
+        await asyncio.wait_for(draining, 60)
+        return early
+
+    with pytest.raises(DeadlinePassed):
+        service.call(plane.answer(caller, X, tier=tier, deadline=0.0))
+    assert service.spent() == 0
+    assert not service.call(hang_up_and_drain())
+    assert service.spent() > 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from accounting.ledger import LedgerUnavailable
 from service.errors import DeadlinePassed, Overloaded
 from service.ticks import MOST_UNDER_WAY, QueueLimits, Ticks
 
@@ -89,10 +90,10 @@ async def test_what_is_given_up_before_its_tick_is_not_charged_and_after_it_is_f
 
 async def test_a_deadline_takes_back_what_is_not_charged_and_nothing_else() -> None:
     line = Line()
-    begun = line.ticks.submit(1, wait=0.0)
+    begun = line.ticks.submit(1, deadline=0.0)
     await turns()
     line.charge_gates.put_nowait(None)
-    waiting = line.ticks.submit(2, wait=0.0)
+    waiting = line.ticks.submit(2, deadline=0.0)
     with pytest.raises(DeadlinePassed):
         await asyncio.wait_for(waiting, 60)
     line.finish_gates.put_nowait(None)
@@ -138,14 +139,14 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_again() -> 
     assert [await one for one in accepted] == [0, 10, 20, 30, 40]
 
 
-async def test_a_charge_that_fails_fails_all_who_wait_and_a_finish_its_own_tick() -> None:
+async def test_a_ledger_that_fails_fails_all_who_wait_and_a_finish_its_own_tick() -> None:
     line = Line()
     first = line.ticks.submit(1)
     await turns()
     second = line.ticks.submit(2)
-    line.charge_gates.put_nowait(OSError("gone"))
+    line.charge_gates.put_nowait(LedgerUnavailable("gone"))
     for one in (first, second):
-        with pytest.raises(OSError, match="gone"):
+        with pytest.raises(LedgerUnavailable, match="gone"):
             await one
     third = line.ticks.submit(3)
     await turns()
@@ -157,6 +158,39 @@ async def test_a_charge_that_fails_fails_all_who_wait_and_a_finish_its_own_tick(
     with pytest.raises(ZeroDivisionError):
         await third
     assert await fourth == 40
+
+
+async def test_what_a_request_fails_by_itself_before_its_charge_fails_nobody_who_waits() -> None:
+    line = Line()
+    first = line.ticks.submit(1)
+    await turns()
+    stranger = line.ticks.submit(2)
+    line.charge_gates.put_nowait(OverflowError("features"))
+    line.charge_gates.put_nowait(None)
+    line.finish_gates.put_nowait(None)
+    with pytest.raises(OverflowError):
+        await first
+    assert await stranger == 20
+
+
+async def test_what_is_given_up_leaves_its_room_to_others_at_once() -> None:
+    line = Line(QueueLimits(rows=2))
+    first = line.ticks.submit(1)
+    await turns()
+    given_up = [line.ticks.submit(2), line.ticks.submit(3, deadline=0.0)]
+    with pytest.raises(Overloaded):
+        line.ticks.submit(4)
+    given_up[0].cancel()
+    await asyncio.gather(*given_up, return_exceptions=True)
+    await turns()
+    others = [line.ticks.submit(5), line.ticks.submit(6)]
+    with pytest.raises(Overloaded):
+        line.ticks.submit(7)
+    for _ in range(2):
+        line.charge_gates.put_nowait(None)
+        line.finish_gates.put_nowait(None)
+    assert [await first, *[await one for one in others]] == [10, 50, 60]
+    assert line.charged == [[1], [5, 6]]
 
 
 async def test_the_next_tick_is_as_large_as_the_one_before_or_waits_for_its_end() -> None:
