@@ -6,6 +6,10 @@ and let the pairing be drawn uniformly from the n! that put one member into each
 2^n sets of members, one for each choice of a side, and each of those has the same probability and leads to the pairing
 with the same probability 1/n!. So given the pairs all 2^n choices are equally likely.
 
+The premise is about draws that were made: candidates are exchangeable, which the owner's split decides, and the pairing
+is uniform given the split. It follows from the order of the scores, whose seed is independent of the plan's and of the
+endpoint's noise only as far as seeds derived from one by different words are.
+
 To turn one coin replaces one record of the model by another: two steps. Steinke, Nasr and Jagielski 2023 then bound how
 many coins can be guessed from everything that was answered (`audit.estimators.one_run_of_guesses`), whatever the
 answers have to do with each other. What is refuted is therefore a claim about *all* answers together.

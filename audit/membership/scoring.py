@@ -11,6 +11,7 @@ from audit.membership import likelihood_ratio, signals
 from audit.membership.attack_network import EPOCHS, Kind, train_attack_network
 from audit.membership.verdict import Scores
 from training.reproduction.measures import KnownAnswers
+from training.reproduction.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -72,11 +73,16 @@ def scores_of(
         found["LiRA, online"] = (likelihood_ratio.online(confidences, shadow, seen), None)
     if not seen.all():
         found["LiRA, offline"] = (likelihood_ratio.offline(confidences, shadow, seen), None)
-    order = np.random.default_rng(seed).permutation(len(y))
+    order = order_of(len(y), seed)
     return [
         Scores(name, scores[order][member[order]], scores[order][~member[order]], threshold)
         for name, (scores, threshold) in found.items()
     ]
+
+
+def order_of(count: int, seed: int) -> Labels:
+    """The order of the scores: not from the plan's seed, because pairs follow from it and must not follow the plan."""
+    return np.random.default_rng(derived_seed(seed, "order")).permutation(count)
 
 
 def _thresholded(answers: Floats, y: Labels, known: KnownAnswers) -> dict[str, tuple[Floats, float | None]]:
