@@ -13,7 +13,6 @@ from accounting.picorho import PICORHO_PER_RHO
 from audit.estimators import Errors, epsilon_delta_of_errors
 from audit.estimators.attack import SELECTION_SHARE
 from audit.membership.candidates import Labelled
-from training.reproduction.seeded import derived_seed
 
 Rows = NDArray[np.int64]
 
@@ -130,7 +129,7 @@ def planned(
             f"too few samples: at {confidence:.0%} confidence even an attack that is always right shows nothing with "
             f"fewer than {needed} members and {needed} non-members, and {why}"
         )
-    generator = np.random.default_rng(derived_seed(seed, "plan"))
+    generator = np.random.default_rng(seed)
     return QueryPlan(
         generator.permutation(len(members))[:size],
         generator.permutation(len(others))[:size],
