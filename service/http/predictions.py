@@ -36,6 +36,8 @@ PATH = "/predict"
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9}(?:\.\d{1,6})?)(?=[\s\",;]|$)", re.IGNORECASE)
 
+_WEIGHT_0 = re.compile(r";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
+
 RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
@@ -163,7 +165,7 @@ class Predictions:
         receipt = msgspec.json.encode(self.receipt_of(prediction))
         budget = self.budget_of(prediction)
         headers = {} if wait is None else {"preference-applied": f"wait={wait:g}"}
-        if npy.MEDIA_TYPE in head.accept:
+        if _takes_npy(head.accept):
             headers |= {"content-type": npy.MEDIA_TYPE, RECEIPT: receipt.decode(), BUDGET: budget.decode()}
             return Reply(npy.npy_of(prediction.probabilities), headers)
         predictions = msgspec.json.encode(prediction.probabilities.tolist())
@@ -177,7 +179,7 @@ class Predictions:
 
     async def _asked(self, head: Head, body: bytes) -> tuple[Floats, str | None, Idempotency | None]:
         plane = self._plane
-        if head.content_type.startswith(npy.MEDIA_TYPE):
+        if _media_type(head.content_type) == npy.MEDIA_TYPE:
             tier = head.tier
             plane.check_tier(tier)
             X = plane.check_array(npy.parse_npy(body))
@@ -248,6 +250,16 @@ def wait_of(prefer: str) -> float | None:
     """
     found = _WAIT.search(prefer) if prefer else None
     return float(found[1]) if found else None
+
+
+def _media_type(said: str) -> str:
+    return said.partition(";")[0].strip().lower()
+
+
+def _takes_npy(accept: str) -> bool:
+    """Return whether an array is named in `Accept`, and not with the weight 0, which refuses it (RFC 9110)."""
+    named = [said for said in accept.split(",") if _media_type(said) == npy.MEDIA_TYPE] if accept else []
+    return any(not _WEIGHT_0.search(said) for said in named)
 
 
 def deadline_of(wait: float | None, began: float) -> float:

@@ -108,3 +108,18 @@ def test_rows_of_an_array_are_checked_like_json(service, array, row, said):
     assert refused.json()["row"] == row
     assert said in refused.json()["detail"]
     assert service.spent() == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "accept", "answered"),
+    [
+        ("Application/X-NPY; v=1", "application/json", "application/json"),
+        ("application/x-npy", "application/x-npy;q=0, application/json", "application/json"),
+        ("application/x-npy", "text/html, Application/X-Npy; q=0.5", "application/x-npy"),
+    ],
+)
+def test_media_types_are_compared_as_http_says(service, sent, accept, answered):
+    headers = {"content-type": sent, "accept": accept}
+    answer = service.http(service.add_client()).post("/predict", content=saved(np.full((1, 4), 0.5)), headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == answered
