@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from accounting.ledger import LedgerError
-from accounting.ledger.micro_batches import another
+from accounting.ledger.micro_batches import another, deliver
 from service.errors import DeadlinePassed, Overloaded
 
 Asked = TypeVar("Asked")
@@ -188,11 +188,11 @@ class Ticks(Generic[Asked, Charged, Got]):
             self._schedule()
             results = await self._finish(asked, charged)
             for waiting, got in zip(batch, results, strict=True):
-                _deliver(waiting.result, got)
+                deliver(waiting.result, got)
             self._learn(began)
         except Exception as error:  # noqa: BLE001 - it is passed on to everyone who asked
             for waiting in batch:
-                _deliver(waiting.result, another(error))
+                deliver(waiting.result, another(error))
         except BaseException:  # the loop is being shut down
             for waiting in batch:
                 waiting.result.cancel()
@@ -201,7 +201,7 @@ class Ticks(Generic[Asked, Charged, Got]):
     def _fail_waiting(self, error: LedgerError) -> None:
         """Fail whoever waits: they would wait for the same failure, one deadline after the other."""
         for waiting in self._waiting:
-            _deliver(waiting.result, another(error))
+            deliver(waiting.result, another(error))
             waiting.weight = 0
         self._waiting.clear()
         self._waiting_rows = 0
@@ -212,12 +212,3 @@ class Ticks(Generic[Asked, Charged, Got]):
         took = now - max(began, self._ended)
         self._ended = now
         self._seconds_per_tick += _SHARE_OF_NEWEST * (took - self._seconds_per_tick)
-
-
-def _deliver(result: "asyncio.Future[Got]", got: Got | Exception) -> None:
-    if result.done():
-        return
-    if isinstance(got, Exception):
-        result.set_exception(got)
-    else:
-        result.set_result(got)

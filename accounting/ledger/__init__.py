@@ -32,7 +32,6 @@ from accounting.ledger.errors import (
 )
 from accounting.ledger.holdings import Holding, HoldQuote, HoldRequest
 from accounting.ledger.ledger import REMEMBERED_ROWS, Ledger
-from accounting.ledger.micro_batches import MicroBatches
 from accounting.ledger.values import (
     LARGEST_REQUEST,
     Account,
@@ -86,7 +85,6 @@ __all__ = [
     "LedgerUnavailable",
     "LineageAccount",
     "MechanismNotAccepted",
-    "MicroBatches",
     "Quote",
     "Receipt",
     "RowNotCharged",

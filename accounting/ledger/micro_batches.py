@@ -101,20 +101,14 @@ class MicroBatches(Generic[Asked, Got]):
                     self._waiting_weight = 0
                     raise
                 for (_, result), got in zip(batch, results, strict=True):
-                    if result.done():
-                        continue
-                    if isinstance(got, Exception):
-                        result.set_exception(got)
-                    else:
-                        result.set_result(got)
+                    deliver(result, got)
         finally:
             self._sending = None
 
     def _fail_waiting(self, error: Exception) -> None:
         """Fail whoever waits: they would wait for the same failure, one deadline after the other."""
         for _, result in self._waiting:
-            if not result.done():
-                result.set_exception(another(error))
+            deliver(result, another(error))
         self._waiting.clear()
         self._waiting_weight = 0
 
@@ -131,6 +125,16 @@ class MicroBatches(Generic[Asked, Got]):
             self._waiting.popleft()
             self._waiting_weight -= self._weight(request)
         return batch
+
+
+def deliver(result: "asyncio.Future[Got]", got: Got | Exception) -> None:
+    """Give what was got to who waits for `result`; an exception is raised there. Who gave up gets nothing."""
+    if result.done():
+        return
+    if isinstance(got, Exception):
+        result.set_exception(got)
+    else:
+        result.set_result(got)
 
 
 def another(error: Exception) -> Exception:
