@@ -266,11 +266,11 @@ class DataPlane(Plane):
         del tier
         return await self._ledger.quote(self._request(Caller(client), X, idempotency))
 
-    def logit_noise(self, X: Floats) -> LogitNoise | None:
+    async def logit_noise(self, X: Floats) -> LogitNoise | None:
         """Return the noise on the logits of rows that `check_rows` returned, of the mechanisms that add it to all."""
         if not isinstance(self.mechanism, Gaussian | Laplace):
             return None
-        sensitivity = self.head.logit_sensitivity(self.head.features(X))
+        sensitivity = self.head.logit_sensitivity(await self._features(X))
         scale = self.mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
         return LogitNoise("gaussian" if isinstance(self.mechanism, Gaussian) else "laplace", tuple(scale.tolist()))
 

@@ -240,7 +240,7 @@ class Plane(ABC):
         Raises what the ledger's quotes raise.
         """
 
-    def logit_noise(self, X: Floats) -> LogitNoise | None:
+    async def logit_noise(self, X: Floats) -> LogitNoise | None:
         """Return the noise on the logits of rows that `check_rows` returned; None if the answers are made otherwise.
 
         It follows from the certificate, the mechanism and the rows, and from no logit.

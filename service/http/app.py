@@ -118,10 +118,6 @@ def _add_public_routes(app: FastAPI, data_plane: Plane) -> None:
 def add_problem_handlers(app: FastAPI) -> None:
     """Have what routes raise answered as problems."""
 
-    @app.exception_handler(Problem)
-    async def on_problem(request: Request, problem: Problem) -> Response:
-        return response_to(request.url.path, problem)
-
     async def on_refusal(request: Request, error: Exception) -> Response:
         return response_to(request.url.path, as_problem(error))
 

@@ -17,7 +17,6 @@ from fastapi import Depends, FastAPI, Request, Response
 
 from accounting.ledger import Idempotency
 from accounting.report import AccountReport
-from service.errors import RequestRefused
 from service.http.authentication import BEARER, Authentication
 from service.http.bodies import SMALL_BODY, read_body
 from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
@@ -29,7 +28,7 @@ from service.http.openinference_schemas import (
     ModelReady,
     ServerMetadata,
 )
-from service.http.predictions import BUDGET, PATH, PREFER_PARAMETER, RECEIPT, Predictions, deadline_of, wait_of
+from service.http.predictions import BUDGET, PATH, PREFER_PARAMETER, RECEIPT, Asked, Predictions
 from service.http.problems import Problem, ProblemType
 from service.http.tensors import Inference, array_of, invalid, parse_inference
 from service.plane import Floats, Plane, Prediction
@@ -153,20 +152,13 @@ class OpenInference:
 
     async def answer(self, request: Request) -> Response:
         """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
-        plane, began = self._plane, time.monotonic()
+        began = time.monotonic()
         caller = await self._authentication.payer(request.headers.get("authorization", ""))
         body = await read_body(request, self._largest_body)
-        try:
-            asked = await self._asked(request, body)
-        except (Problem, RequestRefused):
-            await plane.confirm(caller)
-            raise
-        wait = wait_of(request.headers.get("prefer", ""))
-        prediction = await plane.answer(caller, asked.X, asked.idempotency, asked.tier, deadline_of(wait, began))
-        self._predictions.metrics.answered(len(asked.X), prediction.charged_rows)
+        prefer = request.headers.get("prefer", "")
+        asked, prediction, headers = await self._predictions.paid(caller, self._asked(request, body), prefer, began)
         response = self._response(asked, prediction)
-        if wait is not None:
-            response.headers["preference-applied"] = f"wait={wait:g}"
+        response.headers.update(headers)
         return response
 
     async def _asked(self, request: Request, body: bytes) -> "_Asked":
@@ -183,13 +175,9 @@ class OpenInference:
         inference, X = parsed
         tier = _tier(inference)
         self._plane.check_tier(tier)
-        return _Asked(
-            inference.id,
-            self._plane.check_array(X),
-            tier,
-            in_binary=_wants_bytes(inference),
-            idempotency=_idempotency(request, body, length),
-        )
+        X = self._plane.check_array(X)
+        in_binary = _wants_bytes(inference)
+        return _Asked(X, tier, _idempotency(request, body, length), id=inference.id, in_binary=in_binary)
 
     def _response(self, asked: "_Asked", prediction: Prediction) -> Response:
         probabilities = prediction.probabilities.astype("<f8", copy=False)
@@ -212,14 +200,11 @@ class OpenInference:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a request for inference asks for. X: (n, d)."""
+class _Asked(Asked):
+    """What a request for inference asks for."""
 
     id: str | None
-    X: Floats
-    tier: str | None
     in_binary: bool
-    idempotency: Idempotency | None
 
 
 def _parse(body: bytes, length: str | None) -> tuple[Inference, Floats]:

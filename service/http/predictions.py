@@ -7,9 +7,10 @@ which cost more than everything that happens here.
 import math
 import re
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -99,6 +100,18 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for. X: (n, d)."""
+
+    X: Floats
+    tier: str | None
+    idempotency: Idempotency | None
+
+
+SomeAsked = TypeVar("SomeAsked", bound=Asked)
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """An answer with status 200."""
 
@@ -151,20 +164,9 @@ class Predictions:
 
     async def reply(self, caller: Caller, head: Head, body: bytes) -> Reply:
         """Answer rows. Raises Problem and the refusals that `as_problem` knows."""
-        plane = self._plane
-        try:
-            X, tier, idempotency = await self._asked(head, body)
-            wait = wait_of(head.prefer)
-        except (Problem, RequestRefused):
-            await plane.confirm(caller)
-            raise
-        pass_point("validated")
-        prediction = await plane.answer(caller, X, idempotency, tier, deadline_of(wait, head.began))
-        self.metrics.answered(len(X), prediction.charged_rows)
-        pass_point("answered")
+        _, prediction, headers = await self.paid(caller, self._asked(head, body), head.prefer, head.began)
         receipt = msgspec.json.encode(self.receipt_of(prediction))
         budget = self.budget_of(prediction)
-        headers = {} if wait is None else {"preference-applied": f"wait={wait:g}"}
         if _takes_npy(head.accept):
             headers |= {"content-type": npy.MEDIA_TYPE, RECEIPT: receipt.decode(), BUDGET: budget.decode()}
             return Reply(npy.npy_of(prediction.probabilities), headers)
@@ -172,12 +174,32 @@ class Predictions:
         parts = (self._opening, predictions, b',"receipt":', receipt, b',"budget":', budget, b"}")
         return Reply(b"".join(parts), {"content-type": "application/json"} | headers)
 
-    async def _quote(self, caller: Caller, head: Head, body: bytes) -> dict[str, Any]:
-        X, tier, idempotency = await self._asked(head, body)
-        quote = await self._plane.quote(caller.client, X, idempotency, tier)
-        return quote_out(self._plane, quote, self._plane.logit_noise(X))
+    async def paid(
+        self, caller: Caller, reading: Awaitable[SomeAsked], prefer: str, began: float
+    ) -> tuple[SomeAsked, Prediction, dict[str, str]]:
+        """Answer what `reading` reads of a request, whatever its protocol; return both, and headers of the answer.
 
-    async def _asked(self, head: Head, body: bytes) -> tuple[Floats, str | None, Idempotency | None]:
+        Raises Problem and the refusals that `as_problem` knows: none of what was asked to a caller whose key is gone.
+        """
+        try:
+            asked = await reading
+        except (Problem, RequestRefused):
+            await self._plane.confirm(caller)
+            raise
+        pass_point("validated")
+        wait = wait_of(prefer)
+        deadline = math.inf if wait is None else began + wait
+        prediction = await self._plane.answer(caller, asked.X, asked.idempotency, asked.tier, deadline)
+        self.metrics.answered(len(asked.X), prediction.charged_rows)
+        pass_point("answered")
+        return asked, prediction, {} if wait is None else {"preference-applied": f"wait={wait:g}"}
+
+    async def _quote(self, caller: Caller, head: Head, body: bytes) -> dict[str, Any]:
+        asked = await self._asked(head, body)
+        quote = await self._plane.quote(caller.client, asked.X, asked.idempotency, asked.tier)
+        return quote_out(self._plane, quote, await self._plane.logit_noise(asked.X))
+
+    async def _asked(self, head: Head, body: bytes) -> Asked:
         plane = self._plane
         if _media_type(head.content_type) == npy.MEDIA_TYPE:
             tier = head.tier
@@ -192,7 +214,7 @@ class Predictions:
             X = plane.check_rows(parsed.instances)
         # A tier in the query decides what the answer is as much as the body does.
         said = body if head.tier is None else body + b"\0tier=" + head.tier.encode()
-        return X, tier, idempotency_of(head.idempotency_key, said)
+        return Asked(X, tier, idempotency_of(head.idempotency_key, said))
 
     def receipt_of(self, prediction: Prediction) -> dict[str, Any]:
         """Return what `ReceiptOut` describes."""
@@ -236,8 +258,6 @@ class PastRouting:
             return
         try:
             response = await self._predictions.answer(Request(scope, receive))
-        except Problem as problem:
-            response = problem.response()
         except REFUSALS as error:
             response = as_problem(error).response()
         await response(scope, receive, send)
@@ -260,11 +280,6 @@ def _takes_npy(accept: str) -> bool:
     """Return whether an array is named in `Accept`, and not with the weight 0, which refuses it (RFC 9110)."""
     named = [said for said in accept.split(",") if _media_type(said) == npy.MEDIA_TYPE] if accept else []
     return any(not _WEIGHT_0.search(said) for said in named)
-
-
-def deadline_of(wait: float | None, began: float) -> float:
-    """Return when, by `time.monotonic`, a request that began at `began` is not to be charged any more."""
-    return math.inf if wait is None else began + wait
 
 
 def _tier(in_query: str | None, in_body: str | None) -> str | None:

@@ -26,12 +26,16 @@ from service.http.problems import Problem, ProblemType
 
 _log = logging.getLogger("dpserve")
 
-REFUSALS = (InvalidRows, UnknownModel, UnknownTier, Overloaded, DeadlinePassed, LedgerError)
+REFUSALS = (Problem, InvalidRows, UnknownModel, UnknownTier, Overloaded, DeadlinePassed, LedgerError)
 """What `as_problem` knows."""
 
 
 def as_problem(error: Exception) -> Problem:
     """Return the problem that a refusal is answered with; what it says may be read by anyone."""
+    return error if isinstance(error, Problem) else _problem_of(error)
+
+
+def _problem_of(error: Exception) -> Problem:
     match error:
         case LedgerRefusal() if isinstance(error, _OF_WHO_ASKS):
             return _problem_of_who_asks(error)

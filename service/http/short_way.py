@@ -154,8 +154,6 @@ class ShortWayProtocol(ImpatientProtocol):
                 caller = await self.predictions.caller(exchange.head)
                 reply = await self.predictions.reply(caller, exchange.head, bytes(exchange.body))
                 status, headers, body = 200, reply.headers, reply.body
-            except Problem as problem:
-                status, headers, body = _refused(problem)
             except REFUSALS as error:
                 status, headers, body = _refused(as_problem(error))
             except Exception as error:  # noqa: BLE001
