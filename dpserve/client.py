@@ -9,6 +9,7 @@ probabilities = client.predict_proba(X)
 import io
 import re
 import secrets
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
 from urllib.parse import urlencode
@@ -83,11 +84,20 @@ class Client:
     """A client of one service. Every request carries an idempotency key, so a retry is never charged twice."""
 
     def __init__(
-        self, url: str, key: str, *, timeout: float = 30.0, attempts: int = 4, wait: float | None = None
+        self,
+        url: str,
+        key: str,
+        *,
+        timeout: float = 30.0,
+        attempts: int = 4,
+        wait: float | None = None,
+        trusting: ssl.SSLContext | None = None,
     ) -> None:
         """url: of the service. key: the API key. timeout: seconds for one try. attempts: tries before giving up.
 
         wait: seconds after which the service is to charge nothing that it has not charged yet, but to refuse.
+        trusting: whose certificates are good for HTTPS, as `ssl.create_default_context(cafile=...)` reads them from a
+        file; by default the environment's SSL_CERT_FILE, or else those of the authorities that browsers trust.
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.
         """
@@ -97,7 +107,10 @@ class Client:
         if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
             raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
         self._http = httpx.Client(
-            base_url=url, timeout=timeout, headers={"Authorization": f"Bearer {key}", "User-Agent": "dpserve-client"}
+            base_url=url,
+            timeout=timeout,
+            headers={"Authorization": f"Bearer {key}", "User-Agent": "dpserve-client"},
+            verify=True if trusting is None else trusting,
         )
         self._attempts = attempts
         self._wait = wait

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from audit.distinguishing.service import nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
 from service.data_plane import ServedModel
+from service.tls import Tls
 
 _DELTA = 1e-5
 _ENDED_BY_NOISE = "ended: answers hold probabilities too small to tell the noisy logits behind them"
@@ -121,22 +123,25 @@ class SelfAudit:
         async def audit() -> dict[str, Any]:
             return self.published()
 
-    def start(self, address: str) -> None:
-        """Begin, in a thread of its own, unless noise ended this audit before: to go on would choose looks by it."""
+    def start(self, address: str, tls: Tls | None = None) -> None:
+        """Begin, in a thread of its own, unless noise ended this audit before: to go on would choose looks by it.
+
+        tls: what the service speaks HTTPS with; the audit trusts this certificate, and no other.
+        """
         if self._audit.stopped_by_noise:
             _log.warning("the service's own audit has %s", self._state)
             return
-        threading.Thread(target=self._run, args=(address,), name="self-audit", daemon=True).start()
+        threading.Thread(target=self._run, args=(address, tls and tls.pinned()), name="self-audit", daemon=True).start()
 
     def stop(self) -> None:
         """End at the next opportunity; a request under way is not waited for."""
         self._stopped.set()
 
-    def _run(self, address: str) -> None:
+    def _run(self, address: str, trusting: ssl.SSLContext | None = None) -> None:
         # The operating system's entropy: an answer's world must not be predictable.
         rng = np.random.default_rng()
         try:
-            with Client(address, self.key, attempts=1) as client:
+            with Client(address, self.key, attempts=1, trusting=trusting) as client:
                 self._state = "asking"
                 while not self._stopped.is_set():
                     if not self._look(client, rng):

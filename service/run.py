@@ -29,6 +29,7 @@ from service.http.app import create_app
 from service.http.front import Front, protocol_of
 from service.plane import Plane
 from service.release_plane import ReleasePlane, hold_request
+from service.telemetry.logs import unforeseen
 from service.telemetry.metrics import Metrics
 from service.tls import Tls
 from training.releases.certificate import ReleaseCertificate
@@ -224,6 +225,7 @@ async def _listen(
     on_ready: Callable[[str], None],
     add_routes: Callable[[FastAPI], None] = lambda _: None,
 ) -> None:
+    asyncio.get_running_loop().set_exception_handler(unforeseen)
     certificate = plane.certificate
     metrics = Metrics()
     largest_body = settings.largest_body(len(certificate.feature_names))

@@ -35,6 +35,23 @@ class Tls:
         context.load_cert_chain(self.certificate, self.key, _no_password)
         return context
 
+    def pinned(self) -> ssl.SSLContext:
+        """Return what a caller trusts this very certificate with, whoever signed it and whatever it is a name of.
+
+        For calls of the service to itself. Nobody else's certificate is taken, an authority's of the system neither.
+        """
+        # Here, as what a service without an audit of its own need not hold in memory.
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        own, *_ = x509.load_pem_x509_certificates(self.certificate.read_bytes())
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = False  # the service is called by address, and the certificate names it otherwise
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it ends at this certificate, not at who signed it
+        context.load_verify_locations(cadata=own.public_bytes(Encoding.DER))
+        return context
+
     def for_uvicorn(self) -> dict[str, Any]:
         """Return uvicorn's settings: TLS 1.2 or newer, with forward secrecy and authenticated encryption."""
         return {

@@ -247,7 +247,7 @@ def _head(head: ServedModel, mechanism: str, price: str, watch: _Watch | None, *
 
         def announce_and_watch(address: str) -> None:
             announce(address)
-            auditor.start(address)
+            auditor.start(address, settings.tls)
 
         try:
             await run_service(

@@ -1,7 +1,6 @@
 """What happens to an error that nobody foresaw: a problem for the client, its place (and no more) for the log."""
 
 import logging
-import traceback
 from http import HTTPStatus
 
 from starlette.requests import ClientDisconnect
@@ -9,6 +8,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.problems import Problem, ProblemType, open_inference_error
+from service.telemetry.logs import kinds, places
 from service.telemetry.metrics import route_of
 
 _log = logging.getLogger("dpserve")
@@ -23,9 +23,8 @@ def response_to(path: str, problem: Problem) -> Response:
 
 def failure(error: Exception, path: str) -> Problem:
     """Write down the error's kind and place, and no more, and return the problem to answer with."""
-    place = "".join(traceback.format_tb(error.__traceback__)[-4:])
     # The route, not the path: a stranger may have written anything there.
-    _log.error("%s while answering %s\n%s", type(error).__name__, route_of(path), place)
+    _log.error("%s while answering %s\n%s", kinds(error), route_of(path), "\n".join(places(error)))
     return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
 
 

@@ -23,6 +23,7 @@ from accounting.ledger import (
 from accounting.picorho import to_rho
 from service.errors import DeadlinePassed, InvalidRows, Overloaded, UnknownModel, UnknownTier
 from service.http.problems import Problem, ProblemType
+from service.telemetry.logs import kinds, places
 
 _log = logging.getLogger("dpserve")
 
@@ -111,8 +112,12 @@ def _why_unavailable(error: Exception) -> str:
             return "more requests wait for the ledger than it takes; nothing was charged: ask again in a second"
         case RowNotCharged():
             return "a row was forgotten before it was answered, so nothing is answered; asking again charges it again"
-    # The store's own words may name hosts and paths: they are for the owner's log.
-    _log.error("ledger unavailable: %s", error)
+    # Not the store's own words, which can repeat the call, and with it what was asked and answered.
+    _log.error(
+        "the ledger is unavailable (%s): `dpserve ledger status` and `dpserve ledger verify` say why\n%s",
+        kinds(error),
+        "\n".join(places(error)),
+    )
     if isinstance(error, LedgerDamaged):
         return "the ledger is damaged and its owner must look (`dpserve ledger verify`); nothing was charged for this"
     return "the ledger cannot be reached, so nothing is answered; asking again is safe and is charged once"

@@ -1,18 +1,22 @@
 """Logs as text, or as one JSON object a line with the id of the request that they are about.
 
 Promises: no line holds a row, an answer, a key or a path as it was asked for: a request is named by its route, one of a
-fixed list. Of an exception a JSON line has the type and the places, not the text, which could hold a number.
+fixed list. Of an exception a line has the type and the places in the code, not the text, which could hold a number.
 """
 
+import asyncio
+import copy
+import errno
 import json
 import logging
 import re
 import secrets
 import time
 import traceback
+from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,13 +32,68 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that is being answered."""
 
 _log = logging.getLogger("dpserve.requests")
+_loop_log = logging.getLogger("dpserve.loop")
 
 
 def configure(kind: Format) -> None:
     """Have everything from INFO on written to stderr, as text or as JSON."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if kind == "json" else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if kind == "json" else TextLines(_TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def places(error: BaseException) -> list[str]:
+    """Return where in the code an error and its causes were raised, as file:line: of each the innermost four."""
+    return [
+        f"{at.filename}:{at.lineno}" for each in _chain(error) for at in traceback.extract_tb(each.__traceback__)[-4:]
+    ]
+
+
+def kinds(error: BaseException) -> str:
+    """Return the type of an error and those of its causes, an operating system's with the name of its number.
+
+    None of their texts: a text can repeat what a program was given.
+    """
+    return " from ".join(map(_kind, _chain(error)))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _kind(error: BaseException) -> str:
+    number = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
+    return f"{type(error).__name__} {number}" if number else type(error).__name__
+
+
+def unforeseen(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Write down what an event loop found nobody to tell of, as its exception handler: not the loop's own words.
+
+    Those repeat the exception, and the arguments of callbacks.
+    """
+    del loop
+    error = context.get("exception")
+    if isinstance(error, BaseException):
+        _loop_log.error("the event loop met %s\n%s", kinds(error), "\n".join(places(error)))
+    else:
+        _loop_log.error("the event loop met what it has no exception for")
+
+
+class TextLines(logging.Formatter):
+    """Lines for people; an exception's type and places below the line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines."""
+        record = copy.copy(record)
+        record.exc_text = None  # what another formatter may have made of the exception
+        return super().format(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Return the lines of an exception, from a triple as `sys.exc_info` has it."""
+        error = ei[1]
+        return "" if error is None else "\n".join([kinds(error), *places(error)])
 
 
 class JsonLines(logging.Formatter):
@@ -52,9 +111,10 @@ class JsonLines(logging.Formatter):
         if asked is not None:
             line["request_id"] = asked
         line |= getattr(record, "fields", {})
-        if record.exc_info and record.exc_info[0] is not None:
-            line["error"] = record.exc_info[0].__name__
-            line["places"] = [f"{at.filename}:{at.lineno}" for at in traceback.extract_tb(record.exc_info[2])[-8:]]
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            line["error"] = kinds(error)
+            line["places"] = places(error)
         return json.dumps(line, default=str)
 
 

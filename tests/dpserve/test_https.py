@@ -6,6 +6,7 @@ import ipaddress
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -22,19 +23,20 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from dpserve.client import Client
+from dpserve.client import Client, ServiceError
 from dpserve.configuration import environment_without_settings
 from service.http.waiting import answering_that_it_is_not_ready
 from service.run import ServiceSettings, bind, url_of
 from service.tls import Tls
 
+LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 KEY = "a-key-that-the-owner-chose"
 
 
-def write_certificate(folder, name):
-    """Write a certificate for 127.0.0.1 that is its own authority, and its key."""
+def write_certificate(folder, name, subject_name=LOOPBACK, *, authority=True):
+    """Write a certificate that signs itself, and its key. subject_name: an address or a host's name."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "of a test")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -44,8 +46,8 @@ def write_certificate(folder, name):
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([subject_name]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
     paths = folder / f"{name}.pem", folder / f"{name}.key"
@@ -116,3 +118,60 @@ def test_over_https_too_it_says_that_it_is_not_ready(tmp_path):
                 return [(await http.get(url + path)).status_code for path in ("/livez", "/readyz")]
 
     assert asyncio.run(run()) == [200, 503]
+
+
+def test_a_service_audits_itself_over_https_and_is_told_of_no_authority(run, bundle):
+    """With a certificate that nobody signed, of another name than the address: it knows its own."""
+    certificate, key = write_certificate(run.folder, "own", x509.DNSName("service.example"), authority=False)
+    run("lineage", "set-budget", bundle, "--rho", 1000, "--delta", 1e-5)
+    budget = ("--rho", 64 * 2.5 * 2, "--delta", 1e-5, "--accepts", "gaussian")
+    run.environment["DPSERVE_SELF_AUDIT_KEY"] = run("clients", "add", "canary", *budget).stdout.strip()
+    process, address = run.start(
+        bundle, "--port", 0, "--price", "noise-multiplier:0.5", "--self-audit-seconds", 0.1, "--self-audit-rows", 64,
+        "--tls-cert", certificate, "--tls-key", key,
+    )  # fmt: skip
+    try:
+        trusting = Tls(certificate, key).pinned()
+        with httpx.Client(base_url=address, verify=trusting) as http:
+            deadline = time.monotonic() + 60
+            while "spent" not in (found := http.get("/audit").json())["state"] and time.monotonic() < deadline:
+                pass
+        assert (found["state"], found["looks"], found["answers"]) == ("the client's budget is spent", 2, 128)
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+
+
+def test_a_pinned_certificate_is_the_only_one_that_is_trusted(tmp_path):
+    pinned = Tls(*write_certificate(tmp_path, "pinned"))
+    impostor = Tls(*write_certificate(tmp_path, "impostor"))
+
+    async def ask(tls):
+        with bind(ServiceSettings(port=0)) as listening:
+            url = url_of(listening, tls)
+            async with (
+                answering_that_it_is_not_ready(listening, tls),
+                httpx.AsyncClient(verify=pinned.pinned()) as http,
+            ):
+                return (await http.get(f"{url}/livez")).status_code
+
+    assert asyncio.run(ask(pinned)) == 200
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        asyncio.run(ask(impostor))
+
+
+def test_the_client_trusts_whom_it_is_told_to(tmp_path):
+    tls = Tls(*write_certificate(tmp_path, "own"))
+
+    async def ask(trusting):
+        with bind(ServiceSettings(port=0)) as listening:
+            url = url_of(listening, tls)
+            async with answering_that_it_is_not_ready(listening, tls):
+                with Client(url, "k" * 20, attempts=1, trusting=trusting) as client:
+                    return await asyncio.to_thread(client.budget)
+
+    with pytest.raises(ServiceError, match="not verified yet"):
+        asyncio.run(ask(ssl.create_default_context(cafile=tls.certificate)))
+    with pytest.raises(ServiceError, match="CERTIFICATE_VERIFY_FAILED"):
+        asyncio.run(ask(None))

@@ -1,0 +1,104 @@
+"""Nothing that was computed from a row gets into a log: not by an exception's text, a cause's, or a callback's."""
+
+import asyncio
+import io
+import json
+import logging
+import sys
+
+import pytest
+
+from accounting.ledger import LedgerUnavailable
+from service.http.refusals import as_problem
+from service.telemetry.logs import JsonLines, TextLines, unforeseen
+from training.bundle import CertifiedHead
+
+MARKED = 0.31415926535
+MARK = "31415"
+
+
+@pytest.fixture(params=[TextLines, JsonLines])
+def written(request):
+    """What the root logger's handler writes, in each format."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(request.param())
+    logging.getLogger().addHandler(handler)
+    yield stream.getvalue
+    logging.getLogger().removeHandler(handler)
+
+
+class Telling(CertifiedHead):
+    """A head that fails with the row's own features, and what it made of them, in the error's text."""
+
+    def logits(self, phi):
+        try:
+            raise ZeroDivisionError(f"the features are {phi}")
+        except ZeroDivisionError as error:
+            raise RuntimeError(f"no logits for {phi.tolist()}", phi) from error
+
+
+def test_a_feature_in_an_errors_text_is_neither_logged_nor_answered(start, head, written):
+    service = start(Telling(head.certificate, head.weights, head.tensors))
+    key = service.add_client()
+    row = [MARKED, 0.2, 0.3, 0.4]
+    tensor = {"name": "instances", "shape": [1, 4], "datatype": "FP64", "data": row}
+    for path, body in (("/predict", {"instances": [row]}), ("/v2/models/colours/infer", {"inputs": [tensor]})):
+        answer = service.http(key).post(path, json=body)
+        assert answer.status_code == 500
+        assert MARK not in answer.text + str(answer.headers)
+    assert MARK not in written()
+    assert "RuntimeError from ZeroDivisionError while answering" in written()
+    assert "test_logs.py:" in written()
+
+
+def test_what_a_store_says_of_a_call_is_not_logged(written):
+    cause = ConnectionResetError(104, f"unknown command, with args beginning with: '{MARKED}'")
+    with pytest.raises(LedgerUnavailable) as refused:
+        raise LedgerUnavailable(f"the ledger's store reports: args beginning with: '{MARKED}'") from cause
+    assert MARK not in str(as_problem(refused.value))
+    assert MARK not in written()
+    assert "LedgerUnavailable from ConnectionResetError ECONNRESET" in written()
+    assert "test_logs.py:" in written()
+
+
+def test_a_logged_exception_is_its_type_and_its_places(written):
+    try:
+        raise ValueError(MARKED)
+    except ValueError:
+        logging.getLogger("of.a.library").exception("it failed")
+    assert MARK not in written()
+    assert "ValueError" in written()
+    assert "test_logs.py:" in written()
+
+
+async def _forgotten():
+    asyncio.get_running_loop().set_exception_handler(unforeseen)
+
+    async def fails(row):
+        raise ValueError(row)
+
+    task = asyncio.create_task(fails(MARKED))
+    await asyncio.wait([task])
+    del task  # asyncio speaks of an exception that nobody asked for when the task goes
+    asyncio.get_running_loop().call_soon(lambda row: 1 / (row - row), MARKED)
+    asyncio.get_running_loop().call_exception_handler({"message": f"of {MARKED}"})
+    await asyncio.sleep(0)
+
+
+def test_what_an_event_loop_has_nobody_to_tell_of_is_told_without_values(written):
+    asyncio.run(_forgotten())
+    assert MARK not in written()
+    for kind in ("ValueError", "ZeroDivisionError", "no exception for"):
+        assert kind in written()
+
+
+def test_a_line_of_json_stays_one_line(written):
+    try:
+        raise ValueError(MARKED)
+    except ValueError:
+        line = JsonLines().format(logging.makeLogRecord({"msg": "it failed", "exc_info": sys.exc_info()}))
+    assert "\n" not in line
+    found = json.loads(line)
+    assert found["error"] == "ValueError"
+    assert [place.rpartition("/")[2].partition(":")[0] for place in found["places"]] == ["test_logs.py"]
