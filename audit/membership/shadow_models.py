@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
-from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack
 from training.reproduction.seeded import derived_seed
 
 Floats = NDArray[np.float64]
@@ -141,13 +141,6 @@ def train_shadow_models(
     return ShadowModels(
         _mask(members, len(pool.y)), _mask(others, len(pool.y)), logits.cpu().numpy().astype(np.float64)
     )
-
-
-def device_of(wanted: str) -> torch.device:
-    """Return the device of this name; for "auto" CUDA where there is one, or the processor."""
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(wanted)
 
 
 def _mask(rows: Rows, pool: int) -> Mask:

@@ -1,11 +1,11 @@
 """`dpserve attack` as a user runs it."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -79,25 +79,41 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_row_is_paid_for(run
     assert not (run.folder / "j").exists()
 
 
+INTERRUPTIBLE = """
+import os, signal
+from audit.membership.journal import Journal
+from dpserve.cli import main
+
+def add(journal, *words, before=Journal.add):
+    before(journal, *words)
+    os.write({tell}, b".")
+
+Journal.add = add
+# A test run in the background hands down that Ctrl-C is ignored; a user's shell does not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+"""The command line, which tells through a pipe of every answer once it is in the journal."""
+
+
 def test_an_attack_that_is_interrupted_says_how_to_go_on_and_ends_as_if_it_had_not_been(run, bundle, files):
     whole = run("attack", bundle, *files, *QUICK, "--seed", 5, "--json").stdout
     command = ["attack", bundle, *files, "--shadow-records", 20, "--seed", 5, "--journal", "j", "--shadow-models"]
-    # A test run in the background hands down that Ctrl-C is ignored; a user's shell does not.
-    main = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from dpserve.cli import main; main()"
-    )
+    answered, tell = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-c", main, *map(str, command), "1000"],
+        [sys.executable, "-c", INTERRUPTIBLE.format(tell=tell), *map(str, command), "1000"],
         cwd=run.folder,
         env=run.environment,
         stderr=subprocess.PIPE,
+        pass_fds=[tell],
         text=True,
     )
-    journal = run.folder / "j"
-    while process.poll() is None and not (journal.exists() and '"answer"' in journal.read_text()):
-        time.sleep(0.01)
+    os.close(tell)
+    os.read(answered, 1)  # or the end of the pipe, if the command ends before
+    os.close(answered)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
+    assert '"answer"' in (run.folder / "j").read_text()
     assert process.returncode == 130
     assert said.splitlines()[-1] == "interrupted; what was answered is in j, and the same command goes on from there"
     assert run(*command, 2, "--json").stdout == whole

@@ -14,6 +14,7 @@ import uvicorn
 
 from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
+from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
 from service.data_plane import DataPlane
@@ -25,6 +26,7 @@ from service.telemetry.metrics import Metrics
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
+from training.objective import softmax
 from training.recipe import Recipe
 from training.train import train
 
@@ -41,6 +43,17 @@ def head() -> CertifiedHead:
     declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
     return train(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), "colours-lineage")
+
+
+class Plain:
+    """No privacy at all, so that every answer betrays its row."""
+
+    name = "plain"
+    status = "unproven"
+    cost = Cost((GaussianLoss(1e-3),))
+
+    def release(self, logits, sensitivity, randomness):
+        return softmax(logits)
 
 
 @dataclass

@@ -18,6 +18,8 @@ from service.run import ServiceSettings, bind
 from training.bundle import CertifiedHead
 from training.objective import softmax
 
+from .conftest import Plain
+
 ROW = [0.1, 0.2, 0.3, 0.4]
 PRICE = Cost((GaussianLoss(0.1),)).picorho
 
@@ -258,17 +260,6 @@ def test_an_idempotency_key_names_one_body(service):
     for key in ("k" * 256, "", "a b", "\u00e9".encode() * 100):
         refused = http.post("/predict", json={"instances": [ROW]}, headers={"Idempotency-Key": key})
         problem(refused, 400, "invalid-request")
-
-
-class Plain:
-    """No privacy at all, so that every answer betrays its row."""
-
-    name = "plain"
-    status = "unproven"
-    cost = Cost((GaussianLoss(1e-3),))
-
-    def release(self, logits, sensitivity, randomness):
-        return softmax(logits)
 
 
 def test_concurrent_replies_are_not_mixed(start, head):

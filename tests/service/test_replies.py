@@ -13,26 +13,14 @@ import pytest
 
 from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest
-from accounting.losses import Cost, GaussianLoss
 from mechanisms.randomness import SystemRandomness
 from service.data_plane import DataPlane
 from service.plane import Prediction
 from training.objective import softmax
 
-from .conftest import DELTA, LARGEST_BATCH, RunningService
+from .conftest import DELTA, LARGEST_BATCH, Plain, RunningService
 
 CLIENTS, REQUESTS = 12, 240
-
-
-class Plain:
-    """No privacy at all, so that every answer betrays its row."""
-
-    name = "plain"
-    status = "unproven"
-    cost = Cost((GaussianLoss(1e-3),))
-
-    def release(self, logits, sensitivity, randomness):
-        return softmax(logits)
 
 
 class Shuffled(DataPlane):

@@ -132,3 +132,10 @@ def _adam(parameters: Parameters, recipe: Recipe) -> torch.optim.Adam:
         eps=_ADAM_EPSILON,
         fused=True,
     )
+
+
+def device_of(wanted: str) -> torch.device:
+    """Return the device of this name; for "auto" CUDA where there is one, or the processor."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(wanted)

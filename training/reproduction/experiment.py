@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mechanisms.published import Noise, Published, softmax
 from training.published import bounds
-from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack
 from training.published.setting import OBJECTIVES, Objective
 from training.reproduction import measures, printed
 from training.reproduction.leakage import Attacks
@@ -119,7 +119,7 @@ def _train(
     progress: Progress,
     attacks: Attacks | None,
 ) -> dict[str, Any]:
-    device = _device(plan.device)
+    device = device_of(plan.device)
     X, y = torch.from_numpy(samples.data.X).to(device), torch.from_numpy(samples.data.y).to(device)
     recipe = Recipe(
         samples.topology,
@@ -231,9 +231,3 @@ def _losses(
         epsilon: tuple(measures.accuracy_loss(*pair) for pair in zip(accuracies, baseline, strict=True))
         for epsilon, accuracies in zip(epsilons, answered, strict=True)
     }
-
-
-def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(wanted)

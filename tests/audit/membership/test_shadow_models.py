@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
-from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, device_of, train_shadow_models
+from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
 from training.objective import RegularisedCrossEntropy
 from training.published.batched import Recipe
 from training.published.bounds import Topology
@@ -72,13 +72,6 @@ def test_shares_cover_all_models_once():
     for parts in (1, 3, 10, 40):
         shares = draws.shares(parts)
         assert sum((part.seeds() for part in shares), ()) == draws.seeds()
-
-
-@pytest.mark.parametrize(("there", "chosen"), [(True, "cuda"), (False, "cpu")])
-def test_cuda_is_taken_where_there_is_one(monkeypatch, there, chosen):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    assert device_of("auto") == torch.device(chosen)
-    assert device_of("cpu") == torch.device("cpu")
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.published.batched import Assignment, Recipe, stacked_logits, train_stack  # noqa: E402
+from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack  # noqa: E402
 from training.published.bounds import Topology  # noqa: E402
 from training.published.losses import batch_loss, record_losses  # noqa: E402
 from training.published.network import initial_parameters, logits, one_model, squared_weights  # noqa: E402
@@ -130,3 +130,10 @@ def test_nonsense_is_refused() -> None:
         Assignment(torch.zeros(2, 3, dtype=torch.long), (1,), (1.0, 1.0))
     with pytest.raises(ValueError, match="alpha must be positive"):
         Assignment(torch.zeros(1, 3, dtype=torch.long), (1,), (0.0,))
+
+
+@pytest.mark.parametrize(("there", "chosen"), [(True, "cuda"), (False, "cpu")])
+def test_cuda_is_taken_where_there_is_one(monkeypatch, there, chosen):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert device_of("auto") == torch.device(chosen)
+    assert device_of("cpu") == torch.device("cpu")
