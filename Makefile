@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 
-.PHONY: demo serve test faults bench bench-quick lint clean
+.PHONY: demo serve test faults bench bench-quick lint docs image-check lock advisories clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -45,6 +45,17 @@ lock:
 	@build/lock/bin/pip install --quiet --disable-pip-version-check .
 	@(sed -n 1p deploy/constraints.txt; build/lock/bin/pip freeze --exclude dpserve) > build/constraints.txt
 	@mv build/constraints.txt deploy/constraints.txt && rm -rf build/lock
+
+# What is known against the versions in use: from a database, or with AUDIT=FILE from an output of
+# `pip-audit --format json` that was made elsewhere. pip-audit ends with 1 where it found something.
+advisories: $(TESTS)
+ifndef AUDIT
+	@rm -rf build/advisories && $(PYTHON) -m venv build/advisories
+	@build/advisories/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	@build/advisories/bin/pip-audit --format json --no-deps --disable-pip --requirement deploy/constraints.txt \
+		--output build/advisories/audit.json || test -s build/advisories/audit.json
+endif
+	@$(BIN)/python deploy/advisories.py $(or $(AUDIT),build/advisories/audit.json)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'

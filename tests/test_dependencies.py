@@ -1,8 +1,13 @@
 """What the project is built on: licences that may be shipped with it, and no version with a known hole."""
 
-import csv
+import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
+from datetime import UTC, date, datetime
+from importlib import util
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -12,7 +17,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
+ADVISORIES = ROOT / "tests" / "advisories.csv"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+advisories = util.module_from_spec(
+    spec := util.spec_from_file_location("advisories", ROOT / "deploy" / "advisories.py")
+)
+spec.loader.exec_module(advisories)
 SHIPPED = PROJECT["optional-dependencies"].keys() - {"docs", "test"}
 """The extras that a user may install; what only tests and documentation need is not shipped."""
 
@@ -90,11 +100,10 @@ def test_a_licence_that_binds_its_users_is_refused(said):
 
 def holes(versions):
     """Return which advisories of tests/advisories.csv apply to these versions, by package."""
-    listed = csv.DictReader((ROOT / "tests" / "advisories.csv").read_text().splitlines())
     return [
-        f"{row['package']} {versions[row['package']]}: {row['advisory']}, fixed in {row['fixed in']}"
-        for row in listed
-        if row["package"] in versions and Version(versions[row["package"]]) < Version(row["fixed in"])
+        f"{package} {versions[package]}: {advisory}, fixed in {fixed or 'no version'}"
+        for package, fixed, advisory in advisories.read(ADVISORIES)
+        if package in versions and (not fixed or Version(versions[package]) < Version(fixed))
     ]
 
 
@@ -106,6 +115,62 @@ def test_no_version_has_a_known_hole():
     assert holes({canonicalize_name(name): version for name, version in pinned.items()}) == []
     (found,) = holes({"h11": "0.14.0"})
     assert "CVE-2025-43859" in found
+
+
+AUDIT = {
+    "dependencies": [
+        {"name": "H11", "version": "0.13.0", "vulns": [
+            {"id": "PYSEC-1", "fix_versions": ["0.12.9", "0.17.1", "0.16.0"], "aliases": ["GHSA-x", "CVE-2025-43859"]},
+            {"id": "GHSA-open", "fix_versions": [], "aliases": []},
+        ]},
+        {"name": "numpy", "version": "2.0.0", "vulns": []},
+        {"name": "dpserve", "skip_reason": "not on an index"},
+    ],
+    "fixes": [],
+}  # fmt: skip
+"""As pip-audit 2.10 writes it."""
+
+
+def refresh(audit, listed):
+    """Refresh a list from a file, as `make advisories AUDIT=...` does."""
+    program = (
+        f"import advisories, pathlib; advisories.main(pathlib.Path({str(audit)!r}), pathlib.Path({str(listed)!r}))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "deploy", capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_the_list_says_of_which_day_it_is():
+    day = date.fromisoformat(re.match(r"# As of (\d{4}-\d\d-\d\d): ", ADVISORIES.read_text())[1])
+    assert day >= date(2026, 11, 21)
+    assert "make\nadvisories" in (ROOT / "docs" / "deploying.md").read_text()
+
+
+def test_the_list_is_refreshed_from_what_pip_audit_found(tmp_path):
+    audit, listed = tmp_path / "audit.json", tmp_path / "advisories.csv"
+    audit.write_text(json.dumps(AUDIT))
+    os.utime(audit, (0, datetime(2027, 1, 2, 12, tzinfo=UTC).timestamp()))
+    listed.write_text(ADVISORIES.read_text())
+    before = advisories.read(listed)
+    done = refresh(audit, listed)
+    assert done.returncode == 0, done.stderr
+    assert "h11: GHSA-open, which no version closes" in done.stdout
+    assert listed.read_text().startswith("# As of 2027-01-02: pip-audit looked at 2 packages")
+    assert set(advisories.read(listed)) == {*before, ("h11", "", "GHSA-open")}  # and the other one stood there
+    written = listed.read_text()
+    assert refresh(audit, listed).returncode == 0
+    assert listed.read_text() == written
+    for wrong in ("", "[]", '{"dependencies": [{"name": "x"}, {"vulns": [1]}]}', '{"dependencies": []}'):
+        audit.write_text(wrong)
+        refused = refresh(audit, listed)
+        assert refused.returncode == 1
+        assert "Traceback" not in refused.stderr
+        assert listed.read_text() == written
+
+
+def test_the_nearest_version_that_closes_a_hole_is_the_one_that_is_wanted():
+    assert advisories.found(AUDIT)[0] == ("h11", "0.16.0", "CVE-2025-43859")
 
 
 def test_the_security_rules_of_the_linter_are_on():
