@@ -8,7 +8,6 @@ import pytest
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from dpserve.cli import app
 
@@ -43,7 +42,7 @@ def test_every_command_on_every_page_is_run_by_some_test():
 COMMAND = r"(?:(?:^ *|-- |CONTAINER )dpserve|dpserve:[\d.]+) ([a-z].*)"
 UsageError = typer.BadParameter.__base__
 SHOWN = {
-    "README.md": "the owner's guide walks through the same steps; what trains and looks is run below",
+    "README.md": "test_readme_page.py pastes them",
     "attacks.md": "shadow models take minutes and need PyTorch: tests/dpserve/test_attacking.py runs smaller ones",
     "auditing.md": "trains models and starts services: tests/dpserve/test_auditing.py and test_self_audit.py do",
     "backbones.md": "needs a published network's weights: tests/service/test_backbones.py serves small ones",
@@ -92,19 +91,6 @@ def test_the_parser_finds_what_is_wrong():
     for words in (["serve", "model", "--epsilonn", "3"], ["serve", "model", "--port", "many"], ["clients", "ad", "a"]):
         with pytest.raises(UsageError):
             parsed(words)
-
-
-def test_the_readmes_own_records_become_a_model(tmp_path, monkeypatch):
-    rows = ["id,age,pressure,outcome"]
-    rows += [f"{n},{20 + n % 70},{80 + 3 * (n % 37)},{'ill' if n % 70 > 35 else 'well'}" for n in range(200)]
-    (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path / "home"))
-    commands = list(shown_commands(DOCS.parent / "README.md"))
-    assert [words[0] for words in commands[:3]] == ["train", "inspect", "plan"]
-    for words in commands[:3]:
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, done.output
 
 
 def test_matching_is_strict_but_for_ellipses():

@@ -1,0 +1,85 @@
+"""The README, as a reader pastes it who has just run `make demo`: the command is in .venv/bin and nowhere else."""
+
+import os
+import re
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from .walkthrough import DOCS, Walkthrough
+
+SECTIONS = ("Your own records",)
+"""Those that are pasted here; tests/dpserve/test_cli.py runs the demonstration."""
+
+
+def blocks(section):
+    """The section's blocks in order, each with its language: none, or python."""
+    text = (DOCS.parent / "README.md").read_text()
+    (found,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## )", text, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```(\w*)\n(.*?)^```$", found, re.DOTALL | re.MULTILINE)
+
+
+class Reader(Walkthrough):
+    """Pastes the lines of a block into a shell, where only what was activated is found by its name."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        venv.create(folder / ".venv")
+        (folder / "bin" / "dpserve").rename(folder / ".venv" / "bin" / "dpserve")
+        known = self.environment["PATH"].split(os.pathsep)[1:]
+        own = str(Path(sys.executable).parent)
+        self.environment["PATH"] = os.pathsep.join(each for each in known if each != own)
+        self._activated = ""
+        self.key = None
+
+    def paste(self, block):
+        """Run a block's lines; a service goes on beside them."""
+        for line in block.replace("\\\n", " ").splitlines():
+            command = re.sub(r"\s+#.*", "", line)
+            if command.startswith("source "):
+                self._activated = f"{command} && "
+            elif " serve " in command:
+                self.stop()  # as whoever gives the second service the first one's port
+                (said,) = self._start(f"bash -c '{self._activated}exec {command} --no-admin' &", [""])
+                assert said.startswith("dpserve: serving"), said
+            else:
+                printed = self._run_shell(self._activated + command)
+                assert self._status == 0, "\n".join(printed)
+                if "clients add" in command:
+                    self.key = printed[-1].split()[-1]
+
+    def stop(self):
+        """Stop the services, as Ctrl-C does."""
+        for process in self._background:
+            process.terminate()
+            process.communicate(timeout=60)
+        self._background.clear()
+
+    def run_python(self, code):
+        """Run a client's lines, with the names that the reader fills in."""
+        given = f"key, X = {self.key!r}, [[68, 145], [25, 110]]\n"
+        before = 'from dpserve import Client\nclient = Client("http://127.0.0.1:8000", key)\n'
+        self._run([sys.executable, "-c", self._here(given + ("" if "Client(" in code else before) + code)])
+        assert self._status == 0, code
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """A reader in a folder with records of 200 patients."""
+    rows = ["id,age,pressure,outcome"]
+    rows += [f"{n},{20 + n % 70},{80 + 3 * (n % 37)},{'ill' if n % 70 > 35 else 'well'}" for n in range(200)]
+    (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
+    with Reader(tmp_path) as found:
+        yield found
+
+
+def test_the_readme_can_be_pasted_from_top_to_bottom(reader):
+    for section in SECTIONS:
+        for language, block in blocks(section):
+            if language == "python":
+                reader.run_python(block)
+            else:
+                reader.paste(block)
+    assert reader.key
