@@ -10,7 +10,7 @@ from accounting.losses import BoundedRangeLoss, Cost
 from mechanisms import grid
 from mechanisms.grid import Floats
 from mechanisms.randomness import Randomness
-from mechanisms.selection import SMALLEST_EPSILON, select
+from mechanisms.selection import SMALLEST_EPSILON, scale, select
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class Label:
     def describe(self) -> str:
         """Say in one sentence what is released."""
         return f"One class, drawn by the exponential mechanism on the logits with a loss of range {self.epsilon:.6g}."
+
+    def scale(self, sensitivity: Floats) -> Floats:
+        """Return for rows of these sensitivities, (n,), how much higher a logit makes its class e times likelier."""
+        return scale(sensitivity, self.epsilon)
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return the class of each row as 1 among zeros, shape (n, C), for logits (n, C) of sensitivity (n,).

@@ -66,17 +66,30 @@ def cumulative_weights(logits: Floats, sensitivity: Floats, epsilon: float) -> n
 
     Raises ValueError for an epsilon below SMALLEST_EPSILON.
     """
-    if not SMALLEST_EPSILON <= epsilon < math.inf:
-        raise ValueError(f"the epsilon of a selection must be at least {SMALLEST_EPSILON:.3g}, not {epsilon}")
-    steps = np.maximum(sensitivity / _STEPS_PER_SENSITIVITY, SMALLEST_STEP)
-    spread = (_SQUARE_ROOT_OF_TWO * (sensitivity / steps) + _SPREAD_OF_ROUNDING) * _UP
-    eta = (epsilon - _SLACK) / spread * _DOWN
+    steps, eta = _steps_and_eta(sensitivity, epsilon)
     integers = on_grid(logits, steps)
     below_the_largest = integers.max(axis=1, keepdims=True) - integers
     exponents = np.minimum(eta[:, None] * below_the_largest, _BEYOND_THE_FLOOR)
     ratios = np.maximum(np.exp(-exponents), _FLOOR)
     weights = np.rint(_WEIGHT_OF_THE_LARGEST * ratios).astype(np.uint64)
     return np.cumsum(weights, axis=1, dtype=np.uint64)
+
+
+def scale(sensitivity: Floats, epsilon: float) -> Floats:
+    """Return the s of rows of these sensitivities, (n,): a class is drawn in proportion to e^(its logit / s). Public.
+
+    But for the grid, and the floor of 2^-24 below which no class falls. Raises ValueError as `select` does.
+    """
+    steps, eta = _steps_and_eta(sensitivity, epsilon)
+    return np.asarray(steps / eta, dtype=np.float64)
+
+
+def _steps_and_eta(sensitivity: Floats, epsilon: float) -> tuple[Floats, Floats]:
+    if not SMALLEST_EPSILON <= epsilon < math.inf:
+        raise ValueError(f"the epsilon of a selection must be at least {SMALLEST_EPSILON:.3g}, not {epsilon}")
+    steps = np.maximum(sensitivity / _STEPS_PER_SENSITIVITY, SMALLEST_STEP)
+    spread = (_SQUARE_ROOT_OF_TWO * (sensitivity / steps) + _SPREAD_OF_ROUNDING) * _UP
+    return steps, (epsilon - _SLACK) / spread * _DOWN
 
 
 def _high_product(a: Words, b: Words) -> Words:

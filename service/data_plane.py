@@ -26,19 +26,29 @@ from accounting.ledger import (
     Unanswered,
     UnknownKey,
 )
+from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.report import AccountReport, report_at
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import in_range
+from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
+from mechanisms.selected_neuron import SelectedNeuron
 from service.errors import DeadlinePassed, InvalidRows, RequestRefused, UnknownTier
 from service.fault_points import pass_point
-from service.plane import Caller, Clock, Floats, LogitNoise, Plane, Prediction
+from service.plane import AnswerNoise, Caller, Clock, Floats, Plane, Prediction
 from service.ticks import QueueLimits, Ticks
 from training.bundle import CertifiedHead
 from training.published.bundle import PublishedNetwork
 from training.teachers.bundle import Teachers
+
+_LAWS: dict[type, Literal["gaussian", "laplace"]] = {
+    Gaussian: "gaussian",
+    GaussianLoss: "gaussian",
+    Laplace: "laplace",
+    LaplaceLoss: "laplace",
+}
 
 ROWS_IN_A_TICK = 1000
 """How many rows of several requests are answered together: enough to share costs, not enough to keep others waiting."""
@@ -266,13 +276,21 @@ class DataPlane(Plane):
         del tier
         return await self._ledger.quote(self._request(Caller(client), X, idempotency))
 
-    async def logit_noise(self, X: Floats) -> LogitNoise | None:
-        """Return the noise on the logits of rows that `check_rows` returned, of the mechanisms that add it to all."""
-        if not isinstance(self.mechanism, Gaussian | Laplace):
+    async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
+        """Return the noise on answers to rows that `check_rows` returned, of the mechanisms whose law is known."""
+        del tier
+        mechanism = self.mechanism
+        if not isinstance(mechanism, Gaussian | Laplace | SelectedNeuron | Label):
             return None
         sensitivity = self.head.logit_sensitivity(await self._features(X))
-        scale = self.mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
-        return LogitNoise("gaussian" if isinstance(self.mechanism, Gaussian) else "laplace", tuple(scale.tolist()))
+        match mechanism:
+            case Label():
+                return AnswerNoise("exponential", tuple(mechanism.scale(sensitivity).tolist()), "selection")
+            case SelectedNeuron():
+                law = _LAWS[type(mechanism.noise)]
+                return AnswerNoise(law, tuple(mechanism.noise_scale(sensitivity).tolist()), "log-odds")
+        scale = mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
+        return AnswerNoise(_LAWS[type(mechanism)], tuple(scale.tolist()))
 
     def _request(self, caller: Caller, X: Floats, idempotency: Idempotency | None) -> ChargeRequest:
         return ChargeRequest(

@@ -105,14 +105,17 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class LogitNoise:
-    """The law of the noise on each logit of some rows, which is public. scale: one for each row.
+class AnswerNoise:
+    """The law by which some rows' answers differ from those without noise, which is public. scale: one for each row.
 
-    Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale).
+    Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an
+    exponential law a class is drawn in proportion to e^(its logit / scale).
     """
 
-    law: Literal["gaussian", "laplace"]
+    law: Literal["gaussian", "laplace", "exponential"]
     scale: tuple[float, ...]
+    on: Literal["logits", "log-odds", "selection"] = "logits"
+    """Each logit; the log-odds of the one class that was drawn; or which class is drawn."""
 
 
 class Plane(ABC):
@@ -240,12 +243,12 @@ class Plane(ABC):
         Raises what the ledger's quotes raise.
         """
 
-    async def logit_noise(self, X: Floats) -> LogitNoise | None:
-        """Return the noise on the logits of rows that `check_rows` returned; None if the answers are made otherwise.
+    async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
+        """Return the noise on answers to rows that `check_rows` returned; None where its law is not known.
 
-        It follows from the certificate, the mechanism and the rows, and from no logit.
+        It follows from the certificate, the mechanism and the rows, and from no logit. tier: which would answer.
         """
-        del X
+        del X, tier
         return None
 
     @abstractmethod

@@ -21,9 +21,9 @@ from accounting.picorho import to_rho
 from accounting.report import AccountReport
 from service.errors import DeadlinePassed, UnknownTier
 from service.fault_points import pass_point
-from service.plane import Caller, Clock, Floats, Plane, Prediction, TierQuote
+from service.plane import AnswerNoise, Caller, Clock, Floats, Plane, Prediction, TierQuote
 from training.releases.certificate import ReleaseCertificate, Tier
-from training.releases.model import ReleasedModel, TieredModel
+from training.releases.model import NoisyLogits, ReleasedModel, TieredModel
 
 Report = TypeVar("Report", bound=AccountReport)
 
@@ -129,6 +129,14 @@ class ReleasePlane(Plane):
         """Return what being answered at `tier` would cost now: the difference to what the client holds."""
         chosen = await self._chosen(client, tier)
         return TierQuote(chosen, len(X), await self._ledger.quote_hold(self._request(client, chosen, idempotency)))
+
+    async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
+        """Return the noise on a tier's answers, the finest's if none is named: drawn once, and the same in all."""
+        model = self._models[tier or self._tiers[-1].name]
+        if not isinstance(model, NoisyLogits):
+            return None
+        scale = await asyncio.to_thread(model.logit_noise, X)
+        return AnswerNoise("gaussian", tuple(scale.tolist()))
 
     async def budget(self, client: str) -> AccountReport:
         """Return what the client has spent and what is left. Answers from what it holds are without limit."""

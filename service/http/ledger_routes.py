@@ -10,8 +10,8 @@ from accounting.ledger import BudgetExhausted, MechanismNotAccepted, Quote
 from accounting.picorho import to_rho
 from service.http.authentication import BEARER, Authentication
 from service.http.problems import Problem, ProblemType
-from service.http.schemas import ClientReceiptOut, LogitNoiseOut, QuoteOut, ReceiptsOut
-from service.plane import LogitNoise, Plane, TierQuote
+from service.http.schemas import AnswerNoiseOut, ClientReceiptOut, QuoteOut, ReceiptsOut
+from service.plane import AnswerNoise, Plane, TierQuote
 
 DRY_RUN_PARAMETER: dict[str, object] = {
     "name": "dry_run",
@@ -32,7 +32,7 @@ def wants_dry_run(request: Request) -> bool:
     return asked == "true"
 
 
-def quote_out(data_plane: Plane, asked: Quote | TierQuote, noise: LogitNoise | None) -> dict[str, Any]:
+def quote_out(data_plane: Plane, asked: Quote | TierQuote, noise: AnswerNoise | None) -> dict[str, Any]:
     """Return a quote as the client gets it, in rho."""
     quote = asked.hold if isinstance(asked, TierQuote) else asked
     # What is held answers every row: only the holding costs anything.
@@ -52,7 +52,7 @@ def quote_out(data_plane: Plane, asked: Quote | TierQuote, noise: LogitNoise | N
         admitted=refusal is None,
         refusal=kind,
         scope=getattr(refusal, "scope", None),
-        noise=LogitNoiseOut(law=noise.law, scale=list(noise.scale)) if noise else None,
+        noise=AnswerNoiseOut(law=noise.law, on=noise.on, scale=list(noise.scale)) if noise else None,
         tier=asked.tier if isinstance(asked, TierQuote) else None,
     )
     return {"quote": out.model_dump(mode="json", exclude=without_tier(out.tier))} | rehearsal_note(data_plane)

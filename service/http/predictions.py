@@ -30,7 +30,7 @@ from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, wants_dry_r
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.schemas import PredictRequest
-from service.plane import Caller, Floats, Plane, Prediction
+from service.plane import Caller, Floats, Plane, Prediction, TierQuote
 from service.telemetry.metrics import Metrics
 
 PATH = "/predict"
@@ -197,7 +197,8 @@ class Predictions:
     async def _quote(self, caller: Caller, head: Head, body: bytes) -> dict[str, Any]:
         asked = await self._asked(head, body)
         quote = await self._plane.quote(caller.client, asked.X, asked.idempotency, asked.tier)
-        return quote_out(self._plane, quote, await self._plane.logit_noise(asked.X))
+        noise = await self._plane.noise(asked.X, quote.tier if isinstance(quote, TierQuote) else None)
+        return quote_out(self._plane, quote, noise)
 
     async def _asked(self, head: Head, body: bytes) -> Asked:
         plane = self._plane

@@ -57,12 +57,15 @@ class PredictResponse(BaseModel):
     """True where the ledger may lose charges, so that nothing here is to be relied upon."""
 
 
-class LogitNoiseOut(BaseModel):
-    """The law of the noise on each logit: public, the same whatever the records are, and what error bars come from."""
+class AnswerNoiseOut(BaseModel):
+    """The law of the noise on the answers: public, the same whatever the records are, and what error bars come from."""
 
-    law: Literal["gaussian", "laplace"]
+    law: Literal["gaussian", "laplace", "exponential"]
+    on: Literal["logits", "log-odds", "selection"]
+    """What has noise: each logit; the log-odds of the one class that was drawn; or which class is drawn."""
     scale: list[float]
-    """For each row the standard deviation of Gaussian noise, or the scale b of Laplace noise, e^(-|x|/b) / 2b."""
+    """For each row the standard deviation of Gaussian noise; the scale b of Laplace noise, e^(-|x|/b) / 2b; or the s by
+    which a class is drawn in proportion to e^(its logit / s)."""
 
 
 class QuoteOut(BaseModel):
@@ -79,8 +82,8 @@ class QuoteOut(BaseModel):
     """The type of problem that the request would be refused with."""
     scope: str | None
     """Whose account would refuse it: client or lineage."""
-    noise: LogitNoiseOut | None
-    """Null where the answers are not the softmax of logits with noise drawn for them."""
+    noise: AnswerNoiseOut | None
+    """Null where it is not known by which law noise moves an answer."""
     tier: str | None = None
     """The precision that would answer, of a model that is paid for once; cost_rho is the difference to what is held."""
 

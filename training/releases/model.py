@@ -38,6 +38,15 @@ class TieredModel(ReleasedModel, Protocol):
         ...
 
 
+@runtime_checkable
+class NoisyLogits(ReleasedModel, Protocol):
+    """A released model whose logits are those of the trained one, and Gaussian noise of a known scale."""
+
+    def logit_noise(self, X: Floats) -> Floats:
+        """Return the standard deviation of the noise on each logit of rows (n, d), one for each row: (n,). Public."""
+        ...
+
+
 def each_row_alone(answer: Callable[[Floats], Floats], X: Floats) -> Floats:
     """Return `answer` of every row, computed for (1, d) at a time and put together: (n, C).
 

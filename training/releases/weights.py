@@ -151,6 +151,16 @@ class ReleasedWeights:
         """See `training.releases.model.ReleasedModel`."""
         return each_row_alone(self._answer, X)
 
+    def logit_noise(self, X: Floats) -> Floats:
+        """See `training.releases.model.NoisyLogits`.
+
+        Logit c is <T_c, phi(x)>, and its noise <N_c, phi(x)> with N_c ~ N(0, V_t I): Gaussian of variance
+        V_t ||phi(x)||^2, and independent of the other classes'. One draw of it serves all answers.
+        """
+        phi = self.certificate.feature_map(X, self.tensors)
+        spread: Floats = self.certificate.precisions[self.level].noise * np.linalg.norm(phi, axis=1)
+        return spread
+
     def _answer(self, X: Floats) -> Floats:
         return softmax(self.certificate.feature_map(X, self.tensors) @ self.weights.T)
 

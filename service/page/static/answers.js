@@ -1,16 +1,16 @@
 // Answers: probabilities as bars, with how far the noise may have moved them.
 
-import { band } from "./band.js";
+import { band, mostTimesAsLikely } from "./band.js";
 import { announce, button, el, table } from "./dom.js";
-import { probability, whole } from "./format.js";
+import { figureUp, probability, whole } from "./format.js";
 
 const PAGE = 20;
 
-/** answers: [{place, row, probabilities, noise: {law, scale} | null}]. */
+/** answers: [{place, row, probabilities, noise: {law, on, scale} | null}]. */
 export function showAnswers(host, answers, model) {
-  const bands = answers.map(({ probabilities, noise }) => noise && band(probabilities, noise.law, noise.scale));
+  const bands = answers.map(({ probabilities, noise }) => band(probabilities, noise));
   if (answers.length === 1) {
-    host.replaceChildren(bars(answers[0], bands[0], model), note(bands[0]));
+    host.replaceChildren(bars(answers[0], bands[0], model), note(answers, bands, model));
     return;
   }
   const detail = el("div", { "aria-live": "polite" });
@@ -38,7 +38,7 @@ export function showAnswers(host, answers, model) {
   detail.append(bars(answers[0], bands[0], model));
   const pages = answers.length > PAGE ? [before, after] : [];
   const save = button("Save as CSV", () => download(answers, bands, model));
-  host.replaceChildren(list, el("div", { class: "buttons" }, pages, save, place), detail, note(bands[0]));
+  host.replaceChildren(list, el("div", { class: "buttons" }, pages, save, place), detail, note(answers, bands, model));
 }
 
 function line(answer, interval, model, detail) {
@@ -93,16 +93,49 @@ function bars(answer, interval, model) {
   );
 }
 
-function note(interval) {
-  return el(
-    "p",
-    { class: "note" },
-    interval
-      ? "The whiskers are the noise: in at least 95 of 100 answers they hold what the model would say without any. They say " +
-          "nothing about whether the model is right."
-      : "There is no band: the noise of this model’s answers is not an error of known size on each class.",
+const OF_MODEL = "They say nothing about whether the model is right.";
+
+function note(answers, bands, model) {
+  return el("p", { class: "note", id: "band-note" }, saidOf(answers, bands, model));
+}
+
+function saidOf(answers, bands, model) {
+  const { noise } = answers[0];
+  if (noise?.on === "selection") return ofSelection(Math.max(...answers.map((answer) => answer.noise.scale)), model);
+  if (bands.every((interval) => interval === null)) return WITHOUT_BAND[model.mechanism] ?? UNKNOWN;
+  if (noise.on === "log-odds") {
+    const others = model.classes.length > 2 ? " The other classes share the rest evenly, and their whiskers end where that leaves nothing." : "";
+    return (
+      "One class was drawn, the likelier by the model the likelier drawn. The whiskers are the noise on it: in at least 95 of " +
+      `100 answers they hold what the model would say of this class without any.${others} ${OF_MODEL}`
+    );
+  }
+  return model.tiers
+    ? "The whiskers are the noise, which was drawn once, when the model was trained, and is the same in every answer of a " +
+        `precision: in at least 95 of 100 such models they hold what the model would say without any. ${OF_MODEL}`
+    : `The whiskers are the noise: in at least 95 of 100 answers they hold what the model would say without any. ${OF_MODEL}`;
+}
+
+function ofSelection(scale, model) {
+  const times = mostTimesAsLikely(scale, model.classes.length);
+  const most = times < 1000 ? figureUp(times, 3) : whole(Math.ceil(times));
+  return (
+    "There is no band: the answer is one class, drawn by chance, the likelier by the model the likelier drawn, and no probability. " +
+    (times < SAYS_NOTHING
+      ? `In at least 95 of 100 answers the model itself holds no class for more than ${most} times as likely as the one drawn.`
+      : "At this price the draw is nearly even, whatever the model says.")
   );
 }
+
+const SAYS_NOTHING = 1e6;
+const UNKNOWN = "There is no band: it is not known by which law noise moves this model’s answers.";
+const WITHOUT_BAND = {
+  published: "There is no band: one logit got noise and the others none, and the answer does not say which.",
+  objective: "There is no band: the noise was part of what training minimised, and how far that moved an answer is not known.",
+  "class-sums": "There is no band: the noisy sums were cleaned before the answer, and how much noise is left in one is not known.",
+  dpsgd: "There is no band: every step of training had noise, and how far that moved an answer is not known.",
+  teachers: "There is no band: the noise was in the votes that this model learnt from, and how far that moved an answer is not known.",
+};
 
 function indexOfLargest(values) {
   return values.indexOf(Math.max(...values));

@@ -20,7 +20,11 @@ export function mountAsk(context) {
   const panels = Object.fromEntries(order.map((name) => [name, inputs[name].node]));
   const error = el("p", { class: "error", role: "alert", id: "rows-error" });
   const outcome = el("div", { id: "outcome", class: "answers", tabindex: -1 });
-  const tier = tierSelect(context);
+  const tier = tierChoice(context);
+  const spent = async () => {
+    await context.spent();
+    tier?.renew();
+  };
   let chosen = order[0];
   const choose = (name) => {
     chosen = name;
@@ -43,7 +47,7 @@ export function mountAsk(context) {
         error.textContent = found.message;
         return;
       }
-      await quoteAll(context, read.rows, tier?.value ?? null, outcome);
+      await quoteAll({ ...context, spent }, read.rows, tier?.node.value ?? null, outcome);
     },
     { class: "primary" },
   );
@@ -52,7 +56,14 @@ export function mountAsk(context) {
     { class: "body", novalidate: true, "aria-labelledby": "ask-title" },
     segments("input", "How to give the rows", order.map((name) => [name, names[name]]), choose),
     order.map((name) => panels[name]),
-    tier && el("label", { class: "label" }, "Precision", tier),
+    tier &&
+      el(
+        "div",
+        { class: "choice" },
+        el("label", { class: "label", for: "tier" }, "Precision"),
+        tier.node,
+        el("p", { class: "note" }, "Paid for once, with your first answer at it; a finer one costs the difference to what you hold."),
+      ),
     error,
     el("div", { class: "buttons" }, price, el("span", { class: "note" }, "Asking for the price costs nothing.")),
   );
@@ -78,18 +89,22 @@ function segments(name, legend, choices, choose) {
   );
 }
 
-function tierSelect({ model, budget }) {
+/** The precisions, the finest that is held chosen; `renew()` says anew what each costs. */
+function tierChoice({ model, budget }) {
   if (!model.tiers || model.tiers.length < 2) return null;
-  const now = budget().tiers ?? [];
-  return el(
-    "select",
-    { name: "tier" },
-    model.tiers.map(({ name, rho }) => {
+  const options = model.tiers.map(({ name }) => el("option", { value: name }));
+  const node = el("select", { name: "tier", id: "tier" }, options);
+  const renew = () => {
+    const now = budget().tiers ?? [];
+    for (const [place, { name, rho }] of model.tiers.entries()) {
       const mine = now.find((each) => each.name === name);
-      const costs = mine?.held ? "held" : `rho ${figure(mine?.cost_rho ?? rho)} more`;
-      return el("option", { value: name }, `${name}: ${costs}`);
-    }),
-  );
+      const covered = mine?.admitted === false ? ", not covered" : "";
+      options[place].textContent = `${name}: ${mine?.held ? "held" : `rho ${figure(mine?.cost_rho ?? rho)} more, once${covered}`}`;
+    }
+  };
+  renew();
+  node.value = (budget().tiers ?? []).findLast((each) => each.held)?.name ?? model.tiers[0].name;
+  return { node, renew };
 }
 
 function fieldsInput(model) {
@@ -222,16 +237,22 @@ async function quoteAll(context, rows, tier, outcome) {
 function totalOf(batches) {
   const quotes = batches.map((batch) => batch.quote);
   const sum = (name) => quotes.reduce((total, quote) => total + quote[name], 0);
-  return { cost: sum("cost_rho"), fresh: sum("new_rows"), price: quotes[0].price_per_row_rho, admitted: quotes.every((quote) => quote.admitted) };
+  const [{ price_per_row_rho: price, tier, cost_rho: once }] = quotes;
+  // What is paid for once is paid with the first batch, and each batch was quoted as if it were the first.
+  return { cost: tier ? once : sum("cost_rho"), fresh: sum("new_rows"), price, tier, admitted: quotes.every((quote) => quote.admitted) };
 }
 
 function bill(total, budget, rows) {
   const after = Math.max(0, budget.remaining.rho - total.cost);
   const entries = [
     ["rows", whole(rows)],
-    ["new to you", whole(total.fresh)],
-    ["price of a row", `rho ${figure(total.price)}`],
-    ["costs", `rho ${figure(total.cost)}`],
+    ...(total.tier
+      ? [["precision", total.tier]]
+      : [
+          ["new to you", whole(total.fresh)],
+          ["price of a row", `rho ${figure(total.price)}`],
+        ]),
+    ["costs", total.tier && total.cost > 0 ? `rho ${figure(total.cost)}, once` : `rho ${figure(total.cost)}`],
     ["leaves", `rho ${figure(after)}`],
   ];
   return el("dl", { class: "bill", id: "quote" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
@@ -276,7 +297,7 @@ function answersOf(batches) {
       place: (place += 1),
       row: instances[index],
       probabilities,
-      noise: quote.noise && { law: quote.noise.law, scale: quote.noise.scale[index] },
+      noise: quote.noise && { ...quote.noise, scale: quote.noise.scale[index] },
     })),
   );
 }
@@ -286,8 +307,12 @@ function paid(receipts) {
   const ids = receipts.map((receipt) => receipt.id).filter((id) => id !== null);
   const entries = [
     ["paid", `rho ${figure(sum("charged_rho"))}`],
-    ["for new rows", whole(sum("charged_rows"))],
-    ["replayed at no cost", whole(sum("replayed_rows"))],
+    ...(receipts[0].tier
+      ? [["precision", receipts[0].tier]]
+      : [
+          ["for new rows", whole(sum("charged_rows"))],
+          ["replayed at no cost", whole(sum("replayed_rows"))],
+        ]),
     [ids.length > 1 ? "receipts" : "receipt", ids.length ? ids.map((id) => `№ ${whole(id)}`).join(", ") : "none: nothing was charged"],
   ];
   return el("dl", { class: "bill", id: "paid" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

@@ -1,0 +1,161 @@
+"""The client's page before other noise: of what is paid for once, in tiers; of one class and its odds; of one class."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from accounting.losses import GaussianLoss
+from accounting.picorho import to_rho
+from mechanisms.label import Label
+from mechanisms.randomness import SystemRandomness
+from mechanisms.selected_neuron import SelectedNeuron
+from training.data.records import Declaration, Records
+from training.releases.class_sums import train_class_sums
+from training.releases.weights import release_weights
+
+from .test_client_page import lines, paste, violations
+
+PRICES = {"coarse": 10**11, "fine": 4 * 10**11}
+ROWS = np.random.default_rng(2).uniform(size=(60, 4)).round(3).tolist()
+
+
+@pytest.fixture(scope="module")
+def model(head):
+    return release_weights(head, PRICES, "colours-lineage", SystemRandomness())
+
+
+@pytest.fixture(scope="module")
+def service(start_for_module, model):
+    return start_for_module.release(model)
+
+
+@pytest.fixture
+def client(request):
+    return "c" + hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]
+
+
+@pytest.fixture
+def key(service, client):
+    return service.add_client(client)
+
+
+def rho(model, tier):
+    coarse, fine = (to_rho(each.cost.picorho) for each in model.certificate.tiers)
+    return coarse if tier == "coarse" else coarse + fine
+
+
+def options(page):
+    return page.locator("#tier option").all_text_contents()
+
+
+def intervals(page):
+    return [text.split("\n")[-1] for text in page.locator(".bars .value-text").all_inner_texts()]
+
+
+def test_a_finer_tier_costs_the_difference_and_says_so_before(service, tab, key, client, model):
+    page = tab.sign_in(service.url, key)
+    coarse, fine = rho(model, "coarse"), rho(model, "fine")
+    assert options(page) == [f"coarse: rho {coarse:.4g} more, once", f"fine: rho {fine:.4g} more, once"]
+    expect(page.get_by_label("Precision")).to_have_value("coarse")
+    paste(page, lines(ROWS[:1]))
+    expect(page.locator("#quote")).to_contain_text(f"costsrho {coarse:.4g}, once")
+    assert service.spent(client) == 0
+    assert violations(page) == []
+    tab.shot("tiers-price")
+    page.locator("#pay").click()
+    expect(page.locator("#paid")).to_contain_text(f"paidrho {coarse:.4g}")
+    expect(page.locator("#paid")).to_contain_text("precisioncoarse")
+    expect(page.locator("#tier option").first).to_have_text("coarse: held")
+    assert options(page)[1] == f"fine: rho {fine - coarse:.4g} more, once"
+    wide = intervals(page)
+    expect(page.locator(".bars .band")).to_have_count(3)
+    expect(page.locator("#band-note")).to_contain_text("drawn once, when the model was trained")
+
+    paste(page, lines(ROWS[:1]))
+    expect(page.get_by_role("button", name="Ask, at no cost")).to_be_visible()
+    page.get_by_label("Precision").select_option("fine")
+    expect(page.locator("#quote")).to_have_count(0)  # what was said of another precision is gone
+    page.get_by_role("button", name="See the price").click()
+    page.get_by_role("button", name=f"Ask, and pay rho {fine - coarse:.4g}").click()
+    expect(page.locator("#paid")).to_contain_text(f"paidrho {fine - coarse:.4g}")
+    expect(page.locator("#tier option").last).to_have_text("fine: held")
+    assert to_rho(service.spent(client)) == pytest.approx(fine)
+    shown = [float(text.split()[0]) for text in page.locator(".bars .value-text").all_inner_texts()]
+    np.testing.assert_allclose(shown, model.at("fine").probabilities(np.array(ROWS[:1]))[0], atol=6e-4)
+    assert intervals(page) != wide
+    assert violations(page) == []
+    tab.shot("tiers-answer")
+    page.reload()
+    tab.sign_in(service.url, key)
+    expect(page.get_by_label("Precision")).to_have_value("fine")  # the finest that is held
+
+
+def test_many_batches_are_paid_for_once(service, tab, key, client, model):
+    page = tab.sign_in(service.url, key)
+    paste(page, lines(ROWS))
+    expect(page.locator("#quote")).to_contain_text(f"costsrho {rho(model, 'coarse'):.4g}, once")
+    page.locator("#pay").click()
+    expect(page.locator("#answers tbody tr")).to_have_count(20)
+    expect(page.locator("#paid")).to_contain_text(f"paidrho {rho(model, 'coarse'):.4g}")
+    assert to_rho(service.spent(client)) == pytest.approx(rho(model, "coarse"))
+    tab.shot("tiers-many")
+
+
+def test_a_tier_that_is_not_covered_is_refused_at_no_cost(service, open_tab, client, model):
+    tab = open_tab(color_scheme="dark", viewport={"width": 390, "height": 800})
+    tab.expected.append("403")
+    page = tab.sign_in(service.url, service.add_client(client, rho=rho(model, "coarse") * 1.5))
+    assert options(page)[1].endswith("more, once, not covered")
+    page.get_by_label("Precision").select_option("fine")
+    paste(page, lines(ROWS[:1]))
+    expect(page.locator("#outcome .notice")).to_contain_text("it would be refused")
+    page.locator("#pay").click()
+    expect(page.locator("#outcome .refusal")).to_contain_text("the budget does not cover it")
+    assert service.spent(client) == 0
+    assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    assert violations(page) == []
+    tab.shot("tiers-refused-dark-small")
+
+
+def test_of_one_class_and_its_odds_the_band_is_around_that_class(start, head, tab, client):
+    service = start(head, SelectedNeuron(1.0, GaussianLoss(0.5)), accepts="any")
+    page = tab.sign_in(service.url, service.add_client(client, accepts="any"))
+    paste(page, lines(ROWS[:1]))
+    page.locator("#pay").click()
+    expect(page.locator(".bars .band")).to_have_count(3)
+    expect(page.locator("#band-note")).to_contain_text("One class was drawn")
+    lows = [text.partition("–")[0].removeprefix("band ") for text in intervals(page)]
+    assert sorted(float(low) > 0 for low in lows) == [False, False, True]
+    assert violations(page) == []
+    tab.shot("selected-neuron")
+
+
+def test_a_label_has_no_band_and_the_page_says_how_far_it_can_be_trusted(start, head, tab, client):
+    service = start(head, Label(0.5), accepts="any")
+    page = tab.sign_in(service.url, service.add_client(client, accepts="any"))
+    paste(page, lines(ROWS[:1]))
+    with page.expect_response("**/predict?dry_run=true") as quoted:
+        page.get_by_role("button", name="See the price").click()
+    noise = quoted.value.json()["quote"]["noise"]
+    assert (noise["law"], noise["on"]) == ("exponential", "selection")
+    page.locator("#pay").click()
+    expect(page.locator("#band-note")).to_contain_text("no probability")
+    expect(page.locator("#band-note")).to_contain_text("times as likely as the one drawn")
+    expect(page.locator(".bars .band")).to_have_count(0)
+    tab.shot("label")
+
+
+def test_a_release_without_a_known_law_says_why_it_has_no_band(start_for_module, head, tab, client):
+    X = np.random.default_rng(3).uniform(size=(30, 4))
+    known = head.certificate
+    declaration = Declaration(known.feature_names, (0.0,) * 4, (1.0,) * 4, known.classes)
+    records = Records(X, X[:, :3].argmax(axis=1), declaration, ())
+    model = train_class_sums(records, "sums", known.feature_map, 10**11, known.lineage, SystemRandomness())
+    service = start_for_module.release(model)
+    page = tab.sign_in(service.url, service.add_client(client))
+    paste(page, lines(ROWS[:1]))
+    page.locator("#pay").click()
+    expect(page.locator("#band-note")).to_contain_text("the noisy sums were cleaned")
+    expect(page.locator(".bars .band")).to_have_count(0)
