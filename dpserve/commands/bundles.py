@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpserve.commands.backbones import public_network
+from dpserve.commands.next_step import Written, next_step
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
     Training,
@@ -278,18 +279,20 @@ def train(
         release, training = followed(training, release, budget, queries, rows)
     elif queries is not None or public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
-    words = answers_hint(budget, queries) if budget and queries else _PER_ANSWER
+    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
+    written: Written
     if release is not None:
-        released = train_release(release, training)
-        if isinstance(released, ReleaseCertificate):
-            print_release(Console(), released)
-            words = budget_hint(released, (tier or [price or budget or ""])[-1])
+        written = train_release(release, training)
+        if isinstance(written, ReleaseCertificate):
+            print_release(Console(), written)
+            per_answer, opening = None, budget_hint(written, (tier or [price or budget or ""])[-1])
         else:
-            print_teachers(Console(), released)
+            print_teachers(Console(), written)
     else:
         check_options(None, training.options)
-        print_certificate(Console(), _train_head(training, content))
-    Console().print(f"Wrote the bundle {out}. Next: dpserve serve {out} {words}", highlight=False)
+        written = _train_head(training, content)
+        print_certificate(Console(), written)
+    typer.echo(f"Wrote the bundle {out}. {next_step(out, written, opening, per_answer)}")
 
 
 def _train_head(training: Training, backbone: bytes | None) -> Certificate:

@@ -123,10 +123,10 @@ def budget_hint(certificate: ReleaseCertificate, price: str) -> str:
     return _opening(price, sum(tier.cost.picorho for tier in certificate.tiers))
 
 
-def answers_hint(budget: str, queries: int) -> str:
-    """Return the options that serve so many answers for a budget, and open a lineage with it."""
+def answers_hint(budget: str, queries: int) -> tuple[str, str]:
+    """Return the options that price so many answers for a budget, and those that open a lineage with it."""
     whole = whole_picorho(budget)
-    return f"--price rho:{to_rho(whole // queries)!r} {_opening(budget, whole)}"
+    return f"--price rho:{to_rho(whole // queries)!r}", _opening(budget, whole)
 
 
 def _opening(price: str, total: int) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from .walkthrough import DOCS, Walkthrough
 
-SECTIONS = ("Your own records",)
+SECTIONS = ("Your own records", "Answers without end")
 """Those that are pasted here; tests/dpserve/test_cli.py runs the demonstration."""
 
 
@@ -59,9 +59,8 @@ class Reader(Walkthrough):
 
     def run_python(self, code):
         """Run a client's lines, with the names that the reader fills in."""
-        given = f"key, X = {self.key!r}, [[68, 145], [25, 110]]\n"
-        before = 'from dpserve import Client\nclient = Client("http://127.0.0.1:8000", key)\n'
-        self._run([sys.executable, "-c", self._here(given + ("" if "Client(" in code else before) + code)])
+        given = f"from dpserve import Client\nkey, X = {self.key!r}, [[68, 145], [25, 110]]\n"
+        self._run([sys.executable, "-c", self._here(given + code)])
         assert self._status == 0, code
 
 

@@ -49,3 +49,35 @@ def test_what_cannot_be_is_refused_with_the_reason(train):
         rule.strip()
         == "dpserve: these teachers cannot be: rule: input should be 'votes' or 'probabilities', not 'shouts'"
     )
+
+
+def next_command(printed):
+    """The command that `dpserve train` says comes next, as words."""
+    (line,) = [line for line in printed.splitlines() if "Next: dpserve " in line]
+    return line.partition("Next: dpserve ")[2].split()
+
+
+def test_the_next_command_that_is_printed_works_whatever_was_served_before(train, run):
+    started = []
+    for arguments in (
+        ("--lam", "1", "--out", "head"),
+        ("--release", "class-sums", "--price", "epsilon:1@1e-6", "--out", "sums"),
+    ):
+        words = next_command(train(*arguments).stdout)
+        assert words[:2] == ["serve", arguments[-1]]
+        started.append(words[2:])
+        process, _ = run.start(*words[1:], "--port", "0", "--no-admin")
+        process.terminate()
+        process.communicate(timeout=60)
+    assert started == [["--epsilon", "3", "--delta", "1e-6"], []]
+    too_much = train("--release", "class-sums", "--price", "epsilon:4@1e-6", "--out", "more").stdout
+    assert "Next:" not in too_much
+    assert "Its records' lineage has a budget already, which does not pay for this one. The tier 'full'" in too_much
+    assert load_model(run.folder / "more")
+
+
+def test_what_comes_next_is_said_of_a_ledger_that_does_not_answer_too(train, run):
+    run.environment["DPSERVE_LEDGER"] = "redis://127.0.0.1:1/0"
+    printed = train("--lam", "1", "--out", "head").stdout
+    assert next_command(printed) == ["serve", "head", "--epsilon", "3", "--delta", "1e-6"]
+    assert "The ledger could not be asked" in printed
