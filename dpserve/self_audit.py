@@ -171,7 +171,9 @@ class SelfAudit:
                 self._state = "the key is refused"
                 _log.warning("the service's own audit stops: %s", error)
                 return False
+            self._ask_in_vain(error)
             return True  # a service that drains, or a store that comes back
+        self._state = "asking"
         before = self._audit.latest["refuted"]
         try:
             found = self._audit.look(answers, self.head.logit_sensitivity(self.head.features(rows)), rng)
@@ -184,6 +186,13 @@ class SelfAudit:
         if found["refuted"] and not before:
             _log.error("the service's own audit refutes the claim %s: stop the service", found["claim"]["losses"])
         return True
+
+    def _ask_in_vain(self, error: ServiceError) -> None:
+        """Say that a look got no answer, and why: in the log once for each reason, not at every look."""
+        state = f"asking in vain: {error.kind or 'no connection'}"
+        if state != self._state:
+            _log.warning("the service's own audit gets no answer, and asks on: %s", error)
+        self._state = state
 
     def _keep(self) -> None:
         try:

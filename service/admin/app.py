@@ -145,6 +145,11 @@ def _convicted(watched: Watched) -> list[tuple[str, bool]]:
     return sorted(found)
 
 
+def _looks(watched: Watched) -> int | None:
+    """Return how many looks the service's own audit has taken, or None where it has none."""
+    return None if watched.live_audit is None else int(watched.live_audit().get("looks", 0))
+
+
 def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
     plane, ledger = watched.plane, watched.ledger
 
@@ -215,7 +220,7 @@ def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> No
     @app.get("/metrics", summary="Read the metrics, as Prometheus does", dependencies=readers, response_class=Response)
     async def metrics() -> Response:
         convicted = await asyncio.to_thread(_convicted, watched)
-        text = await exposition(plane, watched.ledger, watched.metrics, convicted)
+        text = await exposition(plane, watched.ledger, watched.metrics, convicted, _looks(watched))
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     @app.get("/livez", summary="Whether the process answers")

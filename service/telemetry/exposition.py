@@ -17,14 +17,20 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-async def exposition(plane: Plane, ledger: Ledger, metrics: Metrics, convicted: Sequence[tuple[str, bool]]) -> bytes:
-    """Return the text that Prometheus reads. convicted: of each verdict its name, and whether it convicts."""
+async def exposition(
+    plane: Plane, ledger: Ledger, metrics: Metrics, convicted: Sequence[tuple[str, bool]], looks: int | None = None
+) -> bytes:
+    """Return the text that Prometheus reads.
+
+    convicted: of each verdict its name, and whether it convicts. looks: that the service's own audit took; None
+    without one.
+    """
     try:
         account = await ledger.lineage(plane.lineage)
     except LedgerError:
         account = None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now([*_of_service(plane), *_of_account(account), _of_verdicts(convicted)]))
+    registry.register(_Now([*_of_service(plane), *_of_account(account), _of_verdicts(convicted), *_of_looks(looks)]))
     return generate_latest(metrics.of_all_processes()) + generate_latest(registry)
 
 
@@ -75,3 +81,8 @@ def _of_verdicts(convicted: Sequence[tuple[str, bool]]) -> Metric:
     for name, convicts in convicted:
         family.add_metric([name], convicts)
     return family
+
+
+def _of_looks(looks: int | None) -> list[Metric]:
+    text = "Looks that the service's own audit has taken: one that asks in vain takes none."
+    return [] if looks is None else [_gauge("dpserve_self_audit_looks", text, {}, looks)]

@@ -121,13 +121,14 @@ def test_over_https_too_it_says_that_it_is_not_ready(tmp_path):
 
 
 def test_a_service_audits_itself_over_https_and_is_told_of_no_authority(run, bundle):
-    """With a certificate that nobody signed, of another name than the address: it knows its own."""
+    """At the address of the image, with a certificate that nobody signed, of another name: it knows its own."""
     certificate, key = write_certificate(run.folder, "own", x509.DNSName("service.example"), authority=False)
     run("lineage", "set-budget", bundle, "--rho", 1000, "--delta", 1e-5)
     budget = ("--rho", 64 * 2.5 * 2, "--delta", 1e-5, "--accepts", "gaussian")
     run.environment["DPSERVE_SELF_AUDIT_KEY"] = run("clients", "add", "canary", *budget).stdout.strip()
     process, address = run.start(
-        bundle, "--port", 0, "--price", "noise-multiplier:0.5", "--self-audit-seconds", 0.1, "--self-audit-rows", 64,
+        bundle, "--host", "0.0.0.0", "--port", 0, "--price", "noise-multiplier:0.5",
+        "--self-audit-seconds", 0.1, "--self-audit-rows", 64,
         "--tls-cert", certificate, "--tls-key", key,
     )  # fmt: skip
     try:

@@ -10,6 +10,7 @@ import pytest
 
 from accounting import conversions
 from dpserve import self_audit
+from dpserve.client import ServiceError
 from mechanisms.gaussian import Gaussian
 
 
@@ -115,16 +116,20 @@ class Answering:
         return np.tile([1.0, 0.0], (len(rows), 1))
 
 
+def head_of_three():
+    """A head on three features, of sensitivity 1."""
+    feature_map = SimpleNamespace(lower=(0.0,) * 3, upper=(1.0,) * 3)
+    certificate = SimpleNamespace(classes=("no", "yes"), model_id="m", feature_map=feature_map)
+    return SimpleNamespace(
+        certificate=certificate, features=lambda rows: rows, logit_sensitivity=lambda rows: np.ones(len(rows))
+    )
+
+
 def test_an_audit_that_noise_ended_stays_ended_when_the_service_is_started_again(monkeypatch, tmp_path):
     """To go on would choose looks by their noise, and a certificate of 95 % would say nothing."""
     monkeypatch.setattr(self_audit, "Client", Answering)
-    feature_map = SimpleNamespace(lower=(0.0,) * 3, upper=(1.0,) * 3)
-    certificate = SimpleNamespace(classes=("no", "yes"), model_id="m", feature_map=feature_map)
-    head = SimpleNamespace(
-        certificate=certificate, features=lambda rows: rows, logit_sensitivity=lambda rows: np.ones(len(rows))
-    )
     for _ in range(2):
-        audit = self_audit.SelfAudit(head, Gaussian(1.0), "key", 1.0, 8, tmp_path)
+        audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path)
         audit._run("http://127.0.0.1:1") if not Answering.asked else audit.start("http://127.0.0.1:1")
         assert "too small" in audit.published()["state"]
         assert (Answering.asked, audit.published()["looks"]) == (1, 0)
@@ -135,7 +140,32 @@ def test_an_audit_that_noise_ended_stays_ended_when_the_service_is_started_again
     del content["found"]["stopped_by_noise"]
     kept.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="away to begin again"):
-        self_audit.SelfAudit(head, Gaussian(1.0), "key", 1.0, 8, tmp_path)
+        self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path)
+
+
+class Silent(Answering):
+    """Of a service that answers the second look alone."""
+
+    def predict_proba(self, rows):
+        Answering.asked += 1
+        if Answering.asked == 2:
+            return np.full((len(rows), 2), 0.5)
+        refused = {"kind": "not-ready", "status": 503} if Answering.asked > 3 else {}
+        raise ServiceError("certificate verify failed", **refused)
+
+
+def test_an_audit_that_gets_no_answer_says_so_once_for_each_reason(tmp_path, caplog):
+    Answering.asked = 0
+    audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path)
+    states = []
+    for _ in range(5):
+        assert audit._look(Silent(), np.random.default_rng(0))
+        states.append(audit.published()["state"])
+    vain = "asking in vain: no connection"
+    assert states == [vain, "asking", vain, *["asking in vain: not-ready"] * 2]
+    assert audit.published()["looks"] == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert "certificate verify failed" in caplog.text
 
 
 def test_two_services_do_not_keep_one_audit(tmp_path):

@@ -33,7 +33,7 @@ BODY = {"instances": [ROW, ROW, [0.5] * 4]}
 def exported(service, folder):
     """The families that the owner's port of a service exports, by name."""
     listening = bind(ServiceSettings(port=0))
-    admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": True})
+    admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": True, "looks": 3})
     opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
     service.call(opened.__aenter__())
     try:
@@ -120,6 +120,7 @@ def test_counts_are_right(used, service):
         ("dpserve_audit_convicted", ("verdict", "audit-mechanism")): 0,
         ("dpserve_audit_convicted", ("verdict", "self-audit")): 1,
     }
+    assert values(used["dpserve_self_audit_looks"]) == {("dpserve_self_audit_looks",): 3}
 
 
 def test_labels_are_from_fixed_lists(used):
