@@ -81,7 +81,13 @@ class _Unavailable(Exception):
 
 
 class Client:
-    """A client of one service. Every request carries an idempotency key, so a retry is never charged twice."""
+    """A client of one service. Every request carries an idempotency key, so a retry is never charged twice.
+
+    To scikit-learn it is a fitted classifier, whatever it is asked by: scorers, displays, cross-validation. There is
+    nothing to train, so `fit` does nothing; there is one budget, so a clone is the client itself.
+    """
+
+    _estimator_type = "classifier"  # what scikit-learn before 1.6 asks for, in place of __sklearn_tags__
 
     def __init__(
         self,
@@ -92,12 +98,15 @@ class Client:
         attempts: int = 4,
         wait: float | None = None,
         trusting: ssl.SSLContext | None = None,
+        sorted_classes: bool = False,
     ) -> None:
         """url: of the service. key: the API key. timeout: seconds for one try. attempts: tries before giving up.
 
         wait: seconds after which the service is to charge nothing that it has not charged yet, but to refuse.
         trusting: whose certificates are good for HTTPS, as `ssl.create_default_context(cafile=...)` reads them from a
         file; by default the environment's SSL_CERT_FILE, or else those of the authorities that browsers trust.
+        sorted_classes: give `predict_proba` its columns sorted by the classes' names, as scikit-learn's metrics take
+        them to be, and not in the model's own order.
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.
         """
@@ -114,10 +123,11 @@ class Client:
         )
         self._attempts = attempts
         self._wait = wait
+        self._sorted_classes = sorted_classes
         self._model: dict[str, Any] | None = None
 
     def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
-        """Return private class probabilities, (n, C), for rows X, (n, d).
+        """Return private class probabilities, (n, C), for rows X, (n, d), in the order of `model()["classes"]`.
 
         Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
         Raises ValueError, naming the first row that cannot be asked about, before anything is sent; BudgetExhausted
@@ -130,13 +140,61 @@ class Client:
         rows = self._checked_rows(X)
         largest = int(self.model()["largest_batch"])
         batches = [self._predict(rows[start : start + largest], tier) for start in range(0, len(rows), largest)]
-        return np.concatenate(batches)
+        answers = np.concatenate(batches)
+        return answers[:, np.argsort(self._names)] if self._sorted_classes else answers
 
     def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
         """Return the name of the likeliest class of each private answer, (n,). tier: as for `predict_proba`."""
-        classes = np.asarray(self.model()["classes"])
+        classes = np.sort(self._names) if self._sorted_classes else self._names
         names: NDArray[np.str_] = classes[np.argmax(self.predict_proba(X, tier=tier), axis=1)]
         return names
+
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:
+        """Return the accuracy of `predict` on rows X, (n, d), whose class names y, (n,), are known."""
+        return float(np.mean(self.predict(X) == np.asarray(y)))
+
+    @property
+    def classes_(self) -> NDArray[np.str_]:
+        """The class names, (C,), in the order of the columns of `predict_proba`, which is their sorted one.
+
+        Raises ValueError where the model's own order is another and was not given up for it: scikit-learn's metrics
+        take the columns to be sorted, and would be wrong without a word.
+        """
+        in_order: NDArray[np.str_] = np.sort(self._names)
+        if not self._sorted_classes and list(in_order) != list(self._names):
+            raise ValueError(
+                f"the model's classes are {', '.join(self._names)}, and scikit-learn's metrics take the columns to be "
+                "sorted by name: make the Client with sorted_classes=True"
+            )
+        return in_order
+
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+        """Return the client as it is: the model was trained by the service's owner."""
+        del X, y
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Say to scikit-learn that it can be asked."""
+        return True
+
+    def __sklearn_clone__(self) -> Self:
+        """Be one's own clone: another would ask on the same budget."""
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Say to scikit-learn, which alone asks, what this is."""
+        from sklearn.utils import ClassifierTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            requires_fit=False,
+        )
+
+    @property
+    def _names(self) -> NDArray[np.str_]:
+        return np.asarray(self.model()["classes"])
 
     def budget(self) -> dict[str, Any]:
         """Return what is spent and what is left, as `GET /budget` does."""

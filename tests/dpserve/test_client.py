@@ -2,10 +2,17 @@
 
 import http.server
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.calibration import CalibrationDisplay
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import get_scorer, log_loss, roc_auc_score
+from sklearn.model_selection import cross_val_score
 
 from dpserve import BudgetExhausted, Client, ServiceError
 
@@ -91,6 +98,38 @@ def test_refusals_can_be_pickled(service, key):
         "client",
         refusal.value.cost,
     )
+
+
+def test_to_scikit_learn_it_is_a_fitted_classifier(run):
+    declared = [word.replace("no,yes", "yes,no") for word in run.train]  # not the order that metrics take for granted
+    run(*declared, "--data", "own.csv", "--out", "model")
+    process, address = run.start("model", "--port", 0, "--rho", 2, "--delta", 1e-6, "--price", "rho:0.1")
+    key = run("clients", "add", "alice", "--rho", 2, "--delta", 1e-6).stdout.strip()
+    X = np.array([[21.0, 1000.0], [35.0, 15000.0], [60.0, 40000.0], [78.0, 58000.0]])
+    y = np.array(["no", "no", "yes", "yes"])
+    with Client(address, key) as plain, Client(address, key, sorted_classes=True) as client:
+        np.testing.assert_array_equal(client.predict_proba(X), plain.predict_proba(X)[:, ::-1])
+        np.testing.assert_array_equal(client.predict(X), plain.predict(X))
+        with pytest.raises(ValueError, match=r"classes are yes, no, .* sorted_classes=True"):
+            get_scorer("roc_auc")(plain, X, y)
+        assert client.classes_.tolist() == ["no", "yes"]
+        assert is_classifier(client)
+        assert clone(client) is client
+        of_yes = plain.predict_proba(X)[:, 0]
+        assert get_scorer("accuracy")(client, X, y) == client.score(X, y) == np.mean((of_yes > 0.5) == (y == "yes"))
+        assert get_scorer("roc_auc")(client, X, y) == roc_auc_score(y == "yes", of_yes)
+        assert get_scorer("neg_log_loss")(client, X, y) == pytest.approx(-log_loss(y == "yes", of_yes))
+        assert CalibrationDisplay.from_estimator(client, X, y, pos_label="yes").y_prob.tolist() == of_yes.tolist()
+        assert len(cross_val_score(FrozenEstimator(client), X, y, cv=2)) == 2
+        assert client.budget()["queries_left"] == 16  # each row was paid for once, whoever asked for it
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+def test_a_client_does_not_wait_for_scikit_learn():
+    loaded = "import sys, dpserve; dpserve.Client; print(any(name.startswith('sklearn') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_wrong_key_and_a_dead_service(service):
