@@ -25,6 +25,7 @@ from service.admin.server import AdminPort, admin_port
 from service.data_plane import DataPlane, ServedModel
 from service.errors import CannotServe
 from service.fault_points import HELD, OPENED, pass_point
+from service.http.accepting import LimitedServer
 from service.http.app import create_app
 from service.http.front import Front, protocol_of
 from service.plane import Plane
@@ -46,7 +47,8 @@ class ServiceSettings:
     largest_batch: int = 1000
     """Rows of one request."""
     most_connections: int = 512
-    """Open at a time; more are closed at once, so that the ledger always finds a file descriptor."""
+    """Open at a time; more are closed at once, so that the ledger always finds a file descriptor. Over TLS, those
+    that have not shaken hands count."""
     drain_seconds: int = 20
     """How long requests under way may take to finish after the service was told to stop."""
     admin: AdminPort | None = None
@@ -283,7 +285,7 @@ async def stopping_on_signals() -> AsyncIterator[None]:
             signal.signal(number, handler)
 
 
-class _AnnouncingServer(uvicorn.Server):
+class _AnnouncingServer(LimitedServer):
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready

@@ -11,6 +11,7 @@ all who use the folder.
 """
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import logging
@@ -39,6 +40,7 @@ PATIENCE = 10.0
 """Seconds to wait for a lock, an answer or an end before giving up."""
 
 _BETWEEN_CHECKS = 0.25
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 _log = logging.getLogger("dpserve")
@@ -133,12 +135,12 @@ class EmbeddedStore:
                 pause = _SHORTEST_PAUSE
 
     def is_running(self) -> bool:
-        """Return whether a process, be it a dying server's child, still has the folder's files."""
+        """Return whether a process, be it a dying server's child, still has the folder's files, or may have them."""
         self._child_lives()  # or it would stay behind as a zombie
         try:
             return not self._is_free("server.lock")
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno in _NO_DESCRIPTOR  # which says nothing of the server
 
     def revive(self) -> None:
         """Start the server again if it has died since this store was opened, on the same files."""

@@ -12,6 +12,7 @@ import uvicorn
 
 from accounting.ledger import Ledger
 from service.admin.app import Watched, create_admin_app
+from service.http.accepting import LimitedServer
 from service.http.impatience import ImpatientProtocol
 from service.plane import Plane
 from service.telemetry.metrics import Metrics
@@ -74,7 +75,7 @@ async def admin_port(
                 await task
 
 
-class _SecondServer(uvicorn.Server):
+class _SecondServer(LimitedServer):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to the first server."""

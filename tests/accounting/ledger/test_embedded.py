@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -320,3 +321,18 @@ def test_a_child_that_outlives_its_server_is_waited_for(tmp_path: Path) -> None:
     with EmbeddedStore(tmp_path) as store, _client(store) as client:
         assert client.get("key") == b"value"
     child.wait()
+
+
+def test_a_process_without_a_descriptor_left_does_not_take_its_server_for_dead(tmp_path):
+    with EmbeddedStore(tmp_path / "ledger") as store:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            with pytest.raises(OSError, match="Too many"):
+                os.dup(0)
+            running = store.is_running()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert running
