@@ -40,6 +40,18 @@ class Exhausted(Exception):
         self.scope = scope
 
 
+class Remembered(Protocol):
+    """What a key was answered before an interruption, all of it paid for."""
+
+    def __len__(self) -> int:
+        """How many rows it has its answer to."""
+        ...
+
+    def get(self, row: str) -> Floats | None:
+        """Return the answer (C,) to the row with this `row_name`, if there is one."""
+        ...
+
+
 class Endpoint(Protocol):
     """One key of one service. Every method raises EndpointError where the endpoint fails."""
 
@@ -47,8 +59,8 @@ class Endpoint(Protocol):
         """Return what tells this key of this service, or of this bundle, from every other: a digest, no secret."""
         ...
 
-    def remember(self, answers: Mapping[str, Floats]) -> None:
-        """Take back what this key was answered before an interruption: answers (C,) by `row_name`, all paid for."""
+    def remember(self, answers: Remembered) -> None:
+        """Take back what this key was answered before an interruption. Once at most."""
         ...
 
     def model(self) -> Mapping[str, Any]:

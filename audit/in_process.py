@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from accounting.budgets import Budget, accepts_for
 from accounting.losses import Cost
 from accounting.report import account_report
-from audit.endpoint import EndpointError, Exhausted, digest_of, row_name
+from audit.endpoint import EndpointError, Exhausted, Remembered, digest_of, row_name
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from training.releases.model import ReleasedModel
@@ -99,18 +99,20 @@ class BundleEndpoint:
     """By `row_name`."""
     paid: int = 0
     """Rows charged so far."""
+    remembered: Remembered | None = None
+    """What was answered before an interruption."""
 
     def name(self) -> str:
         """Return a digest of the certificate and the noise."""
         noise = repr(self.randomness) if isinstance(self.randomness, RowNoise) else "one stream"
         return _name(self.head.certificate.public(), noise)
 
-    def remember(self, answers: Mapping[str, Floats]) -> None:
+    def remember(self, answers: Remembered) -> None:
         """Take back what was answered and paid for before an interruption."""
-        new = {row: answer for row, answer in answers.items() if row not in self.answered}
-        self.answered |= new
-        self.paid += len(new)
-        self.lineage.spent += self.mechanism.cost.picorho * len(new)
+        self.remembered = answers
+        new = len(answers) - sum(answers.get(row) is not None for row in self.answered)
+        self.paid += new
+        self.lineage.spent += self.mechanism.cost.picorho * new
 
     @property
     def account(self) -> Budget:
@@ -143,12 +145,19 @@ class BundleEndpoint:
         names = [row_name(row) for row in rows]
         new: dict[str, int] = {}
         for position, name in enumerate(names):
-            if name not in self.answered:
+            if not self._is_answered(name):
                 new.setdefault(name, position)
         self._charge(len(new))
         if new:
             self.answered.update(zip(new, self._released(rows[list(new.values())], list(new)), strict=True))
         return np.stack([self.answered[name] for name in names])
+
+    def _is_answered(self, name: str) -> bool:
+        if name not in self.answered and self.remembered is not None:
+            known = self.remembered.get(name)
+            if known is not None:
+                self.answered[name] = known
+        return name in self.answered
 
     def _released(self, rows: Floats, names: list[str]) -> Floats:
         """Draw an answer for each of these rows (n, d): (n, C).
@@ -191,9 +200,9 @@ class ReleaseEndpoint:
         """Return a digest of the certificate and the key's number."""
         return _name(self.released.certificate.public(), str(self.key))
 
-    def remember(self, answers: Mapping[str, Floats]) -> None:
+    def remember(self, answers: Remembered) -> None:
         """Hold the release again, if it answered anything before an interruption."""
-        if answers:
+        if len(answers):
             self._hold()
 
     @property

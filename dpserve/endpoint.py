@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.endpoint import EndpointError, Exhausted, digest_of
+from audit.endpoint import EndpointError, Exhausted, Remembered, digest_of
 from dpserve.client import BudgetExhausted, Client, ServiceError
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ class ServiceEndpoint:
         """Return a digest of the URL and the key."""
         return self._name
 
-    def remember(self, answers: Mapping[str, Floats]) -> None:
+    def remember(self, answers: Remembered) -> None:
         """Do nothing: the service knows itself what it answered and what that cost."""
 
     def model(self) -> Mapping[str, Any]:

@@ -27,6 +27,7 @@ from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
 from service.data_plane import ServedModel
 from service.tls import Tls
+from training.private_files import owners_alone
 
 _DELTA = 1e-5
 _ENDED_BY_NOISE = "ended: answers hold probabilities too small to tell the noisy logits behind them"
@@ -74,7 +75,8 @@ class KeptFindings:
         if self.path is None:
             return
         draft = self.path.with_suffix(".draft")
-        draft.write_text(json.dumps({"bound_to": dict(self.bound_to), "found": dict(found)}), "utf-8")
+        with open(draft, "w", encoding="utf-8", opener=owners_alone) as file:
+            json.dump({"bound_to": dict(self.bound_to), "found": dict(found)}, file)
         draft.replace(self.path)
 
     def damaged(self) -> str:

@@ -29,8 +29,8 @@ class EndpointClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.journal = journal
         self.classes_ = np.arange(len(endpoint.model()["classes"]))
         self.n_features_in_ = len(endpoint.model()["feature_names"])
-        self._answers = Journal(journal, endpoint.model(), {"keys": [endpoint.name()]})
-        endpoint.remember(self._answers.answers_to(0))
+        self._answers = Journal(journal, endpoint.model(), [endpoint.name()])
+        endpoint.remember(self._answers.answered_to(0))
 
     def fit(self, X: ArrayLike, y: Sequence[int] | None = None) -> "EndpointClassifier":
         """Return the classifier as it is."""

@@ -141,11 +141,11 @@ class Attack:
         shadows = _Shadows.of(model, self.candidates, choices)
         self.progress("comparing members with non-members", 0.0)
         told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
-        journal = Journal(self.journal, model, self._purpose())
+        journal = Journal(self.journal, model, [endpoint.name() for endpoint in self.endpoints], self._purpose())
         for key, endpoint in enumerate(self.endpoints):
-            endpoint.remember(journal.answers_to(key))
+            endpoint.remember(journal.answered_to(key))
         before = [endpoint.budget() for endpoint in self.endpoints]
-        known = [len(journal.answers_to(key)) for key in range(len(self.endpoints))]
+        known = [journal.count(key) for key in range(len(self.endpoints))]
         plan = planned(
             self.candidates.members,
             self.candidates.others,
@@ -195,9 +195,8 @@ class Attack:
         )
 
     def _purpose(self) -> Mapping[str, Any]:
-        """What this attack's rows and answers follow from, besides the model: what its journal is bound to."""
+        """What this attack's rows and answers follow from, besides the model and the keys."""
         return {
-            "keys": [endpoint.name() for endpoint in self.endpoints],
             "records": self.candidates.digest(),
             "seed": self.choices.seed,
             "copies": self.choices.copies,

@@ -14,6 +14,7 @@ from service.admin.server import AdminPort
 from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.run import bind
+from training.private_files import owners_alone
 
 KEY_VARIABLE = "DPSERVE_ADMIN_KEY"
 METRICS_VARIABLE = "DPSERVE_METRICS_KEY"
@@ -110,7 +111,7 @@ def _new_key(path: Path) -> str:
     """Write a new key that only its owner may read. Of several processes that do so at once, one writes it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
-    with open(part, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with open(part, "x", opener=owners_alone) as file:
         file.write(new_api_key() + "\n")
     try:
         os.link(part, path)  # fails where another process was first

@@ -27,6 +27,7 @@ from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.lineages import chosen_lineage, lineage_named
 from service.errors import CannotServe
+from training.private_files import owners_alone
 
 app = typer.Typer(help="Check, copy and mend the ledger.", no_args_is_help=True)
 
@@ -274,7 +275,7 @@ async def _write(path: Path, lines: AsyncIterator[str]) -> None:
     """Write a file that is there whole or not at all, readable by its owner alone."""
     partial = path.with_name(path.name + ".partial")
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        with open(partial, "w", opener=owners_alone) as file:
             async for line in lines:
                 file.write(line)
             file.flush()

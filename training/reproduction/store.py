@@ -1,7 +1,8 @@
 """Finished pieces of a reproduction on disk, so that an interrupted run goes on where it stopped.
 
 A piece is named by a digest of everything that its result depends on. A file appears whole or not at all, and a file
-that does not describe the piece asked for is not used.
+that does not describe the piece asked for is not used. Files are their owner's alone: some hold what was measured on
+private records, as scores of an audit, without noise.
 """
 
 import hashlib
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from training.private_files import owners_alone
 
 Piece = Mapping[str, Any]
 """What a result depends on, in JSON's types."""
@@ -35,7 +38,8 @@ class ResultStore:
         text, path = self._place(piece)
         self.directory.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(json.dumps({"piece": json.loads(text), "result": result}, indent=1), "utf-8")
+        with open(draft, "w", encoding="utf-8", opener=owners_alone) as file:
+            json.dump({"piece": json.loads(text), "result": result}, file, indent=1)
         draft.rename(path)
         return result
 

@@ -1,9 +1,14 @@
 """Answers on disk: what was paid for is never lost, and never mistaken for another model's."""
 
+import json
+import os
+import stat
+
 import numpy as np
 import pytest
 
-from audit.membership.journal import Journal
+from audit.endpoint import row_name
+from audit.membership.journal import FORMAT, Journal
 
 MODEL = {"model_id": "a" * 32, "mechanism": "gaussian", "price_per_row": {"rho": 0.1, "losses": "gaussian:0.4"}}
 ROWS = np.array([[0.0, 1.0], [0.1, 1 / 3]])
@@ -23,17 +28,69 @@ def test_what_was_added_is_there_when_it_is_opened_again(tmp_path):
 
 def test_what_was_planned_is_there_too_and_is_settled_once(tmp_path):
     path = tmp_path / "journal"
-    journal = Journal(path, MODEL, {"seed": 1})
+    journal = Journal(path, MODEL, ["a key"], {"seed": 1})
     assert journal.planned is None
     journal.settle(12)
     journal.add(0, ROWS, ANSWERS)
-    again = Journal(path, MODEL, {"seed": 1})
+    again = Journal(path, MODEL, ["a key"], {"seed": 1})
     again.settle(again.planned)
     assert (again.planned, len(again)) == (12, 2)
     assert path.read_text().count("planned") == 1
     with pytest.raises(ValueError, match="recorded for another seed"):
-        Journal(path, MODEL, {"seed": 2})
+        Journal(path, MODEL, ["a key"], {"seed": 2})
     with pytest.raises(ValueError, match="recorded for another attack"):
+        Journal(path, MODEL, ["a key"])
+    with pytest.raises(ValueError, match="recorded for another address, bundle or key; name"):
+        Journal(path, MODEL, ["another key"], {"seed": 1})
+
+
+def test_the_file_is_its_owners_alone_from_its_creation(tmp_path):
+    """Whatever the umask, and a file that was open to others is closed to them before anything is written."""
+    path, open_to_all = tmp_path / "journal", tmp_path / "open"
+    open_to_all.touch()
+    open_to_all.chmod(0o644)
+    former = os.umask(0)
+    try:
+        for place in (path, open_to_all):
+            Journal(place, MODEL).add(0, ROWS, ANSWERS)
+            assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    finally:
+        os.umask(former)
+
+
+def test_nothing_in_the_file_can_be_looked_up_in_a_dictionary(tmp_path):
+    """Two journals of one attack share neither salt nor names; plain digests of rows, keys and records are in neither.
+
+    Who has the file and knows a row, but neither the keys nor the other candidates, cannot test for it.
+    """
+    purpose = {"records": "d" * 64, "seed": 7}
+    texts = []
+    for name in ("one", "two"):
+        Journal(tmp_path / name, MODEL, ["a key"], purpose).add(0, ROWS, ANSWERS)
+        texts.append((tmp_path / name).read_text())
+    lines = [[json.loads(line) for line in text.splitlines()] for text in texts]
+    assert all(one["row"] != two["row"] for one, two in zip(lines[0][1:], lines[1][1:], strict=True))
+    assert all(lines[0][0][name] != lines[1][0][name] for name in ("salt", "keys", "records"))
+    for text in texts:
+        assert not any(known in text for known in ("a key", "d" * 64, *(row_name(row) for row in ROWS)))
+    for keys, what in ((["another key"], purpose), (["a key"], purpose | {"records": "e" * 64})):
+        guess = Journal(None, MODEL, keys, what)
+        guess._take(lines[0][0]["salt"])
+        guess.add(0, ROWS, ANSWERS)
+        assert not guess._answers[0].keys() & {line["row"] for line in lines[0][1:]}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_journal_of_an_earlier_version_is_refused_and_left_as_it_was(tmp_path, version):
+    path = tmp_path / "journal"
+    path.write_text(json.dumps({"format": f"dpserve attack journal {version}", **MODEL}) + "\n")
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"is of an earlier version, .*: remove it and attack again") as refused:
+        Journal(path, MODEL)
+    assert "\n" not in str(refused.value)
+    assert path.read_bytes() == before
+    path.write_text(json.dumps({"format": FORMAT, **MODEL}) + "\n")
+    with pytest.raises(ValueError, match="not the journal of an attack"):
         Journal(path, MODEL)
 
 

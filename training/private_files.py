@@ -1,0 +1,20 @@
+"""Files that their owner alone can read, from the moment they are there."""
+
+import os
+import stat
+
+
+def owners_alone(path: str, flags: int) -> int:
+    """Open a file with mode 0600, the `opener` of `open`: a new one from its creation, one that is there from now on.
+
+    Raises OSError, also for a file of somebody else's that others may read.
+    """
+    file = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        found = os.fstat(file).st_mode
+        if stat.S_ISREG(found) and stat.S_IMODE(found) & 0o077:
+            os.fchmod(file, 0o600)
+    except OSError:
+        os.close(file)
+        raise
+    return file
