@@ -4,7 +4,9 @@ Answers are paid for as always, and asked for once: what was answered before com
 """
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +22,9 @@ Floats = NDArray[np.float64]
 class EndpointClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted scikit-learn classifier that asks an endpoint. `classes_` are the model's class indices 0..C-1.
 
-    `fit` trains nothing: the model is the service's.
+    `fit` trains nothing: the model is the service's. A clone (`sklearn.base.clone`, and so every fold of a
+    cross-validation) has the same endpoint, account and answers: a row is paid for once, whichever of them asks. It
+    goes into no other process, where its account could not follow.
     """
 
     def __init__(self, endpoint: Endpoint, journal: Path | None = None) -> None:
@@ -31,6 +35,26 @@ class EndpointClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = len(endpoint.model()["feature_names"])
         self._answers = Journal(journal, endpoint.model(), [endpoint.name()])
         endpoint.remember(self._answers.answered_to(0))
+
+    def __sklearn_clone__(self) -> Self:
+        """Return a classifier with the same endpoint and answers."""
+        return copy(self)
+
+    def __copy__(self) -> Self:
+        """Return a classifier with the same endpoint and answers."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raise TypeError: whoever pickles it, or copies it deeply, would copy an account."""
+        raise TypeError("an endpoint has one account, which is not copied: use sklearn.base.clone, and n_jobs=1")
+
+    def set_params(self, **params: Any) -> Self:
+        """Return the classifier as it is. Raises ValueError for any parameter: there is none to tune."""
+        if params:
+            raise ValueError(f"an endpoint has no {' or '.join(params)} to set: make another EndpointClassifier")
+        return self
 
     def fit(self, X: ArrayLike, y: Sequence[int] | None = None) -> "EndpointClassifier":
         """Return the classifier as it is."""

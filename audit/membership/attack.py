@@ -142,10 +142,11 @@ class Attack:
         self.progress("comparing members with non-members", 0.0)
         told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
         journal = Journal(self.journal, model, [endpoint.name() for endpoint in self.endpoints], self._purpose())
-        for key, endpoint in enumerate(self.endpoints):
-            endpoint.remember(journal.answered_to(key))
+        remembered = [journal.answered_to(key) for key in range(len(self.endpoints))]
+        for endpoint, known_answers in zip(self.endpoints, remembered, strict=True):
+            endpoint.remember(known_answers)
         before = [endpoint.budget() for endpoint in self.endpoints]
-        known = [journal.count(key) for key in range(len(self.endpoints))]
+        known = [len(one) for one in remembered]
         plan = planned(
             self.candidates.members,
             self.candidates.others,

@@ -5,6 +5,7 @@ and others cannot be told apart by the records alone (Erlingsson et al. 2019, Se
 success says nothing about the model.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,17 @@ class Labelled:
     def __add__(self, other: "Labelled") -> "Labelled":
         """Return both, these first."""
         return Labelled(np.concatenate([self.X, other.X]), np.concatenate([self.y, other.y]))
+
+
+def repeated(records: Labelled) -> Mask:
+    """Return which records have a row, whatever its label, that another of them has, too: (n,).
+
+    No decision is counted about these. One answer serves all of them, so that their decisions are one decision; and it
+    says whether any of them was trained on, where a claim is about one record.
+    """
+    names = [(row + 0.0).tobytes() for row in records.X]  # 0.0 and -0.0 are the same row
+    times = Counter(names)
+    return np.array([times[name] > 1 for name in names])
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +137,15 @@ class Difference:
     """How well members and others are told apart by the records alone, without the model.
 
     p_value: of "not at all", corrected for the tests made. accuracy: of a classifier on records it was not fitted to;
-    1/2 is guessing. duplicates: others that equal a member; overlap: which share of the others they are.
+    1/2 is guessing. duplicates: others that equal a member; overlap: which share of the others they are. repeated:
+    members, and others, whose row another of their own kind has: they are left out.
     """
 
     p_value: float
     accuracy: float
     duplicates: int
     overlap: float = 0.0
+    repeated: tuple[int, int] = (0, 0)
 
     @property
     def told_apart(self) -> bool:
@@ -161,6 +175,11 @@ class Difference:
                 f"{self.duplicates} non-members ({self.overlap:.1%}) are equal to a member: for them there is no right "
                 "answer, and TPR - FPR is smaller by as much"
             )
+        if any(self.repeated):
+            found.append(
+                f"{self.repeated[0]} members and {self.repeated[1]} non-members have a row that another of their kind "
+                "has, too, and are not asked about: their answers would be one answer, about all of them"
+            )
         return tuple(found)
 
 
@@ -168,19 +187,25 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
     """Compare the two by their labels and by a classifier (a two-sample test, Lopez-Paz and Oquab 2017).
 
     Equal numbers of both are split in halves; what tells them apart is fitted to one and counted on the other, so that
-    under no difference the count is binomial and the p-value valid. With fewer than 20 of each p is 1.
+    under no difference the count is binomial and the p-value valid. With fewer than 20 of each p is 1. What is
+    `repeated` is left out of everything but its count.
     """
+    again = repeated(members), repeated(others)
+    counts = int(again[0].sum()), int(again[1].sum())
+    if again[0].all() or again[1].all():
+        return Difference(1.0, 0.5, 0, 0.0, counts)
+    members, others = members[~again[0]], others[~again[1]]
     known = {(row.tobytes(), int(y)) for row, y in zip(members.X, members.y, strict=True)}
     duplicates = sum((row.tobytes(), int(y)) in known for row, y in zip(others.X, others.y, strict=True))
     overlap = duplicates / len(others)
     size = min(len(members), len(others), _MOST_TO_COMPARE) // 2 * 2
     if size < _FEWEST_TO_COMPARE:
-        return Difference(1.0, 0.5, duplicates, overlap)
+        return Difference(1.0, 0.5, duplicates, overlap, counts)
     generator = np.random.default_rng(seed)
     some, rest = (part[generator.permutation(len(part))[:size]] for part in (members, others))
     accuracies, p_values = zip(*(_told_apart(some, rest, classifier) for classifier in _classifiers(seed)), strict=True)
     smallest = min(*p_values, _labels_differ(members.y, others.y))
-    return Difference(min(1.0, smallest * (len(p_values) + 1)), max(accuracies), duplicates, overlap)
+    return Difference(min(1.0, smallest * (len(p_values) + 1)), max(accuracies), duplicates, overlap, counts)
 
 
 def _classifiers(seed: int) -> tuple[Any, ...]:

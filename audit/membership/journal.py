@@ -14,7 +14,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,18 +42,18 @@ _CALLED = {
 
 @dataclass(frozen=True, eq=False)
 class Remembered:
-    """What one key was answered, by `row_name`."""
+    """What one key was answered until now: answers (C,) by what `name` makes of a `row_name`."""
 
-    journal: "Journal"
-    key: int
+    answers: Mapping[str, Floats]
+    name: Callable[[str], str]
 
     def __len__(self) -> int:
         """How many rows the key has its answer to."""
-        return self.journal.count(self.key)
+        return len(self.answers)
 
     def get(self, row: str) -> Floats | None:
         """Return the answer (C,) to the row with this `row_name`, if there is one."""
-        return self.journal.found(self.key, row)
+        return self.answers.get(self.name(row))
 
 
 class Journal:
@@ -100,21 +100,13 @@ class Journal:
             self._append([{"planned": planned}])
         self._planned = planned
 
-    def count(self, key: int) -> int:
-        """How many answers a key got. key: its place in the list of keys."""
-        return len(self._answers.get(key, {}))
-
     def answered_to(self, key: int) -> Remembered:
-        """Return all answers that a key got. key: its place in the list of keys."""
-        return Remembered(self, key)
+        """Return all answers that a key got until now. key: its place in the list of keys."""
+        return Remembered(dict(self._answers.get(key, {})), self._name)
 
     def get(self, key: int, row: Floats) -> Floats | None:
         """The answer (C,) that a key got for a row, if any. key: its place in the list of keys."""
-        return self.found(key, row_name(row))
-
-    def found(self, key: int, row: str) -> Floats | None:
-        """The same by `row_name`."""
-        return self._answers.get(key, {}).get(self._name(row))
+        return self._answers.get(key, {}).get(self._name(row_name(row)))
 
     def add(self, key: int, rows: Floats, answers: Floats) -> None:
         """Keep answers (n, C) to rows (n, d); durable when this returns."""

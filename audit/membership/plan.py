@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from accounting.picorho import PICORHO_PER_RHO
 from audit.estimators import Errors, epsilon_delta_of_errors
 from audit.estimators.attack import SELECTION_SHARE
-from audit.membership.candidates import Labelled
+from audit.membership.candidates import Labelled, repeated
 
 Rows = NDArray[np.int64]
 
@@ -29,7 +29,8 @@ def confidence_of_each(confidence: float) -> float:
 class QueryPlan:
     """Which candidates are asked about, and what that allows.
 
-    members, others: rows of the candidates, equally many, in a random order. copies: rows sent for each candidate and
+    members, others: rows of the candidates, equally many, in a random order. offered: of how many, `repeated` ones left
+    out. copies: rows sent for each candidate and
     key. keys: how many keys ask. left: rows that the poorest key can still pay for; None where answers cost nothing.
     shared: rows that the lineage can still pay for, for all keys together; None where the keys cannot see that.
     """
@@ -119,21 +120,25 @@ def planned(
     if left is not None and shared is not None:
         left = min(left, shared)
     each = left if left is None or shared is None else min(left, shared // len(budgets))
-    offered = min(len(members), len(others), most if most is not None else len(members))
+    alone = ~repeated(members), ~repeated(others)
+    of_both = int(alone[0].sum()), int(alone[1].sum())
+    offered = min(*of_both, most if most is not None else len(members))
     affordable = offered if each is None else each // (2 * copies)
     size = min(offered, affordable) if settled is None else min(offered, settled)
     if size < 1 or largest_epsilon(size, confidence) <= 0:
         needed = fewest(confidence)
-        why = f"there are {offered} of each" if offered <= affordable else f"the budget pays for {affordable} of each"
+        whose = "there are" if all(one.all() for one in alone) else "without repeated rows there are"
+        why = f"{whose} {offered} of each" if offered <= affordable else f"the budget pays for {affordable} of each"
         raise ValueError(
             f"too few samples: at {confidence:.0%} confidence even an attack that is always right shows nothing with "
             f"fewer than {needed} members and {needed} non-members, and {why}"
         )
     generator = np.random.default_rng(seed)
+    some, rest = (generator.permutation(len(one)) for one in alone)
     return QueryPlan(
-        generator.permutation(len(members))[:size],
-        generator.permutation(len(others))[:size],
-        (len(members), len(others)),
+        some[alone[0][some]][:size],
+        rest[alone[1][rest]][:size],
+        of_both,
         copies,
         len(budgets),
         left,

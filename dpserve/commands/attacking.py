@@ -92,7 +92,7 @@ def attack(
             from audit.membership.attack import Attack, Choices
         from audit import reports
         from audit.membership.presentation import report
-        from dpserve.commands.audit_output import keep_verdict
+        from dpserve.commands.audit_output import print_verdict
 
         choices = Choices(
             shadow_models=shadow_models,
@@ -115,12 +115,8 @@ def attack(
             ).run()
     drawn = png is not None or html is not None or (machine and find_spec("matplotlib") is not None)
     page = report(outcome, draw=drawn)
-    if machine:
-        typer.echo(reports.as_json(page))
-        keep_verdict("attack", page)
-    else:
-        reports.print_text(page, Console())
     reports.write(page, html_file=html, png_file=png)
+    print_verdict("attack", page, as_json=machine)
     raise typer.Exit(page.exit_status)
 
 

@@ -1,6 +1,7 @@
 """How every `dpserve audit` shows its progress and its report, and with what it exits."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,15 +27,39 @@ def show(name: str, report: Report, *, as_json: bool, html: Path | None, png: Pa
     As JSON it is also kept for the owner's page, as the verdict `name`.
     """
     reports.write(report, html_file=html, png_file=png)
-    if as_json:
-        typer.echo(reports.as_json(report))
-        keep_verdict(name, report)
-    else:
-        reports.print_text(report, Console())
+    print_verdict(name, report, as_json=as_json)
     sys.exit(report.exit_status)
 
 
-def keep_verdict(name: str, report: Report) -> None:
+def print_verdict(name: str, report: Report, *, as_json: bool) -> None:
+    """Print the report, and keep it as the verdict `name` if that is as JSON.
+
+    Where whoever reads it stops before its end, as `head` does, the rest is dropped: what follows, the exit status
+    above all, does not depend on it.
+    """
+    try:
+        if as_json:
+            typer.echo(reports.as_json(report))
+        else:
+            reports.print_text(report, _Unexcused())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is in the buffer is flushed once more at the end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    if as_json:
+        _keep_verdict(name, report)
+
+
+class _Unexcused(Console):
+    """Raises BrokenPipeError instead of ending the process with status 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
+def _keep_verdict(name: str, report: Report) -> None:
     """Keep the report as the newest of its command, `attack` or `audit-...`. Say on stderr what keeps it from that."""
     pictures = [(shown.title, shown.caption, shown.png) for shown in report.pictures]
     folder = options.state_folder() / verdicts.FOLDER

@@ -128,3 +128,14 @@ def test_records_that_are_told_apart_without_the_model_are_inconclusive(run, bun
     (run.folder / "out.csv").write_text("\n".join([header, *younger]) + "\n")
     done = run("attack", bundle, *files, *QUICK, status=4)
     assert "inconclusive: members and non-members cannot be compared" in " ".join(done.stdout.split())
+    # The same where nobody reads what is printed, as in `| head`: the status and the report are what counts.
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dpserve", "attack", bundle, *files, *QUICK, "--html", "report.html"]
+    unread = subprocess.run(
+        [*map(str, command)], cwd=run.folder, env=run.environment, stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert unread.returncode == 4
+    assert "Error" not in unread.stderr
+    assert "inconclusive" in (run.folder / "report.html").read_text()

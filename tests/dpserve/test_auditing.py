@@ -1,6 +1,9 @@
 """`dpserve audit mechanism` as an auditor runs it. Every run has a seed, so that none depends on luck."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -79,3 +82,22 @@ def test_what_is_wrong_is_said_in_one_line(run):
         "audit", "mechanism", "gaussian", "--classes", "3", "--price", "rho:0.1", "--delta", "0", "--trials", "10"
     )
     assert "all of --url-in" in run("audit", "service", "--url-in", "http://localhost:1", status=2).stderr
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_the_verdicts_status_survives_a_reader_who_stops(run, form):
+    """As in `dpserve audit ... | head -1`, at its worst: nobody reads anything."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    asked = ["audit", "mechanism", "published", "--epsilon", "0.1", "--classes", "3", "--trials", "1000", "--seed", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dpserve", *asked, *form],
+        cwd=run.folder,
+        env=run.environment,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert (run.folder / "home" / "verdicts" / "audit-mechanism.json").exists() == bool(form)

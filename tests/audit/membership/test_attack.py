@@ -131,6 +131,18 @@ def test_a_few_records_that_are_in_both_spare_no_model_that_leaks(remembered):
     assert report(outcome, draw=False).exit_status == 4
 
 
+def test_one_answer_is_not_counted_as_decisions_about_many(remembered):
+    """Half of the members are one row: its one answer, right or wrong, would be half of all decisions."""
+    network, candidates = remembered
+    count = len(candidates.members) // 2
+    many = Candidates(candidates.members[count:] + candidates.members[[0] * count], candidates.others)
+    endpoint = BundleEndpoint(network, Exact(), RowNoise(0, 0))
+    outcome = Attack([endpoint], many, REMEMBERING).run()
+    assert outcome.difference.repeated == (count, 0)
+    assert outcome.decided == (count, count)
+    assert endpoint.paid == 2 * count
+
+
 def test_more_answers_of_one_row_cost_more_and_are_held_to_more(bundle, candidates):
     once = Attack(bundle(rho=0.401), candidates, QUICK).run()
     often = Attack(

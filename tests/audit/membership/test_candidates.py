@@ -100,6 +100,20 @@ def test_a_non_member_that_is_a_member_is_counted():
     assert difference(members, members[:6] + drawn(50, 2)).uninformative
 
 
+def test_rows_that_come_again_on_one_side_are_counted_and_compared_with_nobody():
+    """Whatever their labels: the answer is to the row. A row that each side has once is another matter."""
+    members, others = drawn(50, 1), drawn(50, 2)
+    again = Labelled(np.tile(members.X[:1], (30, 1)), np.arange(30) % 2)
+    found = difference(
+        members + again, members[1:4] + others + others[:2] + Labelled(-0.0 * others.X[:1], others.y[:1])
+    )
+    assert found.repeated == (31, 4)
+    assert (found.duplicates, found.overlap) == (3, pytest.approx(3 / 52))
+    assert not found.told_apart
+    assert "31 members and 4 non-members have a row that another of their kind has" in found.warnings()[-1]
+    assert difference(again, others).repeated == (30, 0)
+
+
 def test_too_few_are_not_compared():
     assert difference(drawn(5, 1), drawn(5, 2, shift=9.0)).p_value == 1.0
 

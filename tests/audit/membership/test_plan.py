@@ -24,6 +24,18 @@ def test_the_poorest_key_decides():
     assert "+-0.253" in second
 
 
+def test_repeated_rows_are_not_asked_about():
+    members = some(80) + some(30) + some(30)
+    plan = planned(members, some(60), [{"queries_left": None}], copies=1, confidence=0.95, seed=0)
+    assert plan.of_each == 50
+    assert plan.offered == (50, 60)
+    assert plan.members.min() >= 30
+    assert plan.members.max() < 80
+    assert len(np.unique(members.X[plan.members])) == 50
+    with pytest.raises(ValueError, match="and without repeated rows there are 0 of each"):
+        planned(some(80) + some(80), some(60), [{"queries_left": None}], copies=1, confidence=0.95, seed=0)
+
+
 def account(own, left):
     """A key whose own account pays for `own` rows at rho = 0.1, of which the lineage's lets `left` through."""
     return {"queries_left": left, "price": {"rho": 0.1}, "remaining": {"rho": own * 0.1}}
