@@ -94,6 +94,32 @@ def test_the_health_check_asks_where_the_service_is(tmp_path, monkeypatch, words
     assert program("healthcheck").live_url(command).endswith(":9004/livez")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_the_images_user_can_read_a_bundle_that_was_made_ready_as_the_page_says(rehearsal, tmp_path):
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    ready, run = re.search(r"^(sudo cp -r model .*)\n(docker run (?:.*\\\n)*.*)$", page, re.MULTILINE).groups()
+    *_, last = rehearsal.stages(DOCKERFILE)[1]
+    user, group = map(int, dict(last.steps)["USER"].split(":"))
+
+    def readable(folder):
+        # Past the folders above, which a mount does not have.
+        outer = os.open(folder, os.O_RDONLY)
+        command = ["cat", f"/proc/self/fd/{outer}/certificate.json"]
+        done = subprocess.run(command, user=user, group=group, extra_groups=[], pass_fds=[outer], capture_output=True)
+        os.close(outer)
+        return done.returncode == 0
+
+    model = tmp_path / "model"
+    model.mkdir(mode=0o700)
+    (model / "certificate.json").touch(mode=0o600)
+    subprocess.run(["bash", "-ec", ready.replace("sudo ", "")], cwd=tmp_path, check=True)
+    mounted = tmp_path / re.search(r'-v "\$PWD/(\S+):/bundle:ro"', run)[1]
+    assert readable(mounted)
+    assert not readable(model)
+    assert {path.stat().st_mode & 0o077 for path in (mounted, mounted / "certificate.json")} == {0}
+    assert f"`COPY --chown={user}:{group} model /bundle`" in page
+
+
 @pytest.mark.parametrize("name", ["model/weights.npz", "patients.csv", ".git/config", "tests/conftest.py", ".env"])
 def test_nothing_private_is_sent_to_the_build(rehearsal, name):
     assert not rehearsal.in_context(ROOT / name)
