@@ -15,6 +15,8 @@ SCRIPTS = Path(sys.executable).parent
 OVERLAYS = ("embedded", "redis", "gpu")
 EVERYTHING = "everything"
 """The gpu overlay, which is all of the redis one and more, with the components."""
+LOAD_BUNDLE = "load-bundle"
+"""The pod that is there before the others."""
 ENVS = ("admin.env", "metrics.env", "self-audit.env")
 """What the owner writes into components."""
 COMPONENTS = ("monitoring", "self-audit", "tls")
@@ -57,9 +59,9 @@ def k8s(tmp_path_factory):
 @pytest.fixture(scope="session")
 def rendered(k8s):
     """Every overlay's resources, by its name, and the pod that loads the bundle."""
-    found = {"load-bundle": list(yaml.safe_load_all((k8s / "load-bundle.yaml").read_text()))}
-    for overlay in (*OVERLAYS, EVERYTHING):
-        done = kustomize(k8s / "overlays" / overlay)
+    found = {}
+    for overlay in (*OVERLAYS, EVERYTHING, LOAD_BUNDLE):
+        done = kustomize(k8s / LOAD_BUNDLE if overlay == LOAD_BUNDLE else k8s / "overlays" / overlay)
         assert done.returncode == 0, done.stderr
         assert "warning" not in done.stderr.lower(), done.stderr
         found[overlay] = list(yaml.safe_load_all(done.stdout))

@@ -13,13 +13,14 @@ import kubernetes_validate
 import pydantic
 import pytest
 import redis
+import yaml
 
 from accounting.ledger import Ledger
 from accounting.ledger.embedded import server_binary
 from dpserve import configuration
 from dpserve.commands.serving import serve
 
-from .conftest import COMPONENTS, EVERYTHING, OVERLAYS, ROOT, kustomize
+from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, kustomize
 from .policy import breaches, pod_of
 
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
@@ -29,7 +30,7 @@ NAMES = {"k8s-app": "kube-dns"}
 """The labels of the pods that resolve names, in every cluster; they have none of ours."""
 THE_OWNERS = {"dpserve-tls"}
 """Secrets that no manifest makes: docs/deploying.md has the owner make them, or have them made."""
-SETS = (*OVERLAYS, EVERYTHING, "load-bundle")
+SETS = (*OVERLAYS, EVERYTHING, LOAD_BUNDLE)
 
 
 @pytest.mark.parametrize("overlay", SETS)
@@ -244,6 +245,24 @@ def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_torch(rendered):
     assert container["image"].endswith("-torch")
     for overlay in ("embedded", "redis"):
         assert "nvidia" not in str(rendered[overlay])
+
+
+def images(resources):
+    """Every image that is started, but for the store's."""
+    found = {each["image"] for one in resources if (pod := pod_of(one)) for each in pod["containers"]}
+    return {image for image in found if not image.startswith("valkey/")}
+
+
+def test_the_image_is_renamed_in_one_place_for_all_that_start_it(rendered, k8s, tmp_path):
+    renamed = shutil.copytree(k8s, tmp_path / "k8s")
+    (said,) = re.findall(r"`k8s/(components/\S+)`, which every overlay", (ROOT / "docs" / "deploying.md").read_text())
+    written = (renamed / said).read_text()
+    (renamed / said).write_text(written.replace("newName: dpserve", "newName: registry.example:5000/team/dpserve"))
+    for folder in (*OVERLAYS, EVERYTHING, LOAD_BUNDLE):
+        tag = "0.1.0-torch" if folder in ("gpu", EVERYTHING) else "0.1.0"
+        assert images(rendered[folder]) == {f"dpserve:{tag}"}
+        done = kustomize(renamed / folder if folder == LOAD_BUNDLE else renamed / "overlays" / folder)
+        assert images(yaml.safe_load_all(done.stdout)) == {f"registry.example:5000/team/dpserve:{tag}"}, done.stderr
 
 
 @pytest.mark.parametrize("overlay", [*OVERLAYS, EVERYTHING])
