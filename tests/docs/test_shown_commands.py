@@ -1,0 +1,252 @@
+"""Commands in blocks without a language: each is run here or elsewhere, or stands in a list with the reason why not.
+
+What other blocks hold (`console`, `python`) is run from top to bottom by the tests of the pages.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from dpserve.cli import app
+
+from .walkthrough import DOCS, Walkthrough
+
+COMMAND = r"(?:(?:^ *|-- |CONTAINER )dpserve|dpserve:[\d.]+) ([a-z].*)"
+UsageError = typer.BadParameter.__base__
+PASTED = {"README.md": "test_readme_page.py"}
+"""Pages whose blocks another test pastes from top to bottom."""
+
+NOT_RUN = {
+    (
+        "attacks.md",
+        "attack http://",
+    ): "its shadow models take 20 CPU seconds: tests/dpserve/test_attacking.py has fewer",
+    ("attacks.md", "attack model"): "its shadow models take 20 CPU seconds: tests/dpserve/test_attacking.py has fewer",
+    (
+        "attacks.md",
+        "attack network",
+    ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
+    ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
+    (
+        "auditing.md",
+        "audit training --fault",
+    ): "minutes for each fault: tests/dpserve/test_audit_training.py has fewer runs",
+    ("auditing.md", "audit training --dataset"): "minutes: tests/dpserve/test_audit_training.py has fewer runs",
+    ("backbones.md", "train"): "a published network's weights, 100 MB: tests/training/backbones makes small networks",
+    (
+        "backbones.md",
+        "serve",
+    ): "a GPU, and the model of the line before: tests/service/test_backbones.py serves a small one",
+    ("mechanisms.md", "reproduce mechanisms"): "hours, and data that is not ours: tests/dpserve/test_reproducing.py",
+    (
+        "reproduction-lu2022.md",
+        "reproduce lu2022 --dataset location",
+    ): "hours, and data that is not ours: as the line above",
+}
+"""The beginnings of commands that no test runs as they stand: only their parser reads them."""
+
+PROGRAMS = {
+    "docker": "needs a container engine; deploy/rehearse_image.py runs the Dockerfile's steps without one",
+    "kubectl": "needs a cluster: its own parser reads the line below; tests/deployment checks what is applied",
+    "make": "`make demo`, `make serve`: tests/dpserve/test_cli.py runs the demonstration that they are",
+    "pip": "needs a package index; tests/training/test_extras.py says what an extra brings",
+    "source": "test_readme_page.py pastes it",
+    "PASSWORD=$": "tests/deployment writes the secrets by this block",
+    "echo": "tests/deployment writes the secrets by this block",
+    "printf": "tests/deployment writes the secrets by this block",
+    "curl": "asked below, by another program",
+}
+"""What else blocks without a language begin with, and where it is run, or why it is not."""
+
+
+def shown_commands(page):
+    """Every `dpserve` command in the blocks without a language, as words."""
+    for language, block in re.findall(r"^ *```([^\n]*)\n(.*?)^ *```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        if language:
+            continue
+        for command in re.findall(COMMAND, block.replace("\\\n", " "), re.MULTILINE):
+            yield [word for word in shlex.split(command, comments=True) if word != "..."]
+
+
+def pages():
+    """Every page by its name, the README first."""
+    return {
+        page.relative_to(DOCS).as_posix() if page.is_relative_to(DOCS) else page.name: page
+        for page in [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+    }
+
+
+def to_run():
+    """The commands that this module runs, by page."""
+    return {
+        name: [words for words in shown_commands(page) if not reasons(name, words)]
+        for name, page in pages().items()
+        if name not in PASTED
+    }
+
+
+def reasons(name, words):
+    """Why a page's command is not run: the one entry of the list that it begins with, if any."""
+    found = [reason for (of, begin), reason in NOT_RUN.items() if of == name and " ".join(words).startswith(begin)]
+    assert len(found) <= 1, words
+    return found
+
+
+def test_every_command_is_run_or_stands_in_the_list_with_a_reason():
+    shown = {name: list(shown_commands(page)) for name, page in pages().items()}
+    assert sum(map(len, shown.values())) >= 30
+    for name, begin in NOT_RUN:
+        assert [words for words in shown[name] if " ".join(words).startswith(begin)], f"{name} has no {begin}"
+    for name in PASTED:
+        assert shown[name]
+    run = {name: [" ".join(words[:2]) for words in commands] for name, commands in to_run().items() if commands}
+    assert run == {
+        "auditing.md": ["audit service", "clients add", "serve model"],
+        "deploying.md": ["serve /bundle", "clients add", "clients add", "clients add"],
+        "mechanisms.md": ["plan --public"],
+        "releases.md": ["train --data"],
+        "reproduction-lu2022.md": ["reproduce lu2022"],
+    }
+
+
+def other_lines(page):
+    """The lines of blocks without a language that begin like a program of PROGRAMS, or like another one's call."""
+    for language, block in re.findall(r"^ *```([^\n]*)\n(.*?)^ *```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        if not language:
+            lines = (line.strip() for line in block.replace("\\\n", " ").splitlines())
+            yield from (line for line in lines if re.match(r"[A-Z]+=\$|[a-z][\w.-]* ", line))
+
+
+SAID = r"dpserve |(analysis|basic|advanced|zcdp|rdp|exact|nothing|scope:|what was spent,) "
+"""What such lines are besides: our own commands, and what the demonstration prints."""
+
+
+def test_no_other_program_is_called_without_a_word_on_who_runs_it():
+    found = {line for page in pages().values() for line in other_lines(page) if not re.match(SAID, line)}
+    unknown = [line for line in found if not line.startswith(tuple(PROGRAMS))]
+    assert unknown == []
+    assert all(any(line.startswith(program) for line in found) for program in PROGRAMS)
+
+
+def parsed(words):
+    """Read a command with the parser that reads it in earnest, and do not carry it out."""
+    command, context = get_command(app), None
+    while True:
+        context = command.make_context(words[0] if words else "dpserve", list(words), parent=context)
+        if not isinstance(command, TyperGroup):
+            return
+        _, command, words = command.resolve_command(context, context._protected_args + context.args)
+
+
+def test_the_parser_takes_every_command():
+    for name, page in pages().items():
+        for words in shown_commands(page):
+            try:
+                parsed(words)
+            except UsageError as error:
+                pytest.fail(f"{name}: dpserve {' '.join(words)}: {error.format_message()}")
+
+
+def test_the_parser_finds_what_is_wrong():
+    for words in (["serve", "model", "--epsilonn", "3"], ["serve", "model", "--port", "many"], ["clients", "ad", "a"]):
+        with pytest.raises(UsageError):
+            parsed(words)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    """A reader with records of an own and a public kind, and a model of them."""
+    generator = np.random.default_rng(0)
+    with Walkthrough(tmp_path_factory.mktemp("shown")) as found:
+        rows = [(generator.integers(0, 120), generator.integers(0, 50)) for _ in range(300)]
+        lines = [f"{age},{dose},{'ill' if age + 2 * dose > 110 else 'well'}" for age, dose in rows]
+        (found.folder / "own.csv").write_text("\n".join(["age,dose,outcome", *lines]) + "\n")
+        X = generator.uniform(size=(300, 6))
+        np.savez(found.folder / "FILE.npz", X=X, y=np.array(["a", "b", "c"])[X[:, :3].argmax(axis=1)])
+        pasted(
+            found,
+            "train --data own.csv --label outcome --classes well,ill --bounds age=0:120 --bounds dose=0:50 "
+            "--lam 10 --out bundle",
+        )
+        yield found
+
+
+def pasted(reader, command):
+    """Run a command; return what it printed."""
+    printed = reader._run([sys.executable, "-m", "dpserve", *shlex.split(command)])
+    assert reader._status == 0, "\n".join(printed)
+    return printed
+
+
+def served(reader, command):
+    """Start a service beside the reader; return its address."""
+    (said,) = reader._start(f"dpserve {command} --no-admin &", [""])
+    assert said.startswith("dpserve: serving"), said
+    return f"http://127.0.0.1:{reader.environment['DPSERVE_PORT']}"
+
+
+def test_a_page_on_deploying_and_one_on_auditing_on_one_service(reader):
+    serve, *clients = to_run()["deploying.md"]
+    served(reader, shlex.join(serve).replace("/bundle", "bundle"))
+    for place, words in enumerate(clients):
+        words[2] += f"-{place}"  # the page has one client for each way to deploy, and here is one ledger
+        assert "dp_" in pasted(reader, shlex.join(words))[-1]
+    stop(reader)
+
+    _, client, serve = to_run()["auditing.md"]
+    key = pasted(reader, shlex.join(client))[-1].split()[-1]
+    address = served(reader, shlex.join(serve).replace("model", "bundle").replace("KEY", key))
+    (asked,) = [line for line in other_lines(DOCS / "auditing.md") if line.startswith("curl")]
+    found = httpx.get(asked.split()[-1].replace("http://127.0.0.1:8000", address)).json()
+    assert found["claim"]["losses"] == "gaussian:0.25"
+    stop(reader)
+
+
+def stop(reader):
+    """Stop what runs beside the reader."""
+    for process in reader._background:
+        process.terminate()
+        process.communicate(timeout=60)
+    reader._background.clear()
+
+
+@pytest.mark.parametrize(
+    ("page", "place", "given", "says"),
+    [
+        ("auditing.md", 0, {}, "mislabelled"),
+        ("mechanisms.md", 0, {"FILE": "FILE.npz"}, "noise"),
+        ("releases.md", 0, {"--out model": "--out sgd"}, "Wrote the bundle sgd"),
+        ("reproduction-lu2022.md", 0, {}, "stability"),
+    ],
+)
+def test_what_needs_no_service(reader, page, place, given, says):
+    command = shlex.join(to_run()[page][place])
+    for before, after in given.items():
+        assert before in command
+        command = command.replace(before, after)
+    assert says in "\n".join(pasted(reader, command))
+
+
+def test_kubectl_takes_every_line_for_it(tmp_path):
+    """It reads flags and arguments before it looks for a cluster, and none listens where it is told to look."""
+    lines = [line for line in other_lines(DOCS / "deploying.md") if line.startswith("kubectl ")]
+    assert len(lines) >= 10
+    program = Path(sys.executable).parent / "kubectl"
+    for line in [*lines, "kubectl rollout status --never deployment/dpserve"]:
+        words = shlex.split(line.split(" < ")[0])[1:]
+        nowhere = ["--server=http://127.0.0.1:1", "--request-timeout=1s"]
+        done = subprocess.run(
+            [program, words[0], *nowhere, *words[1:]], cwd=tmp_path, env={"HOME": str(tmp_path)}, capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+        understood = not re.search(r"unknown|Usage|flag needs|accepts|requires", done.stderr)
+        assert understood == ("--never" not in line), done.stderr
