@@ -1,9 +1,14 @@
 """Connections that ask for nothing are closed, so that nobody can use them up by only opening them."""
 
 import asyncio
-from typing import ClassVar
+from http import HTTPStatus
+from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from service.http.parsing import RequestParser
+from service.http.problems import Problem, ProblemType
 
 SECONDS_FOR_HEADERS = 15.0
 """How long a header may take: the first one of a connection from when it opened, every other from its first byte."""
@@ -13,13 +18,20 @@ LARGEST_HEADER = 64 * 1024
 
 
 class ImpatientProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with a limit on open connections, a deadline for every header, and short headers."""
+    """HTTP/1.1 with a limit on open connections, a deadline for every header, short headers, and no other protocol."""
 
     most_connections: ClassVar[int] = 512
 
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes = 0
     _in_header = True
+    _refused_for = "this is not HTTP/1.1"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As uvicorn's, with a parser of ours."""
+        super().__init__(*args, **kwargs)
+        self.parser = RequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection, or close it at once if there are too many."""
@@ -47,9 +59,39 @@ class ImpatientProtocol(HttpToolsProtocol):
         self._in_header, self._header_bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        """Lift the deadline."""
+        """Lift the deadline; raise for what is not answered."""
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._is_no_request("this is no proxy")
+            return  # the parser reads it again
+        if self.parser.get_http_version() == "1.1" and [name for name, _ in self.headers].count(b"host") != 1:
+            self._is_no_request("a request has one Host header")  # RFC 9112, section 3.2
         super().on_headers_complete()
         self.header_is_complete()
+
+    def on_message_complete(self) -> None:
+        """End the request, unless the parser reads it again."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def head_without_upgrade(self) -> bytes:
+        """Return the newest request's line and header fields, without its wish for another protocol."""
+        version = self.parser.get_http_version().encode()
+        fields = [name + b": " + value + b"\r\n" for name, value in self.headers if name != b"upgrade"]
+        return b"".join([self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n", *fields, b"\r\n"])
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request with a problem, and close."""
+        del msg
+        problem = Problem(HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, self._refused_for).response()
+        fields = [*self.server_state.default_headers, *problem.raw_headers, (b"connection", b"close")]
+        lines = [name + b": " + value + b"\r\n" for name, value in fields]
+        self.transport.write(b"".join([STATUS_LINE[problem.status_code], *lines, b"\r\n", bytes(problem.body)]))
+        self.transport.close()
+
+    def _is_no_request(self, why: str) -> None:
+        self._refused_for = why
+        raise httptools.HttpParserError(why)
 
     def header_is_complete(self) -> None:
         """Count the header no further, and lift the connection's deadline."""

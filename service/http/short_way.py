@@ -117,6 +117,7 @@ class ShortWayProtocol(ImpatientProtocol):
             len(headers) != len(self.headers)
             or not length.isdigit()
             or int(length) > min(SMALL_BODY, self.predictions.largest_body)
+            or b"host" not in headers
             or self.expect_100_continue
             or b"transfer-encoding" in headers
             or self.parser.should_upgrade()

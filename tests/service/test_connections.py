@@ -1,5 +1,7 @@
 """Connections: who hangs up with a request behind the first, and who never ends a header."""
 
+import json
+import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,18 @@ def prediction(key):
     body = b'{"instances":[[0.2,0.2,0.2,0.2]]}'
     head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+def heard_by(service, *parts, pause=0.02):
+    """Return the status of each answer, and all that was heard until the service closes; the last part asks for it."""
+    with connected(service) as connection:
+        for part in parts:
+            connection.sendall(part)
+            threading.Event().wait(pause)  # so that the parts arrive apart; nothing depends on it
+        heard = b""
+        while more := connection.recv(65536):
+            heard += more
+    return [int(each) for each in re.findall(rb"HTTP/1.1 (\d+)", heard)], heard
 
 
 def until(happened):
@@ -77,3 +91,49 @@ def test_a_header_that_does_not_end_takes_no_answer_from_the_request_before_it(s
         while connection.recv(65536):
             pass
     assert service.spent() == PRICE
+
+
+BYE = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_wish_for_another_protocol_is_ignored_and_the_body_stays_a_body(service, caplog, protocol, apart):
+    wish = b"\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\nUpgrade: " + protocol
+    head, _, body = prediction(service.add_client()).partition(b"\r\n\r\n")
+    parts = [head + wish + b"\r\n\r\n", body, BYE]
+    statuses, heard = heard_by(service, *(parts if apart else [b"".join(parts)]))
+    assert statuses == [200, 200], heard
+    assert service.spent() == PRICE
+    smuggled = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: %d" % len(PROBE))
+    parts = [smuggled + wish + b"\r\n\r\n", PROBE, BYE]
+    statuses, heard = heard_by(service, *(parts if apart else [b"".join(parts)]))
+    assert statuses == [400, 200], heard
+    assert b"malformed-json" in heard
+    chunked = re.sub(rb"Content-Length: \d+", b"Transfer-Encoding: chunked", head) + wish + b"\r\n\r\n"
+    assert heard_by(service, chunked + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), BYE)[0] == [200, 200]
+    assert "pgrade" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"POST /predict HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
+        b"GET /livez HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x00\xa5\x01",
+    ],
+)
+def test_what_is_no_request_is_refused_with_a_problem(service, request_of):
+    statuses, heard = heard_by(service, request_of, pause=0)
+    assert statuses == [400]
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    assert json.loads(body)["type"] == "urn:dpserve:problem:invalid-request"
+
+
+def test_http_1_0_needs_no_host(service):
+    assert heard_by(service, b"GET /livez HTTP/1.0\r\n\r\n")[0] == [200]
