@@ -21,7 +21,7 @@ local REQUEST_FIELDS = 15
 
 local function read_lineage(keys)
   return {
-    account = keys[2], tally = keys[3], receipts = keys[4], rows = {young = keys[5], old = keys[6]},
+    account = keys[2], tally = keys[3], receipts = keys[4], rows = keep_rows({young = keys[5], old = keys[6]}),
     clients = keys[7], api_keys = keys[8], name = 'the lineage', members = {},
   }
 end
@@ -188,7 +188,7 @@ end
 -- each row, and whether every row is answered.
 local function look_up(rows, ids)
   local fresh, answers, letters, seen = {}, {}, {}, {}
-  for position, entry in ipairs((find_rows(rows, ids))) do
+  for position, entry in ipairs(find_rows(rows, ids)) do
     local id = ids[position]
     if entry then
       letters[position] = 'p'
@@ -222,12 +222,11 @@ local function write_charge(lineage, request, fresh, capacity)
   local hash = hash_of_next(lineage.state, request, #fresh)
   local number = write_receipt(lineage, request.client, request, hash)
   make_room(lineage.rows, #fresh, capacity)
-  local fields = {}
+  local entry = CHARGED .. lineage.state.epoch .. ':' .. number
   for _, id in ipairs(fresh) do
-    fields[#fields + 1] = id
-    fields[#fields + 1] = CHARGED .. lineage.state.epoch .. ':' .. number
+    lineage.rows.aged[id] = nil
+    put_row(lineage.rows, id, entry)
   end
-  set_rows(lineage.rows.young, fields)
   return number
 end
 
@@ -274,6 +273,28 @@ local function charge_request(lineage, capacities, keys, args, at)
   return reply, wrote or answers ~= ''
 end
 
+-- Writes what the charges of a call changed together.
+local function write_charges(lineage)
+  if lineage.unwritten then
+    write_lineage(lineage)
+  end
+  for _, client in pairs(lineage.members) do
+    if client.unwritten then
+      write_books(client)
+    end
+  end
+  write_rows(lineage.rows)
+end
+
+-- Returns the arguments from the one at `first` on, one for each request.
+local function each_field(args, first, fields)
+  local found = {}
+  for at = first, #args, fields do
+    found[#found + 1] = args[at]
+  end
+  return found
+end
+
 -- Decides on each request for itself: one that cannot be read, or whose client's keys cannot be, fails alone.
 local function decide_each(keys, args, decide)
   if not args[7] or (#args - 7) % REQUEST_FIELDS ~= 0 then
@@ -281,6 +302,7 @@ local function decide_each(keys, args, decide)
   end
   local replies, lineage, wrote = {}, read_lineage(keys), false
   local capacities = {rows = amount(args[6]), requests = amount(args[7])}
+  foresee_rows(lineage.rows, each_field(args, 18, REQUEST_FIELDS))
   for at = 8, #args, REQUEST_FIELDS do
     local ok, reply, detail = attempt(decide, lineage, capacities, keys, args, at)
     if ok then
@@ -290,6 +312,7 @@ local function decide_each(keys, args, decide)
     end
     replies[#replies + 1] = reply
   end
+  write_charges(lineage)
   return replies, wrote
 end
 
@@ -329,8 +352,7 @@ local function settle_rows(rows, packed_ids, packed_answers)
     malformed('each row id needs one answer')
   end
   local stored, standing = {}, {}
-  local fields = {[rows.young] = {}, [rows.old] = {}}
-  local entries, places = find_rows(rows, ids)
+  local entries = find_rows(rows, ids)
   for position, id in ipairs(ids) do
     local entry = entries[position]
     if not entry then
@@ -341,13 +363,14 @@ local function settle_rows(rows, packed_ids, packed_answers)
       standing[#standing + 1] = pack_answer(position, earlier)
     else
       stored[id] = answers[position]
-      local generation = fields[places[position]]
-      generation[#generation + 1] = id
-      generation[#generation + 1] = ANSWERED .. after_colon(entry) .. ':' .. answers[position]
     end
   end
-  set_rows(rows.young, fields[rows.young])
-  set_rows(rows.old, fields[rows.old])
+  for position, id in ipairs(ids) do
+    if stored[id] then
+      put_row(rows, id, ANSWERED .. after_colon(entries[position]) .. ':' .. stored[id])
+      stored[id] = nil
+    end
+  end
   return {'settled', table.concat(standing)}
 end
 
@@ -356,12 +379,15 @@ local function settle(keys, args)
     malformed('settlements must come whole')
   end
   local state = read_account(keys[2], 'the lineage')
-  local rows = {young = keys[3], old = keys[4], epoch = state and state.epoch or damaged('the lineage is lost')}
+  local epoch = state and state.epoch or damaged('the lineage is lost')
+  local rows = keep_rows({young = keys[3], old = keys[4], epoch = epoch})
   local replies = {}
+  foresee_rows(rows, each_field(args, 5, 2))
   for at = 5, #args, 2 do
     local ok, reply, line = attempt(settle_rows, rows, args[at], args[at + 1])
     replies[#replies + 1] = ok and reply or {reply, line}
   end
+  write_rows(rows)
   return replies, true
 end
 

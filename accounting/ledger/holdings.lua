@@ -188,7 +188,8 @@ end
 
 local function pay_for_step(holder, step, number)
   holder.steps = holder.steps + 1
-  pay(holder, {price = step.price, rows = 1, cost = step.cost}, 'held', text(holder.steps))
+  pay(holder, {price = step.price, rows = 1, cost = step.cost})
+  write_books(holder, 'held', text(holder.steps))
   redis.call('HSET', holder.held, step.id, number)
 end
 

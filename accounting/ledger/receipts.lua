@@ -19,7 +19,7 @@ end
 
 -- Books: a lineage or a client, with the names of its keys `account`, `tally` and `receipts`, its own `name`, and
 -- once they were read `state`, the account's fields, and `releases`, entries of its tally. A call reads each of
--- them once and keeps them as it writes them.
+-- them once, keeps them as it changes them, and writes them by `write_books` before it replies.
 
 local function check_format(stated)
   if stored_amount(stated or '1', 'the format') > FORMAT then
@@ -98,11 +98,27 @@ local function check_index(client)
   end
 end
 
-local function pay(books, charged, ...)
+local function pay(books, charged)
   books.state.spent = books.state.spent + charged.price * charged.rows
   books.releases[charged.cost] = books.releases[charged.cost] + charged.rows
+  books.unwritten = books.unwritten or {}
+  books.unwritten[charged.cost] = true
+end
+
+-- Writes what one of the books has paid since it was last written, with further fields of its account.
+local function write_books(books, ...)
+  local tallied = {}
+  for cost in pairs(books.unwritten) do
+    tallied[#tallied + 1] = cost
+    tallied[#tallied + 1] = text(books.releases[cost])
+  end
   redis.call('HSET', books.account, 'spent', text(books.state.spent), ...)
-  redis.call('HSET', books.tally, charged.cost, text(books.releases[charged.cost]))
+  redis.call('HSET', books.tally, unpack(tallied))
+  books.unwritten = nil
+end
+
+local function write_lineage(lineage)
+  write_books(lineage, 'seq', text(lineage.state.seq), 'head', lineage.state.head)
 end
 
 -- Fails if a receipt was not appended: as damage if its number is not above all others', else as the store says.
@@ -116,8 +132,8 @@ local function check_appended(reply)
 end
 
 -- Charges the lineage and the client, which is nil where the lineage alone pays, and writes the receipt, with
--- `hash`. Asks nothing, so whoever calls has decided, having read `state` of both. Fails before its first write
--- or not at all. Returns the receipt's number, as text.
+-- `hash`. Asks nothing, so whoever calls has decided, having read `state` of both, and writes the books of both
+-- before the call replies. Fails before its first write or not at all. Returns the receipt's number, as text.
 local function write_receipt(lineage, client, charged, hash)
   local total, state = charged.price * charged.rows, lineage.state
   local number = text(state.seq + 1)
@@ -138,7 +154,7 @@ local function write_receipt(lineage, client, charged, hash)
     'total', text(total), 'time', charged.time, 'previous', state.head, 'hash', hash)
   check_appended(appended)
   state.seq, state.head = state.seq + 1, hash
-  pay(lineage, charged, 'seq', number, 'head', hash)
+  pay(lineage, charged)
   if client then
     pay(client, charged)
     -- A mere index: that it takes no further entry must not leave the charge half done. `verify` finds it.

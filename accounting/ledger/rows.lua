@@ -10,6 +10,11 @@
 --
 -- The epoch moves on when the ledger was found to have lost writes. A row charged in an earlier epoch may have
 -- been answered by what was lost, so computing it again would be a second release: it too is charged again.
+--
+-- Rows of a lineage: the names of its keys `young` and `old`, and its `epoch`. `keep_rows` adds what a call knows:
+-- `entries` by row id (false where there is none), whether these are `aged`, in the old generation, how many the young
+-- one `held`, and fields `unwritten` of either. A call reads the rows of all its requests together, keeps them as it
+-- changes them, and writes them by `write_rows` before it replies.
 
 local ROW_ID_BYTES = 32
 local CHARGED, ANSWERED = '?', '='
@@ -46,34 +51,88 @@ local function colon_in(entry)
   return string.find(entry, ':', 1, true) or damaged('a row')
 end
 
--- Returns what is known of each id, false where nothing is, and which generation knows it.
-local function find_rows(rows, ids)
-  local entries, places = get_rows(rows.young, ids), {}
-  local old = get_rows(rows.old, ids)
-  for position in ipairs(ids) do
-    places[position] = rows.young
-    if not entries[position] and old[position] then
-      entries[position], places[position] = old[position], rows.old
+local function keep_rows(rows)
+  rows.entries, rows.aged, rows.held, rows.unwritten = {}, {}, nil, {young = {}, old = {}}
+  return rows
+end
+
+-- Reads what the call does not know yet.
+local function read_rows(rows, ids)
+  local lacking = {}
+  for _, id in ipairs(ids) do
+    if rows.entries[id] == nil then
+      lacking[#lacking + 1] = id
     end
-    local entry = entries[position]
+  end
+  if #lacking == 0 then
+    return
+  end
+  local young, old = get_rows(rows.young, lacking), get_rows(rows.old, lacking)
+  for position, id in ipairs(lacking) do
+    rows.entries[id] = young[position] or old[position]
+    rows.aged[id] = not young[position] and old[position] and true or nil
+  end
+end
+
+-- Reads together what the requests of a call name, each its ids packed. What cannot be read, or names none, is left
+-- to fail by itself.
+local function foresee_rows(rows, every_packed)
+  local every_id = {}
+  for _, packed in ipairs(every_packed) do
+    local ok, ids = pcall(split_row_ids, packed)
+    for _, id in ipairs(ok and ids or {}) do
+      every_id[#every_id + 1] = id
+    end
+  end
+  pcall(read_rows, rows, every_id)
+end
+
+-- Returns what is known of each id, false where nothing is.
+local function find_rows(rows, ids)
+  read_rows(rows, ids)
+  local entries = {}
+  for position, id in ipairs(ids) do
+    local entry = rows.entries[id]
     local kind = entry and string.sub(entry, 1, 1)
     if kind == CHARGED then
-      entries[position] = string.sub(entry, 2, colon_in(entry) - 1) == rows.epoch and entry
+      entry = string.sub(entry, 2, colon_in(entry) - 1) == rows.epoch and entry
     elseif kind == ANSWERED then
       colon_in(entry)
     elseif kind then
       damaged('a row')
     end
+    entries[position] = entry
   end
-  return entries, places
+  return entries
 end
 
+-- Sees to it that `entry` stands for the row from now on, in the generation that knows it.
+local function put_row(rows, id, entry)
+  rows.entries[id] = entry
+  local fields = rows.aged[id] and rows.unwritten.old or rows.unwritten.young
+  fields[#fields + 1] = id
+  fields[#fields + 1] = entry
+end
+
+local function write_rows(rows)
+  set_rows(rows.young, rows.unwritten.young)
+  set_rows(rows.old, rows.unwritten.old)
+  rows.unwritten = {young = {}, old = {}}
+end
+
+-- Sees to it that there is room in the young generation for so many fresh ones, which are going to be in it.
 local function make_room(generations, fresh, capacity)
-  local held = redis.call('HLEN', generations.young)
+  local held = generations.held or redis.call('HLEN', generations.young)
   if held > 0 and held + fresh > capacity then
+    if generations.unwritten then
+      write_rows(generations)
+      keep_rows(generations)
+    end
     redis.call('UNLINK', generations.old)
     redis.call('RENAME', generations.young, generations.old)
+    held = 0
   end
+  generations.held = held + fresh
 end
 
 local function after_colon(entry)
