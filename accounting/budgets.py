@@ -157,8 +157,8 @@ class Budget:
         return min(1.0, math.nextafter(ideal + sampling_error.RESERVED_SHARE * self.delta, 1.0)) if rho else 0.0
 
     def _check_reserve(self, amount: int) -> None:
-        rho = _rho(amount)
-        if not sampling_error.fits(rho, self.delta):
+        if not _fits(amount, self.delta):
+            rho = _rho(amount)
             raise ValueError(
                 f"delta must be at least {sampling_error.least_delta(rho):.3g} for a budget of {rho:.6g} rho, "
                 f"not {self.delta:g}: the noise sampler's own error takes a share of it"
@@ -174,6 +174,11 @@ def _rho(amount: int) -> float:
     if amount < 0:
         raise ValueError(f"an amount spent must not be negative, and {amount} picorho is")
     return math.nextafter(amount / picorho.PICORHO_PER_RHO, math.inf) if amount else 0.0
+
+
+@lru_cache(maxsize=8192)
+def _fits(amount: int, delta: float) -> bool:
+    return sampling_error.fits(_rho(amount), delta)
 
 
 @lru_cache(maxsize=8192)

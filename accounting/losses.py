@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import cached_property
 from typing import ClassVar, Literal
 
 from accounting import picorho
@@ -297,6 +298,14 @@ class Cost:
 
     losses: tuple[PrivacyLoss, ...] = ()
 
+    def __hash__(self) -> int:
+        """Hash the losses, once: a cost is looked up several times for every request."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.losses)
+
     @property
     def rho(self) -> Fraction:
         """The zCDP parameter, exactly: zCDP composes by addition (Bun and Steinke 2016, Lemma 7)."""
@@ -337,6 +346,10 @@ class Cost:
 
     def __str__(self) -> str:
         """Return the cost as text that `Cost.parse` reads back exactly."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return ",".join(str(loss) for loss in self.losses)
 
     @classmethod

@@ -45,8 +45,17 @@ def reading(lineage: str) -> Iterator[None]:
     """Raise LedgerDamaged for what cannot be read of the lineage."""
     try:
         yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, struct.error) as error:
-        raise LedgerDamaged(lineage, f"what the store holds cannot be read: {error!r}") from error
+    except UNREADABLE as error:
+        raise unreadable(lineage, error) from error
+
+
+UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, struct.error)
+"""What reading a damaged value raises."""
+
+
+def unreadable(lineage: str, error: Exception) -> LedgerDamaged:
+    """Return what to raise for what cannot be read of the lineage."""
+    return LedgerDamaged(lineage, f"what the store holds cannot be read: {error!r}")
 
 
 class Accounts:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from accounting.ledger import wire
-from accounting.ledger.accounts import reading
+from accounting.ledger.accounts import UNREADABLE, reading, unreadable
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerError, LedgerRefusal, LedgerUnavailable
 from accounting.ledger.holdings import (
@@ -312,7 +312,8 @@ def _read_each(
     """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone."""
     for one, reply in zip_longest(asked, replies[: len(asked)]):
         try:
-            with reading(lineage):
-                yield read(one, reply)
+            yield read(one, reply)
         except LedgerError as error:
             yield error
+        except UNREADABLE as error:
+            yield unreadable(lineage, error)

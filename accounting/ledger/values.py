@@ -60,6 +60,8 @@ class Terms:
     price: int
     standing: str
     """What an account must accept to pay for it: see `Cost.standing`."""
+    coin: float
+    """See `Cost.coin`."""
 
 
 @lru_cache(maxsize=256)
@@ -72,7 +74,7 @@ def terms_of(cost: Cost) -> Terms:
     text = str(cost)
     if Cost.parse(text) != cost:
         raise ValueError(f"the cost {text!r} does not read back as itself")
-    return Terms(text, cost.picorho, cost.standing)
+    return Terms(text, cost.picorho, cost.standing, cost.coin)
 
 
 def row_id(client: str, model: str, mechanism: str, cost: Cost, row: bytes) -> bytes:
@@ -82,7 +84,7 @@ def row_id(client: str, model: str, mechanism: str, cost: Cost, row: bytes) -> b
     cost is a part because a row that was charged and not answered is computed again at no charge: at another
     noise multiplier that would be a release that nobody paid for.
     """
-    return _row_ids(client, model, mechanism, cost, (row,))[0]
+    return _row_ids(_asked_of(client, model, mechanism, terms_of(cost).text), (row,))[0]
 
 
 @lru_cache(maxsize=4096)
@@ -95,22 +97,28 @@ def _asked_of(client: str, model: str, mechanism: str, cost: str) -> "hashlib._H
     return asked
 
 
+def _row_ids(asked: "hashlib._Hash", rows: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    ids = []
+    for row in rows:
+        digest = asked.copy()
+        digest.update(len(row).to_bytes(8, "big"))
+        digest.update(row)
+        ids.append(digest.digest())
+    return tuple(ids)
+
+
 @lru_cache(maxsize=4096)
-def _checked_words(lineage: str, client: str, model: str, mechanism: str) -> None:
+def _checked_terms(lineage: str, client: str, model: str, mechanism: str, cost: Cost) -> Terms:
+    """Return the terms of a request that names these. Raises ValueError for what the store could not hold."""
     checked_name(lineage, "lineage")
     checked_name(client, "client's name")
     checked_text(model, "a model's id")
     checked_text(mechanism, "a mechanism's name")
-
-
-def _row_ids(client: str, model: str, mechanism: str, cost: Cost, rows: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    asked = _asked_of(client, model, mechanism, terms_of(cost).text)
-    ids = []
-    for row in rows:
-        digest = asked.copy()
-        digest.update(len(row).to_bytes(8, "big") + row)
-        ids.append(digest.digest())
-    return tuple(ids)
+    terms = terms_of(cost)
+    if terms.coin:
+        # The reserve of delta counts coins by the least price of what is paid for once, and rows cost less.
+        raise ValueError(f"a row cannot cost {str(cost)!r}: a release with a coin is held, and paid for once")
+    return terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +156,13 @@ class ChargeRequest:
     idempotency: Idempotency | None = None
     answered_only: bool = False
     key_digest: bytes = b""
+    terms: Terms = field(init=False, repr=False, compare=False)
+    """The cost of one row, as the ledger writes it."""
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold."""
-        _checked_words(self.lineage, self.client, self.model, self.mechanism)
-        terms_of(self.cost)
-        if self.cost.coin:
-            # The reserve of delta counts coins by the least price of what is paid for once, and rows cost less.
-            raise ValueError(f"a row cannot cost {str(self.cost)!r}: a release with a coin is held, and paid for once")
+        terms = _checked_terms(self.lineage, self.client, self.model, self.mechanism, self.cost)
+        object.__setattr__(self, "terms", terms)
         if not math.isfinite(self.time):
             raise ValueError(f"a request's time must be finite, not {self.time}")
         if not 0 < len(self.rows) <= LARGEST_REQUEST:
@@ -167,14 +174,9 @@ class ChargeRequest:
         return self.terms.price
 
     @cached_property
-    def terms(self) -> Terms:
-        """The cost of one row, as the ledger writes it."""
-        return terms_of(self.cost)
-
-    @cached_property
     def row_ids(self) -> tuple[bytes, ...]:
         """The rows' ids, by position."""
-        return _row_ids(self.client, self.model, self.mechanism, self.cost, self.rows)
+        return _row_ids(_asked_of(self.client, self.model, self.mechanism, self.terms.text), self.rows)
 
     @cached_property
     def terms_digest(self) -> bytes:
