@@ -6,6 +6,7 @@ a connection on which anything went wrong is not used again; every new connectio
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
@@ -17,6 +18,8 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+
+from accounting.ledger.replies import Replies
 
 Words = Sequence[str | bytes | int]
 Exchange = Callable[[Words], Awaitable[Any]]
@@ -31,7 +34,10 @@ class Link(Protocol):
     """A way to a store."""
 
     async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
-        """Send the commands to where `key` lives, on one connection; return their replies, errors as values."""
+        """Send the commands to where `key` lives, on one connection; return their replies, errors as values.
+
+        Raises TimeoutError if they are not there within the deadline, the wait for a free connection included.
+        """
 
     async def visit(self) -> None:
         """Make sure that there is an inspected connection to every primary."""
@@ -48,7 +54,7 @@ def link_to(url: str, inspect: Inspect, *, deadline: float, connections: int) ->
     address(url)
     parts = urlsplit(url)
     options: dict[str, Any] = {
-        "socket_timeout": None,  # every call has a deadline of its own, and a second one costs a task each
+        "socket_timeout": None,  # every call has a deadline of its own
         "socket_connect_timeout": deadline,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
@@ -60,10 +66,10 @@ def link_to(url: str, inspect: Inspect, *, deadline: float, connections: int) ->
             _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2}
         )
         primary = sentinel.master_for(service, db=int(db or 0), **_credentials(parts), **options)
-        return _Direct(primary.connection_pool, connections, sentinel.sentinels)
+        return _Direct(primary.connection_pool, connections, deadline, sentinel.sentinels)
     if parts.scheme == "redis+cluster":
-        return _Cluster(_hosts(parts), _credentials(parts), options, connections)
-    return _Direct(ConnectionPool.from_url(url, **options), connections)
+        return _Cluster(_hosts(parts), _credentials(parts), options, connections, deadline)
+    return _Direct(ConnectionPool.from_url(url, **options), connections, deadline)
 
 
 def address(url: str) -> str:
@@ -123,41 +129,58 @@ def _greeting(inspect: Inspect) -> Callable[[Connection], Awaitable[None]]:
 class _Direct:
     """One server, or whichever server the Sentinels name when a connection is made."""
 
-    def __init__(self, pool: ConnectionPool, connections: int, sentinels: Sequence[Redis] = ()) -> None:
+    def __init__(
+        self, pool: ConnectionPool, connections: int, deadline: float, sentinels: Sequence[Redis] = ()
+    ) -> None:
         self._pool = pool
+        self._deadline = deadline
         self._sentinels = sentinels
         self._free = asyncio.Semaphore(connections)
-        self._idle: list[Any] = []  # which the pool still counts as in use: giving each back after each call is slow
+        # Which the pool still counts as in use: giving each back after each call is slow.
+        self._idle: list[tuple[Any, Replies | None]] = []
 
     async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
         del key
-        packed = [pack_command(tuple[Any, ...](words)) for words in commands]
-        async with self._free:
-            connection = await self._take()
+        packed = b"".join([pack_command(tuple[Any, ...](words)) for words in commands])
+        began = time.monotonic()
+        if self._free.locked():
+            async with asyncio.timeout(self._deadline):
+                await self._free.acquire()
+        else:
+            await self._free.acquire()
+        try:
+            connection, replies = await self._take(began + self._deadline)
             try:
-                await connection.send_packed_command(packed, check_health=False)
-                replies = [await _reply(connection) for _ in commands]
+                return await replies.exchange(packed, len(commands), began + self._deadline - time.monotonic())
             except BaseException as error:
                 # A reply may still be on its way: nobody must take it for the next call's.
                 await connection.disconnect(nowait=True)
-                if isinstance(error, refused.ConnectionError | OSError):
+                if isinstance(error, refused.ConnectionError | OSError) and not isinstance(error, TimeoutError):
                     await self._pool.disconnect()  # what became of this one has become of the others
                 raise
             finally:
-                self._idle.append(connection)
-        return replies
+                self._idle.append((connection, replies))
+        finally:
+            self._free.release()
 
-    async def _take(self) -> Any:
-        """Return a connection that is whole, the one that was last used if there is one."""
-        if not self._idle:
-            return await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        connection = self._idle.pop()
-        try:
-            await self._pool.ensure_connection(connection)
-        except BaseException:
-            self._idle.append(connection)
-            raise
-        return connection
+    async def _take(self, last: float) -> tuple[Any, Replies]:
+        """Return a connection that is whole, the one that was last used if there is one, by `last` at the latest."""
+        connection: Any = None
+        if self._idle:
+            connection, replies = self._idle.pop()
+            if replies is not None and replies.whole and connection.is_connected:
+                return connection, replies
+        async with asyncio.timeout(last - time.monotonic()):
+            if connection is None:
+                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            else:
+                try:
+                    await connection.disconnect(nowait=True)
+                    await self._pool.ensure_connection(connection)
+                except BaseException:
+                    self._idle.append((connection, None))
+                    raise
+        return connection, Replies(connection._writer.transport)
 
     async def visit(self) -> None:
         await self.send("", [("PING",)])
@@ -171,19 +194,18 @@ class _Direct:
             await sentinel.aclose()
 
 
-async def _reply(connection: Any) -> Any:
-    try:
-        return await connection.read_response()
-    except refused.ResponseError as error:
-        return error
-
-
 class _Cluster:
     """A Cluster: each primary has a way of its own; who holds which slot is asked when it is not known."""
 
     def __init__(
-        self, seeds: list[tuple[str, int]], credentials: dict[str, Any], options: dict[str, Any], connections: int
+        self,
+        seeds: list[tuple[str, int]],
+        credentials: dict[str, Any],
+        options: dict[str, Any],
+        connections: int,
+        deadline: float,
     ) -> None:
+        self._deadline = deadline
         self._seeds = seeds
         self._options = credentials | options
         self._connections = connections
@@ -192,7 +214,10 @@ class _Cluster:
         self._nodes: dict[tuple[str, int], _Direct] = {}
 
     async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
-        slot = key_slot(key.encode())
+        async with asyncio.timeout(self._deadline):
+            return await self._send(key_slot(key.encode()), key, commands)
+
+    async def _send(self, slot: int, key: str, commands: Sequence[Words]) -> list[Any]:
         replies: list[Any] = []
         for _ in range(_REDIRECTIONS):
             holders = [node for slots, node in await self._known_holders() if slot in slots]
@@ -224,7 +249,7 @@ class _Cluster:
     def _node(self, place: tuple[str, int]) -> _Direct:
         if place not in self._nodes:
             pool = ConnectionPool(host=place[0], port=place[1], **self._options)
-            self._nodes[place] = _Direct(pool, self._connections)
+            self._nodes[place] = _Direct(pool, self._connections, self._deadline)
         return self._nodes[place]
 
     async def _known_holders(self) -> list[tuple[range, tuple[str, int]]]:

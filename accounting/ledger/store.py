@@ -168,8 +168,7 @@ class Store:
         if waits:
             commands += [("WAITAOF", 1, self._replicas, timeout) for timeout in self._waits_for()]
         try:
-            async with asyncio.timeout(self.deadline):
-                replies = await self._link.send(key, commands)
+            replies = await self._link.send(key, commands)
             for reply in replies:
                 if isinstance(reply, refused.RedisError):
                     raise reply
