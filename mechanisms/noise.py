@@ -27,6 +27,7 @@ import numpy.typing as npt
 from mechanisms.randomness import Words
 
 Integers = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
 
 DISTANCE = 2.0**-106
 """The total variation distance of one draw, of any law of this module, from its ideal law, at most."""
@@ -41,7 +42,8 @@ _GAUSSIAN_REACH = 12  # standard deviations
 _DIGIT_BITS = 11
 _DIGITS = 3
 _KNOT_BITS = 12
-_LARGEST_SEARCHED, _FEWEST_GUESSED = 1 << 14, 512
+_ROUNDING_OF_LINES = 2.0**-24  # more than three roundings of numbers below 2^21 in doubles can move a line's ends
+_LARGEST_SEARCHED = 1 << 14
 _PRECISION = 192  # bits after the point in fixed-point arithmetic
 _ONE = 1 << _PRECISION
 
@@ -73,55 +75,66 @@ class InversionTable:
         """Return the values, shape (...), that uniform words of shape (..., 2) select.
 
         The first word is the upper 64 bits, the second without its last bit the lower 63. The upper bits
-        decide unless they equal a threshold's, which happens with probability K / 2^64 per draw.
+        decide unless they equal a threshold's, which happens with probability K / 2^64 per draw. Which of them a
+        table in no cache is read for depends on the words alone, as the number of a search's steps does.
         """
-        high = words[..., 0].ravel()
-        values = self._below(high)
+        high, low = words[..., 0].ravel(), words[..., 1].ravel()
+        if len(self.high) < _LARGEST_SEARCHED:
+            return self._searched(high, low).reshape(words.shape[:-1])
+        values, open_ = self._guessed(high)
+        if len(open_):
+            values[open_] = self._searched(high[open_], low[open_])
+        return values.reshape(words.shape[:-1])
+
+    def _searched(self, high: Words, low: Words) -> Integers:
+        values = np.searchsorted(self.high, high, side="left").astype(np.int64, copy=False)
         undecided = self.high[np.minimum(values, len(self.high) - 1)] == high
-        if undecided.any():
-            low = words[..., 1].ravel() >> np.uint64(1)
-            for i in np.flatnonzero(undecided):
-                beyond = np.searchsorted(self.high, high[i], side="right")
-                values[i] += np.searchsorted(self.low[values[i] : beyond], low[i], side="right")
-        return values.astype(np.int64, copy=False).reshape(words.shape[:-1])
-
-    def _below(self, high: Words) -> Integers:
-        """Return how many thresholds' upper bits lie below each of `high`: what `searchsorted` returns.
-
-        A table that no cache holds is read at one place and not at twenty: how many thresholds lie below a number is
-        nearly linear between the numbers at which `_knots` holds it, so that a guess is right or next to right for
-        almost every draw. Each guess is checked against the thresholds on both of its sides, and what fails is
-        searched.
-        """
-        if len(self.high) < _LARGEST_SEARCHED or len(high) < _FEWEST_GUESSED:
-            return np.searchsorted(self.high, high, side="left").astype(np.int64, copy=False)
-        knots, slopes = self._knots
-        segments = (high >> np.uint64(64 - _KNOT_BITS)).astype(np.int64)
-        guesses = knots[segments]
-        guesses += slopes[segments] * (high & np.uint64((1 << (64 - _KNOT_BITS)) - 1)).astype(np.float64)
-        values: Integers = np.minimum(guesses.astype(np.int64), len(self.high) - 1)
-        values += self.high[values] < high
-        wrong = self._is_wrong(values, high)
-        if len(wrong):
-            values[wrong] -= 1
-            wrong = wrong[self._is_wrong(values[wrong], high[wrong])]
-            values[wrong] = np.searchsorted(self.high, high[wrong], side="left")
+        for i in np.flatnonzero(undecided):
+            beyond = np.searchsorted(self.high, high[i], side="right")
+            within = self.low[values[i] : beyond]
+            values[i] += np.searchsorted(within, low[i] >> np.uint64(1), side="right")
         return values
 
-    def _is_wrong(self, values: Integers, high: Words) -> npt.NDArray[np.int64]:
-        """Return where `values` is not how many thresholds lie below `high`. Values lie between -1 and K."""
-        last = len(self.high) - 1
-        above = (values > last) | (self.high[np.clip(values, 0, last)] >= high)
-        below = (values == 0) | (self.high[np.clip(values - 1, 0, last)] < high)
-        return np.flatnonzero(~(above & below & (values >= 0)))
+    def _guessed(self, high: Words) -> tuple[Integers, npt.NDArray[np.intp]]:
+        """Return values, and the places of those that are guesses: all others are exact, and no threshold was read.
+
+        A table that no cache holds takes longer to search than all else of a draw. Let c(u) be how many upper bits lie
+        below u: k between the k-th threshold T_k and the next. In each of 2^12 segments of the words `_lines` has a
+        rising line l and an e with |l(T_k) - k| <= e for every T_k in it, from a value in [k, k + 1] at its
+        beginning, where c is k, to one such at its end. A u in (T_k, T_k+1] so has k - e <= l(u) <= k + 1 + e,
+        whether these thresholds lie in the segment or not. Hence floor(l(u)) = k wherever the fraction of l(u) lies
+        between e and 1 - e, for e < 1/2: were it k - 1, the fraction would be at least 1 - e, and were it k + 1, at
+        most e. Words that equal a threshold's are never among these. What is computed is a rising function of u too,
+        and e is measured on what is computed.
+        """
+        starts, slopes, certain = self._lines
+        segments = (high >> np.uint64(64 - _KNOT_BITS)).astype(np.intp)
+        heights = (high & np.uint64((1 << (64 - _KNOT_BITS)) - 1)).astype(np.float64)
+        heights *= slopes.take(segments)
+        heights += starts.take(segments)
+        values = heights.astype(np.int64)
+        heights -= values
+        heights -= 0.5
+        np.abs(heights, out=heights)
+        return values, np.flatnonzero(heights >= certain.take(segments))
 
     @functools.cached_property
-    def _knots(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """How many thresholds lie below each multiple of 2^(64 - _KNOT_BITS), and the slope from there to the next."""
-        places = np.arange(1 << _KNOT_BITS, dtype=np.uint64) << np.uint64(64 - _KNOT_BITS)
-        below = np.searchsorted(self.high, places, side="left").astype(np.float64)
-        rises = np.diff(below, append=float(len(self.high)))
-        return below, rises / 2.0 ** (64 - _KNOT_BITS)
+    def _lines(self) -> tuple[_Floats, _Floats, _Floats]:
+        """Of each segment: the line's value at its beginning, its slope, and 1/2 - e; see `_guessed`."""
+        knots = np.arange(1 << _KNOT_BITS, dtype=np.uint64) << np.uint64(64 - _KNOT_BITS)
+        below = np.searchsorted(self.high, knots, side="left")
+        least = np.where(below > 0, self.high[below - 1], np.uint64(0))
+        most = np.where(below < len(self.high), self.high[np.minimum(below, len(self.high) - 1)], np.uint64(2**64 - 1))
+        fractions = (knots - least).astype(np.float64) / np.maximum(most - least, np.uint64(1)).astype(np.float64)
+        starts = below + np.clip(fractions, 0.0, 1.0)
+        slopes = np.diff(starts, append=len(self.high) + 1.0) / 2.0 ** (64 - _KNOT_BITS)
+        segments = (self.high >> np.uint64(64 - _KNOT_BITS)).astype(np.intp)
+        heights = (self.high & np.uint64((1 << (64 - _KNOT_BITS)) - 1)).astype(np.float64) * slopes[segments]
+        errors = np.full(1 << _KNOT_BITS, _ROUNDING_OF_LINES)
+        np.maximum.at(
+            errors, segments, np.abs(heights + starts[segments] - np.arange(1, len(segments) + 1)) + _ROUNDING_OF_LINES
+        )
+        return starts, slopes, 0.5 - errors
 
 
 @dataclass(frozen=True, eq=False)
