@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from accounting.ledger import (
     Answered,
@@ -57,8 +58,7 @@ ROWS_IN_A_DEEP_TICK = 64
 """The same where a deep network computes the features: what it takes at a time. A row is an image, of a megabyte."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True, eq=False):
     """A request of a tick. X: (n, d). deadline: by `time.monotonic`, after which it is not charged any more."""
 
     request: ChargeRequest

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from msgspec import Struct
+
 from accounting.budgets import Budget
 from accounting.ledger import chain
 from accounting.ledger.api_keys import ApiKey
@@ -277,16 +279,14 @@ class Quote:
     refusal: LedgerRefusal | None
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """A row whose answer is stored: send exactly these bytes."""
 
     row_id: bytes
     answer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Struct, frozen=True):
     """A row that is paid for and has no answer yet: compute one, settle it, and send what settling returns."""
 
     row_id: bytes

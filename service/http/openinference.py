@@ -6,7 +6,6 @@ What it adds stands in `parameters` and in two headers: the price, the receipt a
 import asyncio
 import json
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
@@ -199,8 +198,7 @@ class OpenInference:
         return Response(said + raw, headers=headers, media_type="application/octet-stream")
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked(Asked):
+class _Asked(Asked, frozen=True, eq=False):
     """What a request for inference asks for."""
 
     id: str | None

@@ -8,7 +8,6 @@ import math
 import re
 import time
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -83,8 +82,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 """What it says of an answer, beside `PredictResponse`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """What the header and the query of a request say to `Predictions`. tier: the query's.
 
     began: when the request did, by `time.monotonic`.
@@ -96,11 +94,10 @@ class Head:
     accept: str
     prefer: str
     tier: str | None = None
-    began: float = field(default_factory=time.monotonic)
+    began: float = msgspec.field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, eq=False):
     """What a request asks for. X: (n, d)."""
 
     X: Floats
@@ -111,8 +108,7 @@ class Asked:
 SomeAsked = TypeVar("SomeAsked", bound=Asked)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """An answer with status 200."""
 
     body: bytes

@@ -101,7 +101,8 @@ class Metrics:
     def answered(self, rows: int, charged: int) -> None:
         """Count the rows of one answered request: those that were charged, and the others, which cost nothing."""
         self._charged.inc(charged)
-        self._free.inc(rows - charged)
+        if rows > charged:
+            self._free.inc(rows - charged)
 
     def count(self, route: str, status: int, seconds: float, refused: str | None = None) -> None:
         """Count a request that ended. refused: the last word of the type of problem it was answered with, if any."""
