@@ -4,6 +4,8 @@ Every foreseen error is one clear line on stderr and exit status 1; wrong usage 
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -126,8 +128,15 @@ def _dpserve(
 
 def main() -> None:
     """Run the command line."""
-    try:
+    with errors_said():
         app()
+
+
+@contextmanager
+def errors_said() -> Iterator[None]:
+    """Say a foreseen error in one line, and exit."""
+    try:
+        yield
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:

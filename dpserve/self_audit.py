@@ -13,7 +13,7 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ class KeptFindings:
 class SelfAudit:
     """Asks `rows` canary rows every `seconds` with the client `key`, and keeps what it found in `folder`.
 
+    shown: the file where other workers of the service find what `published` returns; None for a service of one process.
     Raises ValueError for other mechanisms, and where what was kept before cannot be read.
     """
 
@@ -97,6 +98,7 @@ class SelfAudit:
     seconds: float
     rows: int
     folder: Path
+    shown: Path | None = None
     _stopped: threading.Event = field(default_factory=threading.Event)
     _state: str = "waiting"
 
@@ -111,8 +113,7 @@ class SelfAudit:
                 self._audit.go_on(found)
             except ValueError as error:
                 raise ValueError(f"{self._kept.damaged()} ({error})") from error
-        if self._audit.stopped_by_noise:
-            self._state = _ENDED_BY_NOISE
+        self._set_state(_ENDED_BY_NOISE if self._audit.stopped_by_noise else self._state)
 
     def published(self) -> dict[str, Any]:
         """Return what `GET /audit` returns."""
@@ -120,10 +121,17 @@ class SelfAudit:
 
     def add_route(self, app: FastAPI) -> None:
         """Serve `GET /audit`, to everybody: it holds nothing that was not charged."""
+        _add_route(app, self.published)
 
-        @app.get("/audit", summary="See what the service's own audit has found")
-        async def audit() -> dict[str, Any]:
-            return self.published()
+    def _set_state(self, state: str) -> None:
+        self._state = state
+        self._show()
+
+    def _show(self) -> None:
+        if self.shown is not None:
+            draft = self.shown.with_suffix(".draft")
+            draft.write_text(json.dumps(self.published()), "utf-8")
+            draft.replace(self.shown)
 
     def start(self, address: str, tls: Tls | None = None) -> None:
         """Begin, in a thread of its own, unless noise ended this audit before: to go on would choose looks by it.
@@ -144,14 +152,14 @@ class SelfAudit:
         rng = np.random.default_rng()
         try:
             with Client(address, self.key, attempts=1, trusting=trusting) as client:
-                self._state = "asking"
+                self._set_state("asking")
                 while not self._stopped.is_set():
                     if not self._look(client, rng):
                         return
                     self._stopped.wait(self.seconds)
-            self._state = "stopped"
+            self._set_state("stopped")
         except Exception:  # noqa: BLE001 - whatever ends the thread, who asks is told
-            self._state = "ended by an error, which is in the service's log"
+            self._set_state("ended by an error, which is in the service's log")
             _log.exception("the service's own audit ends")
 
     def _look(self, client: Client, rng: np.random.Generator) -> bool:
@@ -162,15 +170,15 @@ class SelfAudit:
             rows = nearby_rows((lower + upper)[None] / 2, self.rows, lower, upper, rng)
             answers = client.predict_proba(rows)
         except ValueError as error:
-            self._state = "there are no rows to ask"
+            self._set_state("there are no rows to ask")
             _log.warning("the service's own audit stops: %s", error)
             return False
         except BudgetExhausted as refusal:
-            self._state = f"the {refusal.scope}'s budget is spent"
+            self._set_state(f"the {refusal.scope}'s budget is spent")
             return False
         except ServiceError as error:
             if error.status in (401, 403):
-                self._state = "the key is refused"
+                self._set_state("the key is refused")
                 _log.warning("the service's own audit stops: %s", error)
                 return False
             self._ask_in_vain(error)
@@ -181,7 +189,7 @@ class SelfAudit:
             found = self._audit.look(answers, self.head.logit_sensitivity(self.head.features(rows)), rng)
         except TooMuchNoise as error:
             self._keep()
-            self._state = _ENDED_BY_NOISE
+            self._set_state(_ENDED_BY_NOISE)
             _log.warning("the service's own audit stops: %s", error)
             return False
         self._keep()
@@ -201,3 +209,32 @@ class SelfAudit:
             self._kept.write(self._audit.kept())
         except OSError as error:
             _log.warning("what the service's own audit found is not kept: %s", error)
+        self._show()
+
+
+@dataclass(frozen=True)
+class AuditOfTheFirstWorker:
+    """What the audit of the service's first worker has found, for another one to show. shown: as for `SelfAudit`."""
+
+    shown: Path
+
+    def published(self) -> dict[str, Any]:
+        """Return what `GET /audit` returns. Raises OSError."""
+        found: dict[str, Any] = json.loads(self.shown.read_text("utf-8"))
+        return found
+
+    def add_route(self, app: FastAPI) -> None:
+        """Serve `GET /audit`, as the first worker does."""
+        _add_route(app, self.published)
+
+    def start(self, address: str, tls: Tls | None = None) -> None:
+        """Leave it to the first worker."""
+
+    def stop(self) -> None:
+        """Leave it to the first worker."""
+
+
+def _add_route(app: FastAPI, published: Callable[[], dict[str, Any]]) -> None:
+    @app.get("/audit", summary="See what the service's own audit has found")
+    def audit() -> dict[str, Any]:
+        return published()

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -64,6 +64,10 @@ class ServiceSettings:
 
 
 _LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
+
+
+async def _at_once() -> None:
+    """Wait for nothing."""
 
 
 class Address(Protocol):
@@ -158,14 +162,15 @@ async def serve(
     randomness: Randomness | None = None,
     on_ready: Callable[[str], None] = lambda _: None,
     add_routes: Callable[[FastAPI], None] = lambda _: None,
+    before_answering: Callable[[], Awaitable[None]] = _at_once,
 ) -> None:
     """Answer requests until told to stop (SIGINT, SIGTERM). on_ready: told the address, once requests are answered.
 
-    add_routes: adds public routes of the caller's.
+    add_routes: adds public routes of the caller's. before_answering: waited for when all is verified.
     """
     randomness = randomness or SystemRandomness()
     plane = DataPlane(head, mechanism, ledger, randomness, largest_batch=settings.largest_batch)
-    await _listen(plane, ledger, listening, settings, on_ready, add_routes)
+    await _listen(plane, ledger, listening, settings, on_ready, before_answering, add_routes)
 
 
 async def serve_release(
@@ -175,6 +180,7 @@ async def serve_release(
     settings: ServiceSettings,
     *,
     on_ready: Callable[[str], None] = lambda _: None,
+    before_answering: Callable[[], Awaitable[None]] = _at_once,
 ) -> None:
     """Answer requests from a model that is paid for once until told to stop, as `serve` does.
 
@@ -188,7 +194,7 @@ async def serve_release(
     pass_point(HELD)
     if charged:
         logging.getLogger("dpserve").info("the lineage was charged rho = %g for this release", to_rho(charged))
-    await _listen(plane, ledger, listening, settings, on_ready)
+    await _listen(plane, ledger, listening, settings, on_ready, before_answering)
 
 
 async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None:
@@ -225,6 +231,7 @@ async def _listen(
     listening: socket.socket,
     settings: ServiceSettings,
     on_ready: Callable[[str], None],
+    before_answering: Callable[[], Awaitable[None]],
     add_routes: Callable[[FastAPI], None] = lambda _: None,
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(unforeseen)
@@ -245,6 +252,7 @@ async def _listen(
     )
     address = url_of(listening, settings.tls)
     server = _AnnouncingServer(config, lambda: on_ready(address))
+    await before_answering()
     if ledger.rehearsal:
         logging.getLogger("dpserve").warning("this is a rehearsal: the ledger may lose charges; use no private records")
     logging.getLogger("dpserve").info("serving %s on %s", certificate.name, address)

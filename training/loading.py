@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from training.bundle import CertifiedHead, load_bundle
+from training.bundle import BACKBONE_FILE, CertifiedHead, load_bundle
 from training.errors import TrainingError
 from training.published.bundle import PublishedNetwork, load_published
 from training.releases.loading import load_kind
@@ -11,6 +11,11 @@ from training.sealing import kind_of
 from training.teachers.bundle import Teachers, load_teachers
 
 AnyModel = CertifiedHead | PublishedNetwork | Teachers | ReleasedModel
+
+
+def has_backbone(folder: Path) -> bool:
+    """Whether loading the bundle would load a backbone, and the library that computes it."""
+    return (folder / BACKBONE_FILE).exists()
 
 
 def load_model(folder: Path, device: str | None = None) -> AnyModel:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.serving import contenders, environments, report, results, scaling, stages
 from benchmarks.serving.comparison import compare
-from benchmarks.serving.figures import BATCHES, IN_MEMORY, MANY, ONE, OURS_ARRAYS
+from benchmarks.serving.figures import BATCHES, IN_MEMORY, MANY, ONE, OURS_ARRAYS, OURS_WORKERS, UNPROTECTED_WORKERS
 from benchmarks.serving.load import available_generator
 
 PARTS = ("comparison", "stages", "scaling")
@@ -45,6 +45,8 @@ def main() -> None:
 def _compare(bundle: Path, folder: Path, options: argparse.Namespace) -> results.Document:
     chosen = [contenders.ours(bundle), contenders.unprotected(bundle), contenders.plain()]
     if not options.quick:
+        chosen.insert(1, contenders.ours(bundle, "--workers", "2", name=OURS_WORKERS))
+        chosen.append(contenders.unprotected(bundle, name=UNPROTECTED_WORKERS, workers=2))
         chosen.insert(1, contenders.ours(bundle, name=OURS_ARRAYS, arrays=True))
         if contenders.memory_is_there():
             chosen.insert(1, contenders.ours(bundle, name=IN_MEMORY, in_memory=True))

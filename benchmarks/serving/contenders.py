@@ -107,13 +107,15 @@ def ours(
     return Contender(name, start)
 
 
-def unprotected(bundle: Path, *, features: int = FEATURES) -> Contender:
+def unprotected(
+    bundle: Path, *, name: str = figures.UNPROTECTED, features: int = FEATURES, workers: int = 1
+) -> Contender:
     """Our service on the same bundle, its privacy and its ledger switched off."""
 
     @contextmanager
     def start(folder: Path) -> Iterator[Endpoint]:
         port = free_port()
-        command = [sys.executable, "-m", "benchmarks.serving.unprotected", str(bundle), str(port)]
+        command = [sys.executable, "-m", "benchmarks.serving.unprotected", str(bundle), str(port), str(workers)]
         head = load_bundle(bundle)
         ready = f"http://127.0.0.1:{port}/readyz"
         with started(command, ready, folder / "unprotected.log", cwd=_ROOT, env=_home(folder)) as server:
@@ -123,7 +125,7 @@ def unprotected(bundle: Path, *, features: int = FEATURES) -> Contender:
                 lambda rows: softmax(head.logits(head.features(rows))), "anybody", features,
             )  # fmt: skip
 
-    return Contender(figures.UNPROTECTED, start)
+    return Contender(name, start)
 
 
 def plain() -> Contender:

@@ -3,7 +3,7 @@
 The same HTTP, the same ticks, the same forward pass; the ledger lets everything pass and forgets it, and the mechanism
 adds nothing. It listens on 127.0.0.1 alone.
 
-Run: python -m benchmarks.serving.unprotected BUNDLE PORT
+Run: python -m benchmarks.serving.unprotected BUNDLE PORT [WORKERS]
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +22,8 @@ from accounting.budgets import Budget
 from accounting.ledger import Charge, ChargeRequest, ClientAccount, LineageAccount, Standing, Unanswered
 from accounting.losses import Cost, GaussianLoss
 from service.run import ServiceSettings, bind, serve, stopping_on_signals
-from training.bundle import load_bundle
+from service.workers import Supervisor, Worker
+from training.bundle import CertifiedHead, load_bundle
 from training.objective import softmax
 
 COST = Cost((GaussianLoss(1e-4),))
@@ -96,15 +98,26 @@ class NoLedger:
         return [[answer for _, answer in settlement] for settlement in settlements]
 
 
-async def _serve(bundle: Path, port: int) -> None:
+def _serve(bundle: Path, port: int, workers: int) -> None:
     head = load_bundle(bundle)
     settings = ServiceSettings(port=port)
     with bind(settings) as listening:
-        async with stopping_on_signals():
-            ledger: Any = NoLedger(head.certificate.lineage)
-            await serve(head, NoNoise(), ledger, listening, settings)
+
+        def work(worker: Worker) -> None:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_answer(head, listening, settings, worker))
+
+        if workers == 1:
+            work(Worker())
+        else:
+            Supervisor(workers, work, [listening]).run()
+
+
+async def _answer(head: CertifiedHead, listening: socket, settings: ServiceSettings, worker: Worker) -> None:
+    async with stopping_on_signals(), worker.supervised() as all_ready:
+        ledger: Any = NoLedger(head.certificate.lineage)
+        await serve(head, NoNoise(), ledger, listening, settings, before_answering=all_ready)
 
 
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(Path(sys.argv[1]), int(sys.argv[2])))
+    _serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1)

@@ -2,10 +2,8 @@
 
 import os
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from accounting.ledger import key_digest, new_api_key
 from dpserve.commands import options
@@ -39,7 +37,7 @@ class AdminOptions:
     port: int | None
     enabled: bool
 
-    def open(self, service_port: int, live_audit: Callable[[], dict[str, Any]] | None) -> AdminPort | None:
+    def open(self, service_port: int) -> AdminPort | None:
         """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
         if not self.enabled:
             return None
@@ -52,8 +50,7 @@ class AdminOptions:
             self._listening(service_port),
             key_digest(key),
             options.state_folder() / FOLDER,
-            live_audit,
-            None if metrics is None else key_digest(metrics),
+            metrics_digest=None if metrics is None else key_digest(metrics),
         )
 
     def _listening(self, service_port: int) -> socket.socket:

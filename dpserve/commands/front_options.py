@@ -30,7 +30,9 @@ RateLimitOption = Annotated[
 ]
 RateLimitStore = Annotated[
     str | None,
-    typer.Option(help="redis://host:6379/1, where replicas count requests together. [default: each for itself]"),
+    typer.Option(
+        help="redis://host:6379/1, where replicas and workers count requests together. [default: each for itself]"
+    ),
 ]
 JwtIssuer = Annotated[
     str | None, typer.Option(help="Take tokens (JWT) of this issuer beside API keys.", show_default=False)

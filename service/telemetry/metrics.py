@@ -51,6 +51,9 @@ def share_between_processes() -> str:
     """
     folder = tempfile.mkdtemp(prefix="dpserve-metrics-")
     os.environ[MULTIPROCESS_FOLDER] = folder
+    from prometheus_client import values
+
+    values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]  # chosen when it was imported
     return folder
 
 

@@ -75,12 +75,12 @@ def test_the_key_for_metrics_is_another_than_the_admin_key(monkeypatch, tmp_path
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     monkeypatch.setenv("DPSERVE_METRICS_KEY", "short")
     with pytest.raises(CannotServe, match="DPSERVE_METRICS_KEY must have 20"):
-        AdminOptions("127.0.0.1", 0, True).open(0, None)
+        AdminOptions("127.0.0.1", 0, True).open(0)
     monkeypatch.setenv("DPSERVE_METRICS_KEY", admin_key())
     with pytest.raises(CannotServe, match="must not be the admin key"):
-        AdminOptions("127.0.0.1", 0, True).open(0, None)
+        AdminOptions("127.0.0.1", 0, True).open(0)
     monkeypatch.setenv("DPSERVE_METRICS_KEY", "another-key-for-the-metrics")
-    port = AdminOptions("127.0.0.1", 0, True).open(0, None)
+    port = AdminOptions("127.0.0.1", 0, True).open(0)
     port.listening.close()
     assert port.metrics_digest not in (None, port.digest)
 

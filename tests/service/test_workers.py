@@ -1,0 +1,169 @@
+"""Workers of one supervisor: apart in their noise, ready together, replaced when they die, ended with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Each line of the file is a number of a worker and what it did; lines are whole, for they are appended in one write.
+PROGRAM = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import numpy as np
+from mechanisms.gaussian import Gaussian
+from mechanisms.randomness import SystemRandomness
+from service import workers
+from service.workers import Supervisor
+
+workers._SHORTEST_PAUSE = 0.001
+events, behaviour = Path(sys.argv[1]), sys.argv[2]
+randomness, mechanism = SystemRandomness(), Gaussian(5.0)
+mechanism.prepare(3)
+mechanism.release(np.zeros((1, 3)), np.ones(1), randomness)
+
+def note(worker, what):
+    with events.open("a") as file:
+        file.write(f"{worker.number} {what}\\n")
+
+def work(worker):
+    note(worker, f"starts {os.getpid()} {worker.again}")
+    words = " ".join(map(str, randomness.words(2048)))
+    noise = mechanism.release(np.zeros((1, 3)), np.ones(1), randomness).tobytes().hex()
+    note(worker, f"drew {words} {noise} {np.random.default_rng().integers(2**63)}")
+    if behaviour == "fails":
+        raise SystemExit(3)
+    asyncio.run(until_told(worker))
+    note(worker, "ends")
+
+async def until_told(worker):
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    async with worker.supervised() as all_ready:
+        note(worker, "ready")
+        await all_ready()
+        note(worker, "answers")
+        if behaviour == "dies":
+            os.kill(os.getpid(), 9)
+        await told.wait()
+
+raise SystemExit(Supervisor(3, work, []).run())
+"""
+
+
+class Supervised:
+    """A supervisor of three workers, and what they did."""
+
+    def __init__(self, folder, behaviour):
+        (folder / "program.py").write_text(PROGRAM)
+        self.events = folder / "events"
+        self.process = subprocess.Popen(
+            [sys.executable, folder / "program.py", self.events, behaviour],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def lines(self):
+        return [line.split() for line in self.events.read_text().splitlines()] if self.events.exists() else []
+
+    def wait_for(self, what, count):
+        deadline = time.monotonic() + 60
+        while sum(line[1] == what for line in self.lines()) < count:
+            assert time.monotonic() < deadline
+            assert self.process.poll() is None, self.process.stderr.read()
+            time.sleep(0.01)
+
+    def pids(self):
+        return [int(line[2]) for line in self.lines() if line[1] == "starts"]
+
+    def end(self):
+        self.process.terminate()
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def supervised(tmp_path):
+    started = []
+
+    def start(behaviour):
+        started.append(Supervised(tmp_path, behaviour))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+        each.process.stderr.close()
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def gone(pids):
+    deadline = time.monotonic() + 60
+    while any(lives(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return True
+
+
+def test_workers_are_ready_together_apart_in_their_noise_and_replaced_when_they_die(supervised):
+    service = supervised("")
+    service.wait_for("answers", 3)
+    happened = [line[1] for line in service.lines()]
+    assert happened.index("answers") > max(place for place, what in enumerate(happened) if what == "ready")
+    alone = [line[:2] for line in service.lines()].index(["0", "ready"])
+    assert all(line[0] == "0" for line in service.lines()[:alone]), "the first finds alone what is wrong"
+
+    first, *others = service.pids()
+    os.kill(first, signal.SIGKILL)
+    service.wait_for("answers", 4)
+    assert [line[0] for line in service.lines() if line[1:] == ["starts", str(service.pids()[-1]), "True"]] == ["0"]
+    assert all(lives(pid) for pid in others)
+
+    # All were forked from a process that had drawn before; a false alarm takes 64 bits that agree by chance.
+    drawn = [line[2:] for line in service.lines() if line[1] == "drew"]
+    assert [len(words) for words in drawn] == [2050] * 4
+    assert len({word for words in drawn for word in words}) == 4 * 2050
+
+    status, said = service.end()
+    assert status == 0
+    assert said.count("\n") == said.count("ended by SIGKILL") == 1
+    assert [line[1] for line in service.lines()].count("ends") == 3
+    assert gone(service.pids())
+
+
+def test_workers_that_die_again_and_again_end_the_service(supervised):
+    service = supervised("dies")
+    _, said = service.process.communicate(timeout=60)
+    assert service.process.returncode == 1
+    assert "the last of too many: the service ends" in said
+    assert said.count("another takes its place") == 5
+    assert gone(service.pids())
+
+
+def test_a_service_whose_first_worker_cannot_start_does_not_try_again(supervised):
+    service = supervised("fails")
+    service.process.communicate(timeout=60)
+    assert service.process.returncode == 1
+    assert len(service.pids()) == 1
+
+
+def test_workers_end_when_their_supervisor_was_killed(supervised):
+    service = supervised("")
+    service.wait_for("answers", 3)
+    service.process.kill()
+    assert gone(service.pids())
+    assert [line[1] for line in service.lines()].count("ends") == 3
