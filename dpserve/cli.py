@@ -3,8 +3,9 @@
 Every foreseen error is one clear line on stderr and exit status 1; wrong usage is exit status 2.
 """
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -124,6 +125,16 @@ def _dpserve(
         from dpserve.configuration import choose_file
 
         choose_file(config)
+    if any(name.startswith("DPSERVE_") for name in os.environ):
+        from dpserve.configuration import refuse_misspelt_variables
+
+        refuse_misspelt_variables(_options_of_serve)
+
+
+def _options_of_serve() -> Callable[..., object]:
+    from dpserve.commands.serving import serve
+
+    return serve
 
 
 def main() -> None:

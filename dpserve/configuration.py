@@ -89,7 +89,7 @@ def settings(command: Callable[..., object]) -> dict[str, Setting]:
     path = file_path()
     model = _model(command)
     in_file = _in_file(path, model)
-    _refuse_misspelt_variables(model)
+    refuse_misspelt_variables(lambda: command)
     reader = type("Reader", (model,), {"in_file": in_file})
     try:
         found = reader()
@@ -230,19 +230,28 @@ def _refuse_unknown(table: Mapping[str, object], known: Collection[str], path: P
             raise ConfigurationError(f"{path}: nothing is called {each!r}{where}; {advice}")
 
 
-def _refuse_misspelt_variables(model: type[_Settings]) -> None:
-    known = {variable(name) for name in model.model_fields}
-    for each in os.environ:
-        if not each.startswith(PREFIX) or each in known | _OTHER_VARIABLES:
-            continue
+def refuse_misspelt_variables(command: Callable[[], Callable[..., object]]) -> None:
+    """Raise ConfigurationError for a variable of the environment that is nearly the name of one that is read.
+
+    A ledger that is misspelt must not pass for the default one. command: returns the one whose options are variables;
+    not asked where every variable is known without it.
+    """
+    named = [each for each in os.environ if each.startswith(PREFIX) and each not in _OTHER_VARIABLES]
+    if not named:
+        return
+    known = _OTHER_VARIABLES | {variable(name) for name in _model(command()).model_fields}
+    for each in named:
         close = get_close_matches(each, known, 1, _UNKNOWN_BUT_CLOSE)
-        if close:
+        if close and each not in known:
             raise ConfigurationError(f"nothing reads the environment's {each}; did you mean {close[0]}?")
 
 
 _OTHER_VARIABLES = {
     FILE_VARIABLE,
     "DPSERVE_HOME",
+    "DPSERVE_LEDGER",
+    "DPSERVE_LEDGER_REPLICAS",
+    "DPSERVE_DATA_DIR",
     "DPSERVE_ADMIN_KEY",
     "DPSERVE_METRICS_KEY",
     "DPSERVE_KEY_IN",

@@ -79,6 +79,28 @@ def test_a_misspelt_variable_is_refused_and_a_foreign_one_is_not(monkeypatch):
         configuration.settings(serve)
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("DPSERVE_LEDGR", "DPSERVE_LEDGER"),
+        ("DPSERVE_CONFG", "DPSERVE_CONFIG"),
+        ("DPSERVE_METRICS_KYE", "DPSERVE_METRICS_KEY"),
+        ("DPSERVE_HOEM", "DPSERVE_HOME"),
+        ("DPSERVE_DATA_DIRR", "DPSERVE_DATA_DIR"),
+    ],
+)
+def test_every_variable_that_is_read_is_missed_where_it_is_misspelt(monkeypatch, misspelt, meant):
+    monkeypatch.setenv(misspelt, "redis://nowhere")
+    with pytest.raises(ConfigurationError, match=f"did you mean {meant}\\?"):
+        configuration.settings(serve)
+
+
+def test_every_command_refuses_a_misspelt_variable(run):
+    run.environment["DPSERVE_LEDGR"] = "redis://nowhere"
+    for command in (("clients", "list"), ("plan", "--epsilon", 1, "--delta", 1e-6)):
+        assert "did you mean DPSERVE_LEDGER?" in run.fails(*command)
+
+
 def test_a_port_set_by_service_links_is_told_apart(monkeypatch):
     monkeypatch.setenv("DPSERVE_PORT", "tcp://10.0.0.1:8000")
     with pytest.raises(ConfigurationError, match="enableServiceLinks"):
