@@ -247,6 +247,26 @@ def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_torch(rendered):
         assert "nvidia" not in str(rendered[overlay])
 
 
+def test_what_the_page_lets_out_is_added_to_what_an_overlay_lets_out(k8s):
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    name, written = re.search(r'^```yaml title="(.*?)"\n(.*?)^```$', page, re.DOTALL | re.MULTILINE).groups()
+    folder = k8s / "overlays" / "redis-outside"
+    folder.mkdir()
+    (folder / name).write_text(written)
+    (folder / "kustomization.yaml").write_text(
+        f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../redis, {name}]\n"
+    )
+    done = kustomize(folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    resources = list(yaml.safe_load_all(done.stdout))
+    outside = named(resources, "NetworkPolicy", "dpserve-outside")
+    kubernetes_validate.validate(outside, kubernetes_validate.latest_version(), strict=True)
+    pod = named(resources, "Deployment", "dpserve")["spec"]["template"]
+    assert selects(outside["spec"]["podSelector"]["matchLabels"], pod["metadata"]["labels"])
+    assert outside["spec"]["policyTypes"] == ["Egress"]
+    assert {port["port"] for rule in outside["spec"]["egress"] for port in rule["ports"]} == {6379, 26379, 4318, 443}
+
+
 def images(resources):
     """Every image that is started, but for the store's."""
     found = {each["image"] for one in resources if (pod := pod_of(one)) for each in pod["containers"]}
