@@ -256,7 +256,8 @@ async def _listen(
     if ledger.rehearsal:
         logging.getLogger("dpserve").warning("this is a rehearsal: the ledger may lose charges; use no private records")
     logging.getLogger("dpserve").info("serving %s on %s", certificate.name, address)
-    async with admin_port(settings.admin, plane, ledger, metrics, settings.tls):
+    log_requests = settings.front.log_requests
+    async with admin_port(settings.admin, plane, ledger, metrics, settings.tls, log_requests=log_requests):
         await server.serve(sockets=[listening])
     await plane.drain()  # of those who hung up, too
     await settings.front.close()

@@ -27,7 +27,8 @@ from service.http.schemas import ProblemOut
 from service.page.assets import add_page
 from service.plane import Plane
 from service.telemetry.exposition import CONTENT_TYPE, exposition
-from service.telemetry.metrics import Metrics
+from service.telemetry.logs import RequestLog
+from service.telemetry.metrics import Counts, Metrics, owners_route_of
 from service.telemetry.throughput import Throughput
 
 LONGEST_KEY = 256
@@ -97,8 +98,8 @@ class Watched:
     """Of a key that is good for /metrics alone."""
 
 
-def create_admin_app(watched: Watched) -> FastAPI:
-    """Return the ASGI application of the admin port."""
+def create_admin_app(watched: Watched, *, log_requests: bool = False) -> FastAPI:
+    """Return the ASGI application of the admin port. log_requests: whether each request has a line in the log."""
     app = FastAPI(
         title="dpserve admin",
         version=version("dpserve"),
@@ -115,6 +116,9 @@ def create_admin_app(watched: Watched) -> FastAPI:
     add_page(app, "owner")
     add_problem_handlers(app)
     app.add_middleware(LastResort)
+    app.add_middleware(Counts, count=watched.metrics.count_owners, route=owners_route_of)
+    if log_requests:
+        app.add_middleware(RequestLog, route=owners_route_of)
     return app
 
 

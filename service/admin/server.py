@@ -38,9 +38,18 @@ class AdminPort:
 
 @asynccontextmanager
 async def admin_port(
-    admin: AdminPort | None, plane: Plane, ledger: Ledger, metrics: Metrics, tls: Tls | None = None
+    admin: AdminPort | None,
+    plane: Plane,
+    ledger: Ledger,
+    metrics: Metrics,
+    tls: Tls | None = None,
+    *,
+    log_requests: bool = False,
 ) -> AsyncIterator[None]:
-    """Answer the owner for as long as the block lasts; do nothing without a port."""
+    """Answer the owner for as long as the block lasts; do nothing without a port.
+
+    log_requests: whether each request has an id and a line in the log.
+    """
     if admin is None:
         yield
         return
@@ -48,7 +57,8 @@ async def admin_port(
     app = create_admin_app(
         Watched(
             plane, ledger, metrics, throughput, admin.digest, admin.verdicts, admin.live_audit, admin.metrics_digest
-        )
+        ),
+        log_requests=log_requests,
     )
     config = uvicorn.Config(
         app,

@@ -61,7 +61,7 @@ def create_app(
     add_problem_handlers(app)
     app.add_middleware(PastRouting, predictions=predictions)
     app.add_middleware(LastResort)
-    app.add_middleware(Counts, metrics=metrics)
+    app.add_middleware(Counts, count=metrics.count)
     stand_before(app, front)
     describe(app, data_plane)
     if data_plane.rehearsal:

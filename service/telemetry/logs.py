@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -124,9 +124,10 @@ class RequestLog:
     A client's own X-Request-ID is kept if it is up to 128 letters, digits, dots, dashes and underscores.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        """Wrap `app`."""
+    def __init__(self, app: ASGIApp, route: Callable[[str], str] = route_of) -> None:
+        """Wrap `app`. route: what a path is called."""
         self._app = app
+        self._route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
@@ -153,7 +154,7 @@ class RequestLog:
                 extra={
                     "fields": {
                         "method": scope["method"] if scope["method"] in METHODS else "other",
-                        "route": route_of(scope["path"]),
+                        "route": self._route(scope["path"]),
                         "status": status,
                         "seconds": round(time.perf_counter() - began, 6),
                     }

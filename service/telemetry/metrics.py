@@ -44,6 +44,19 @@ HUNG_UP = 499
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
+OWNERS_ROUTES = (
+    "/api/lineages",
+    "/api/lineages/{lineage}/clients",
+    "/api/models",
+    "/api/verdicts",
+    "/api/throughput",
+    "/metrics",
+    "/livez",
+    "/readyz",
+)
+"""As `ROUTES`, of the owner's port."""
+
+
 def share_between_processes() -> str:
     """Return a new folder through which the processes started from here on share their counts.
 
@@ -76,6 +89,14 @@ def route_of(path: str) -> str:
     return "other"
 
 
+def owners_route_of(path: str) -> str:
+    """Return the path as a label, as `route_of` does, of the owner's port."""
+    if path in OWNERS_ROUTES and "{" not in path:
+        return path
+    lineages_clients = path.startswith("/api/lineages/") and path.endswith("/clients")
+    return "/api/lineages/{lineage}/clients" if lineages_clients else "other"
+
+
 class Metrics:
     """The counters of one process."""
 
@@ -98,6 +119,12 @@ class Metrics:
         self.refusals = Counter(
             "dpserve_refusals", "Requests refused or failed, by the type of problem.", ("type",), registry=self.registry
         )
+        self.owners_requests = Counter(
+            "dpserve_admin_requests",
+            "Requests answered at the owner's port, by route and status.",
+            ("route", "status"),
+            registry=self.registry,
+        )
         self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._charged, self._free = self.rows.labels("charged"), self.rows.labels("free")
 
@@ -118,6 +145,11 @@ class Metrics:
         if refused is not None:
             self.refusals.labels(refused).inc()
 
+    def count_owners(self, route: str, status: int, seconds: float, refused: str | None = None) -> None:
+        """Count a request of the owner's port that ended, apart from those of clients."""
+        del seconds, refused
+        self.owners_requests.labels(route, str(status)).inc()
+
     def of_all_processes(self) -> "CollectorRegistry":
         """Return what to read the counts from: this process's own, or those of all that share a folder."""
         if not os.environ.get(MULTIPROCESS_FOLDER):
@@ -131,12 +163,19 @@ class Metrics:
 
 
 class Counts:
-    """Middleware that counts every request of the data port, and how long it took."""
+    """Middleware that counts every request of a port, and how long it took."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Wrap `app`. clock: seconds."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        count: Callable[[str, int, float, str | None], None],
+        route: Callable[[str], str] = route_of,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Wrap `app`. count: as `Metrics.count`. route: the label of a path. clock: seconds."""
         self._app = app
-        self._metrics = metrics
+        self._count = count
+        self._route = route
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,7 +197,7 @@ class Counts:
         try:
             await self._app(scope, receive, watched)
         finally:
-            self._metrics.count(route_of(scope["path"]), status, self._clock() - began, refused)
+            self._count(self._route(scope["path"]), status, self._clock() - began, refused)
 
 
 def _problem_of(message: Message) -> str:

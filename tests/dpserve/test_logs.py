@@ -15,7 +15,7 @@ MARKS = ("31.415926", "marked", "dp_")
 @pytest.fixture
 def logs(run, bundle):
     """Ask a service everything with marked values, stop it, and return its output and the ids that it gave."""
-    process, address = run.start(
+    process, address, before = run.start_and_read(
         bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6, "--price", "rho:0.001", "--log-format", "json",
         "--rate-limit", "9/hour",
     )  # fmt: skip
@@ -41,6 +41,11 @@ def logs(run, bundle):
         ask("GET", "/budget", headers={"Authorization": "Bearer dp_marked"})
         for _ in range(5):
             ask("GET", "/budget")
+    owner = re.search(r"owner's port is (\S+),", before[0])[1]
+    with httpx.Client(base_url=owner, headers={"Authorization": "Bearer dp_marked"}) as http:
+        for path in ("/api/models", "/api/lineages/marked/clients", "/marked"):
+            response = http.get(path)
+            ids.append((response.headers["x-request-id"], response.status_code))
     process.terminate()
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -55,11 +60,31 @@ def test_every_line_is_json_and_says_nothing_of_what_was_asked(logs):
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     requests = [line for line in lines if line["message"] == "request"]
     assert [(line["request_id"], line["status"]) for line in requests] == ids
-    assert [status for _, status in ids] == [200, 422, 422, 400, 403, 200, 200, 404, 404, 401, 200, 200, 429, 429, 429]
+    assert [status for _, status in ids] == [
+        200,
+        422,
+        422,
+        400,
+        403,
+        200,
+        200,
+        404,
+        404,
+        401,
+        200,
+        200,
+        429,
+        429,
+        429,
+        401,
+        401,
+        404,
+    ]
     assert ids[0][0] == "mine-1"
     assert all(re.fullmatch("[0-9a-f]{16}", given) for given, _ in ids[1:])
     assert {line["route"] for line in requests} == {
         "/predict", "/v2/models/{name}/infer", "/budget", "other", "/models/{name}",
+        "/api/models", "/api/lineages/{lineage}/clients",
     }  # fmt: skip
 
 

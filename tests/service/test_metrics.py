@@ -37,6 +37,8 @@ def exported(service, folder):
     opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
     service.call(opened.__aenter__())
     try:
+        service.http("not the owner's key").get(f"{url_of(listening)}/api/models")
+        service.http(KEY).get(f"{url_of(listening)}/api/marked")
         response = service.http(KEY).get(f"{url_of(listening)}/metrics")
     finally:
         service.call(opened.__aexit__(None, None, None))
@@ -119,6 +121,10 @@ def test_counts_are_right(used, service):
     assert values(used["dpserve_audit_convicted"]) == {
         ("dpserve_audit_convicted", ("verdict", "audit-mechanism")): 0,
         ("dpserve_audit_convicted", ("verdict", "self-audit")): 1,
+    }
+    assert values(used["dpserve_admin_requests"]) == {
+        ("dpserve_admin_requests_total", ("route", "/api/models"), ("status", "401")): 1,
+        ("dpserve_admin_requests_total", ("route", "other"), ("status", "404")): 1,
     }
     assert values(used["dpserve_self_audit_looks"]) == {("dpserve_self_audit_looks",): 3}
 
