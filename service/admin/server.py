@@ -13,7 +13,7 @@ import uvicorn
 from accounting.ledger import Ledger
 from service.admin.app import Watched, create_admin_app
 from service.http.accepting import LimitedServer
-from service.http.impatience import ImpatientProtocol
+from service.http.impatience import ImpatientProtocol, protocol_with
 from service.plane import Plane
 from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import Throughput
@@ -62,7 +62,7 @@ async def admin_port(
     )
     config = uvicorn.Config(
         app,
-        http=type("ImpatientProtocol", (ImpatientProtocol,), {"most_connections": _MOST_CONNECTIONS}),
+        http=protocol_with(ImpatientProtocol, most_connections=_MOST_CONNECTIONS),
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from service.http.impatience import ImpatientProtocol
+from service.http.impatience import ImpatientProtocol, protocol_with
 from service.http.short_way import short_way
 from service.telemetry.logs import RequestLog
 from service.telemetry.tracing import Traces
@@ -49,7 +49,7 @@ class Front:
 def protocol_of(app: FastAPI, front: Front, most_connections: int) -> type[ImpatientProtocol]:
     """Return how HTTP is spoken: plain predictions the short way, unless `front` must see every request."""
     if front.watches:
-        return type("ImpatientProtocol", (ImpatientProtocol,), {"most_connections": most_connections})
+        return protocol_with(ImpatientProtocol, most_connections=most_connections)
     return short_way(app.state.predictions, most_connections)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -15,6 +15,9 @@ SECONDS_FOR_HEADERS = 15.0
 
 LARGEST_HEADER = 64 * 1024
 """Bytes of a request's header at most, to within what arrives at a time."""
+
+
+SomeProtocol = TypeVar("SomeProtocol", bound="ImpatientProtocol")
 
 
 class ImpatientProtocol(HttpToolsProtocol):
@@ -118,3 +121,8 @@ class ImpatientProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
+
+
+def protocol_with(protocol: type[SomeProtocol], **settings: object) -> type[SomeProtocol]:
+    """Return the protocol with its settings; uvicorn makes one of it for each connection, and passes none on."""
+    return type(protocol.__name__, (protocol,), settings)

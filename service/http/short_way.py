@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.http.bodies import SECONDS_FOR_BODY, SMALL_BODY, body_too_late
-from service.http.impatience import ImpatientProtocol
+from service.http.impatience import ImpatientProtocol, protocol_with
 from service.http.last_resort import failure
 from service.http.predictions import PATH, Head, Predictions
 from service.http.problems import Problem
@@ -195,5 +195,4 @@ def _refused(problem: Problem) -> tuple[int, dict[str, str], bytes]:
 
 def short_way(predictions: Predictions, most_connections: int) -> type[ShortWayProtocol]:
     """Return the protocol that answers plain predictions by `predictions`, for at most so many open connections."""
-    settings = {"predictions": predictions, "most_connections": most_connections}
-    return type("ShortWayProtocol", (ShortWayProtocol,), settings)
+    return protocol_with(ShortWayProtocol, predictions=predictions, most_connections=most_connections)
