@@ -19,6 +19,7 @@ from accounting.ledger import (
     Answered,
     Charge,
     ChargeRequest,
+    ClientRevoked,
     Idempotency,
     KeyExpired,
     Ledger,
@@ -143,6 +144,9 @@ class DataPlane(Plane):
         except UnknownKey:
             # Whose the key was is remembered, and it may be another's now.
             return await self._submit(await self.confirm(caller), X, idempotency, deadline)
+        except (ClientRevoked, KeyExpired):
+            self._ledger.forget(self.lineage, caller.key_digest)
+            raise
 
     def _submit(
         self, caller: Caller, X: Floats, idempotency: Idempotency | None, deadline: float

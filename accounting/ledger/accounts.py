@@ -409,7 +409,7 @@ class Accounts:
             lineage, "find_client", [keys.api_keys, *own], [digest, scope], durably=False
         )
         if not found:
-            self._named.pop((lineage, digest), None)
+            self.forget(lineage, digest)
             raise UnknownKey
         name = found.decode()
         account = None
@@ -425,10 +425,18 @@ class Accounts:
                 self._named.clear()
             self._named[lineage, digest] = name
         if account.revoked:
+            self.forget(lineage, digest)
             raise ClientRevoked(account.client)
+        if refused == b"key-expired":
+            self.forget(lineage, digest)
+            raise KeyExpired
         if refused:
-            raise KeyExpired if refused == b"key-expired" else ScopeMissing(scope)
+            raise ScopeMissing(scope)
         return account
+
+    def forget(self, lineage: str, digest: bytes) -> None:
+        """Remember no more whose API key this was: it is refused now, and no doing of that client's any more."""
+        self._named.pop((lineage, digest), None)
 
     def remembered(self, lineage: str, digest: bytes) -> str | None:
         """Return whose the API key of this digest was when `authenticate` last found it, or None.

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import redis
 
-from accounting.ledger import EmbeddedStore
+from accounting.ledger import EmbeddedStore, key_digest, new_api_key
 from service.errors import CannotServe
 from service.http.front import Front
 from service.http.problems import Problem
@@ -143,3 +143,19 @@ def test_an_origin_that_the_owner_names_may_ask(start, head):
         answer = http.post("/predict", json=BODY, headers={"Origin": origin})
         assert answer.headers.get("access-control-allow-origin") == allowed
         assert "access-control-allow-credentials" not in answer.headers
+
+
+def test_a_key_that_is_refused_uses_up_one_request_of_its_former_client_and_no_more(start, head):
+    service = start(head, front=Front(rate_limit=rate_limit("4/hour")))
+    old = service.add_client()
+    assert service.http(old).post("/predict", json=BODY).status_code == 200
+    new = new_api_key()
+    lineage = service.data_plane.lineage
+    service.call(service.ledger.rotate_key(lineage, "alice", key_digest(new)))
+    for _ in range(3):
+        assert service.http(old).post("/predict", json=BODY).status_code == 401
+        assert service.http(old).get("/budget").status_code == 401
+    assert service.http(new).get("/budget").status_code == 200
+    service.call(service.ledger.revoke(lineage, "alice"))
+    for _ in range(3):
+        problem(service.http(new).post("/predict", json=BODY), 401, "key-revoked")
