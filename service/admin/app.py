@@ -21,9 +21,10 @@ from accounting.ledger import Account, ClientAccount, KeyScope, Ledger, LineageA
 from accounting.report import AccountReport, account_report
 from service.admin import verdicts
 from service.http.app import add_problem_handlers
+from service.http.authentication import authorization_of, bearer
 from service.http.last_resort import LastResort
-from service.http.problems import MEDIA_TYPE, Problem, ProblemType
-from service.http.schemas import ProblemOut
+from service.http.problems import Problem, ProblemType
+from service.http.schemas import PROBLEM_RESPONSES
 from service.page.assets import add_page
 from service.plane import Plane
 from service.telemetry.exposition import CONTENT_TYPE, exposition
@@ -106,9 +107,7 @@ def create_admin_app(watched: Watched, *, log_requests: bool = False) -> FastAPI
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses={
-            "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
-        },
+        responses=PROBLEM_RESPONSES,
     )
     owner = [Depends(_ADMIN_KEY), Depends(_only_with_key(watched.digest))]
     _add_account_routes(app, watched, owner)
@@ -126,12 +125,11 @@ def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
     """Return a dependency that lets those pass who have a key of one of these digests."""
 
     async def check(request: Request) -> None:
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        key = key.strip()
+        key = bearer(authorization_of(request.headers), LONGEST_KEY)
         # The empty key is nobody's, whatever was configured.
-        sent = key_digest(key) if 0 < len(key) <= LONGEST_KEY else b""
+        sent = b"" if key is None else key_digest(key)
         known = [hmac.compare_digest(sent, digest) for digest in digests]
-        if scheme.lower() != "bearer" or not any(known):
+        if key is None or not any(known):
             raise Problem(
                 HTTPStatus.UNAUTHORIZED,
                 ProblemType.UNAUTHENTICATED,

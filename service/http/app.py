@@ -17,9 +17,9 @@ from service.http.ledger_routes import SaysRehearsal, add_receipt_route, rehears
 from service.http.openapi import describe
 from service.http.openinference import add_open_inference
 from service.http.predictions import OPENAPI, PATH, RESPONSES, PastRouting, Predictions
-from service.http.problems import MEDIA_TYPE, Problem, ProblemType
+from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.schemas import PredictResponse, ProblemOut, QuoteResponse
+from service.http.schemas import PROBLEM_RESPONSES, PredictResponse, QuoteResponse
 from service.page.assets import add_page
 from service.plane import Plane
 from service.release_plane import HolderExplanation
@@ -46,9 +46,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses={
-            "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
-        },
+        responses=PROBLEM_RESPONSES,
     )
     authentication = Authentication(ledger, data_plane.lineage, front.tokens, front.rate_limit)
     predictions = Predictions(data_plane, authentication, largest_body=largest_body, metrics=metrics)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 from fastapi.security import HTTPBearer
+from starlette.datastructures import Headers
 
 from accounting.ledger import (
     ClientRevoked,
@@ -51,7 +52,7 @@ class Authentication:
 
         A key that is not known is answered alike, whether it is a near miss or a wild guess.
         """
-        shown = credential(request.headers.get("authorization", ""))
+        shown = credential(authorization_of(request.headers))
         by_token = await self._by_token(shown, scope)
         if by_token is not None:
             return by_token
@@ -109,14 +110,33 @@ class Authentication:
             raise as_problem(refused) from None
 
 
+def authorization_of(headers: Headers) -> str:
+    """Return the header Authorization, empty without one.
+
+    Raises a 400 problem for several: whoever passed the request on may have looked at another than is looked at here.
+    """
+    said = headers.getlist("authorization")
+    if len(said) > 1:
+        raise Problem(
+            HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, "send one header 'Authorization', not several"
+        )
+    return said[0] if said else ""
+
+
+def bearer(authorization: str, longest: int) -> str | None:
+    """Return what the header shows by the scheme 'Bearer': None for nothing, or for more than `longest` characters."""
+    scheme, _, shown = authorization.partition(" ")
+    shown = shown.strip()
+    return shown if scheme.lower() == "bearer" and 0 < len(shown) <= longest else None
+
+
 def credential(authorization: str) -> str:
     """Return what the header says of who sent the request, or raise a 401 problem."""
-    scheme, _, key = authorization.partition(" ")
-    key = key.strip()
-    if scheme.lower() != "bearer" or not 0 < len(key) <= LONGEST_CREDENTIAL:
+    shown = bearer(authorization, LONGEST_CREDENTIAL)
+    if shown is None:
         raise Problem(
             HTTPStatus.UNAUTHORIZED,
             ProblemType.UNAUTHENTICATED,
             "send your API key in the header 'Authorization: Bearer KEY'",
         )
-    return key
+    return shown

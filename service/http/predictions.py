@@ -22,7 +22,7 @@ from accounting.report import AccountReport
 from service.errors import RequestRefused
 from service.fault_points import pass_point
 from service.http import npy
-from service.http.authentication import Authentication
+from service.http.authentication import Authentication, authorization_of
 from service.http.bodies import parse_off_the_loop, read_body
 from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
 from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, wants_dry_run
@@ -138,7 +138,7 @@ class Predictions:
         """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
         headers, asked = request.headers, request.query_params
         head = Head(
-            headers.get("authorization", ""),
+            authorization_of(headers),
             headers.get("idempotency-key"),
             headers.get("content-type", ""),
             headers.get("accept", ""),

@@ -1,10 +1,11 @@
 """The bodies of requests and answers, as the OpenAPI document shows them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from accounting.report import AccountReport
+from service.http.problems import MEDIA_TYPE
 
 Row = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], FailFast()]
 
@@ -127,3 +128,9 @@ class ProblemOut(BaseModel):
     title: str
     status: int
     detail: str
+
+
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
+}
+"""What the OpenAPI document says of every status that a route does not name."""

@@ -52,6 +52,12 @@ def test_nothing_is_told_without_the_admin_key(service, owner, path):
         problem(owner.get(path, headers=header), 401, "unauthenticated")
 
 
+def test_two_credentials_are_refused(owner):
+    owner.headers.pop("Authorization", None)
+    twice = [("Authorization", f"Bearer {KEY}")] * 2
+    problem(owner.get("/api/models", headers=twice), 400, "invalid-request")
+
+
 def test_the_key_for_metrics_reads_metrics_and_nothing_else(service, owner):
     owner.headers["Authorization"] = f"Bearer {METRICS_KEY}"
     assert "dpserve_requests" in owner.get("/metrics").text

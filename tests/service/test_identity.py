@@ -72,3 +72,18 @@ def test_both_keys_are_good_while_one_replaces_the_other(service):
     for http in (old, service.http(new)):
         problem(http.get("/budget"), 401, "unauthenticated")
     assert service.http(newest).get("/budget").status_code == 200
+
+
+def test_two_credentials_are_refused_whichever_of_them_is_good(service):
+    good = service.http(service.add_client()).headers["Authorization"]
+    http = service.http()
+    for method, path, _ in GUARDED:
+        for shown in ((good, good), (good, "Bearer other"), ("Bearer other", good)):
+            headers = [("Authorization", each) for each in shown]
+            content = BODY if method == "POST" else None
+            problem(http.request(method, path, json=content, headers=headers), 400, "invalid-request")
+    twice = [("Authorization", good)] * 2
+    inference = http.post("/v2/models/colours/infer", json={}, headers=twice)
+    assert (inference.status_code, inference.headers["dpserve-problem"]) == (400, "invalid-request")
+    assert "Authorization" in inference.json()["error"]
+    assert service.spent() == 0
