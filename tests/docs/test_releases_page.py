@@ -1,14 +1,47 @@
-"""The commands of docs/releases.md print what the page prints; tests/service/test_releases.py tries its Python."""
+"""What docs/releases.md shows does what the page says: its commands, and its Python before the model that they made."""
 
-from pathlib import Path
+import re
+import sys
+
+import pytest
 
 from .test_accounting_page import commands, matches, printed
+from .walkthrough import DOCS, Walkthrough
 
-PAGE = Path(__file__).parents[2] / "docs" / "releases.md"
+PAGE = DOCS / "releases.md"
 
 
-def test_every_command_prints_what_the_page_says(tmp_path):
-    ran = [(command, expected, printed(command, tmp_path)) for command, expected in commands(PAGE.read_text())]
-    assert len(ran) >= 2
-    for command, expected, found in ran:
-        assert matches(expected, found), command + "\n" + "\n".join(found)
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The page's commands, run in a folder whose home is that of a reader."""
+    folder = tmp_path_factory.mktemp("page")
+    found = [(command, expected, printed(command, folder)) for command, expected in commands(PAGE.read_text())]
+    with Walkthrough(folder) as reader:
+        yield reader, found
+
+
+def test_every_command_prints_what_the_page_says(ran):
+    _, found = ran
+    assert len(found) >= 2
+    for command, expected, said in found:
+        assert matches(expected, said), command + "\n" + "\n".join(said)
+
+
+def test_the_python_of_the_page_moves_between_tiers(ran):
+    reader, found = ran
+    (next_step,) = [
+        line.split("Next: ")[1] for *_, said in found for line in said if "Next: dpserve serve model" in line
+    ]
+    (served,) = reader._start(f"{next_step} --no-admin &", [""])
+    assert served.startswith("dpserve: serving")
+    keys = {}
+    for name, epsilon in (("alice", 4), ("bob", 1)):
+        said = reader._run_shell(f"dpserve clients add {name} --epsilon {epsilon} --delta 1e-5")
+        keys[name] = said[-1].split()[-1]
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    given = f"address, alice, bob = {served.split()[-1]!r}, {keys['alice']!r}, {keys['bob']!r}\n"
+    said = reader._run([sys.executable, "-c", reader._here(given + code)])
+    assert reader._status == 0, said
+    coarse, _, finer, _, refused = said[:5]
+    assert [f"{float(each):.6g}" for each in (coarse, finer)] == re.findall(r"# (0\.\d+): the ", code)
+    assert refused.startswith("this request costs")

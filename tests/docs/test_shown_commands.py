@@ -58,6 +58,8 @@ PROGRAMS = {
     "docker": "needs a container engine; deploy/rehearse_image.py runs the Dockerfile's steps without one",
     "kubectl": "needs a cluster: its own parser reads the line below; tests/deployment checks what is applied",
     "make": "`make demo`, `make serve`: tests/dpserve/test_cli.py runs the demonstration that they are",
+    "git": "what is tested is a clone already",
+    "sudo": "needs root: what it is for, that an image's user reads a bundle, needs a container engine",
     "pip": "needs a package index; tests/training/test_extras.py says what an extra brings",
     "source": "test_readme_page.py pastes it",
     "PASSWORD=$": "tests/deployment writes the secrets by this block",

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import re
 import signal
 import socket
@@ -17,6 +18,26 @@ import pytest
 def test_help_is_there_for_everything(run):
     for command in ((), ("train",), ("inspect",), ("serve",), ("clients", "add"), ("lineage", "set-budget"), ("demo",)):
         assert "Usage" in run(*command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("dpserve se", ["serve"]), ("dpserve clients add", ["add", "add-key"]), ("dpserve serve --eps", ["--epsilon"])],
+)
+def test_the_shell_completes_commands_and_options(typed, offered):
+    """As bash asks after `dpserve --install-completion`."""
+    asked = {"_DPSERVE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    program = Path(sys.executable).parent / "dpserve"
+    done = subprocess.run([program], env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == (offered, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("servee", "'serve'"), ("clients ad alice", "'add'"), ("serve model --epsilonn 3", "--epsilon")],
+)
+def test_what_is_mistyped_is_told_what_was_probably_meant(run, typed, meant):
+    assert meant in run(*typed.split(), status=2).stderr
 
 
 def test_training_on_own_records(run, bundle):

@@ -276,3 +276,13 @@ def test_a_wait_that_was_asked_for_is_confirmed(service):
     assert answered.status_code == 200
     assert answered.headers["preference-applied"] == "wait=10"
     assert "preference-applied" not in http.post("/v2/models/colours/infer", json=body_of([ROW])).headers
+
+
+def test_what_the_page_shows_of_tritonclient_is_answered(service):
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    (code,) = re.findall(r"```python\n(import tritonclient.*?)```", page, re.DOTALL)
+    names = {"key": service.add_client(), "X": np.array([ROW])}
+    exec(code.replace("127.0.0.1:8000", service.url.removeprefix("http://")), names)
+    assert names["probabilities"].shape == (1, 3)
+    assert service.spent() == PRICE
+    assert names["left"] == service.http(names["key"]).get("/budget").json()["queries_left"]
