@@ -174,7 +174,9 @@ class SelfAudit:
             _log.warning("the service's own audit stops: %s", error)
             return False
         except BudgetExhausted as refusal:
-            self._set_state(f"the {refusal.scope}'s budget is spent")
+            # Whose budget it is concerns the owner: everybody reads the state, and what others spent is theirs to know.
+            self._set_state("its budget is spent")
+            _log.warning("the service's own audit stops: the %s's budget is spent", refusal.scope)
             return False
         except ServiceError as error:
             if error.status in (401, 403):

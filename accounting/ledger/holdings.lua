@@ -103,7 +103,8 @@ local function read_hold(keys, args)
     return nil, refused
   end
   if hold.key ~= '' then
-    hold.remembered = redis.call('HGET', hold.requests.young, hold.key) or redis.call('HGET', hold.requests.old, hold.key)
+    local requests = hold.requests
+    hold.remembered = redis.call('HGET', requests.young, hold.key) or redis.call('HGET', requests.old, hold.key)
     if hold.remembered and string.sub(hold.remembered, 1, 32) ~= hold.body_digest then
       return nil, {'conflict'}
     end
@@ -112,8 +113,8 @@ local function read_hold(keys, args)
 end
 
 -- What the idempotency key of a hold stands for: its body's digest, its receipt's number or 0, ':', and model,
--- mechanism and the last step's cost, as a request for rows has it. A client that names no tier gets the finest that it holds, which may be
--- another when it asks again: what was decided for the first request stands.
+-- mechanism and the last step's cost, as a request for rows has it. A client that names no tier gets the finest that
+-- it holds, which may be another when it asks again: what was decided for the first request stands.
 local function hold_terms(asked)
   local charged = asked.charged
   return struct.pack('>I4', #charged.model) .. charged.model .. struct.pack('>I4', #charged.mechanism)
@@ -230,7 +231,8 @@ local function write_step(lineage, client, charged, step)
 end
 
 -- Replies {'held', a letter for each step, the number of the receipt that the same request got before or 0, then
--- number, hash before and hash of each receipt}; {'decided', mechanism} for a request that came before and was decided for another mechanism; or a refusal.
+-- number, hash before and hash of each receipt}; {'decided', mechanism} for a request that came before and was decided
+-- for another mechanism; or a refusal.
 local function hold(keys, args)
   local asked, refused = read_hold(keys, args)
   if refused then

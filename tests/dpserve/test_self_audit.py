@@ -45,7 +45,7 @@ def when_spent(address):
 
 def test_a_service_audits_itself_on_its_keys_budget(service, key):
     found = when_spent(service)
-    assert found["state"] == "the client's budget is spent"
+    assert found["state"] == "its budget is spent"
     assert (found["looks"], found["answers"]) == (13, 13 * 64)
     assert found["claim"]["mu"] == 2
     assert found["claim"]["losses"] == "gaussian:2.0"
