@@ -137,7 +137,7 @@ def test_a_service_audits_itself_over_https_and_is_told_of_no_authority(run, bun
             deadline = time.monotonic() + 60
             while "spent" not in (found := http.get("/audit").json())["state"] and time.monotonic() < deadline:
                 pass
-        assert (found["state"], found["looks"], found["answers"]) == ("the client's budget is spent", 2, 128)
+        assert (found["state"], found["looks"], found["answers"]) == ("its budget is spent", 2, 128)
     finally:
         process.terminate()
         _, errors = process.communicate(timeout=60)
