@@ -322,6 +322,17 @@ def test_a_guess_is_checked_and_finds_what_a_search_finds(scale):
         assert (found >= expected).all()
 
 
+@pytest.mark.parametrize("scale", [2**12, 2**16])
+def test_the_lower_bits_decide_ties_of_a_large_table_and_segments_have_no_seams(scale):
+    table = rounded_gaussian(scale).magnitudes
+    seams = np.arange(1, 2**12, dtype=np.uint64) << np.uint64(52)
+    ties = table.high[:: len(table.high) // 1000]
+    places = np.concatenate([seams, seams - np.uint64(1), ties])
+    for low, side in ((0, "left"), (2**64 - 1, "right")):
+        words = np.stack([places, np.full_like(places, low)], axis=-1)
+        assert (table.invert(words) == np.searchsorted(table.high, places, side=side)).all()
+
+
 def test_one_table_serves_rows_of_every_sensitivity():
     """The grid's step follows the row, so that no scale has to be built or rounded for another sensitivity."""
     rounded_gaussian.cache_clear()

@@ -83,6 +83,61 @@ async def test_old_answers_are_forgotten_and_cost_again_and_the_spend_never(stor
         assert (await verify(ledger, lineage)).findings == ()
 
 
+async def test_one_call_leaves_what_call_after_call_leaves(embedded_url: str, lineage: str) -> None:
+    """Rows that come again and generations that change within a call, whose writes the call puts together."""
+    asked = [
+        ("ann", "0"),
+        ("bob", "0"),
+        ("ann", "1"),
+        ("ann", "0"),
+        ("bob", "1", "2"),
+        ("ann", "2", "2", "3"),
+        ("eve", "9"),
+    ]
+    asked += [
+        ("ann", "4"),
+        ("bob", "3"),
+        ("ann", "0"),
+        ("ann", *"56789"),
+        ("bob", "0"),
+        ("ann", "1"),
+        ("ann", *"0123456789"),
+    ]
+    left = []
+    async with await Ledger.connect(embedded_url, remembered_rows=8) as ledger:
+        for name, together in ((lineage, True), (f"{lineage}-2", False)):
+            await open_accounts(ledger, name, releases(99), ann=releases(12), bob=releases(80))
+            requests = [asking(name, client, *rows) for client, *rows in asked]
+            if together:
+                decided = await ledger.charge_batch(requests)
+            else:
+                decided = [(await ledger.charge_batch([request]))[0] for request in requests]
+            settlements = [
+                [(row.row_id, f"{place} {client}".encode()) for row in charge.rows]
+                for place, ((client, *_), charge) in enumerate(zip(asked, decided, strict=True))
+                if isinstance(charge, Charge)
+            ]
+            if together:
+                settled = await ledger.settle_batch(name, settlements)
+            else:
+                settled = [(await ledger.settle_batch(name, [one]))[0] for one in settlements]
+            held = dump(embedded_url, name)
+            kept = {key.removeprefix(f"dpserve:{{{name}}}:"): what for key, what in held.items()}
+            accounts = [await ledger.client(name, client) for client in ("ann", "bob")]
+            left.append(
+                (
+                    [kept.get(key) for key in ("rows", "rows:old", "tally", "client:ann:tally", "client:bob:tally")],
+                    [(account.spent, account.releases) for account in (await ledger.lineage(name), *accounts)],
+                    [type(one) if not isinstance(one, Charge) else one.rows for one in decided],
+                    [repr(one) for one in settled],
+                )
+            )
+            assert (await verify(ledger, name)).findings == ()
+    assert left[0] == left[1]
+    assert BudgetExhausted in left[0][2]
+    assert UnknownClient in left[0][2]
+
+
 async def test_a_row_forgotten_before_it_was_answered_takes_no_answer(embedded_url: str, lineage: str) -> None:
     async with await Ledger.connect(embedded_url, remembered_rows=2) as ledger:
         await open_accounts(ledger, lineage, releases(10), ann=releases(10))
