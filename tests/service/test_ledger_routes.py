@@ -34,14 +34,15 @@ def test_a_dry_run_says_how_much_noise_the_answers_will_have(service, head):
     quote = http.post("/predict?dry_run=true", json={"instances": rows.tolist()}).json()["quote"]
     mechanism = service.data_plane.mechanism
     expected = mechanism.noise_scale(head.logit_sensitivity(head.features(rows)), 3)
-    assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist()}
+    assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist(), "on": "logits"}
 
 
-def test_no_noise_is_stated_where_it_is_no_error_of_known_size(start, head):
+def test_a_dry_run_for_labels_says_how_they_are_chosen(start, head):
     service = start(head, priced("label", "rho:0.005", 3), accepts="any")
     http = service.http(service.add_client(accepts="any"))
     quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
-    assert quote["noise"] is None
+    expected = service.data_plane.mechanism.scale(head.logit_sensitivity(head.features(np.array([ROW]))))
+    assert quote["noise"] == {"law": "exponential", "scale": expected.tolist(), "on": "selection"}
 
 
 def test_a_dry_run_is_asked_for_in_one_way_and_validated_like_the_request(service):
