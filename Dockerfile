@@ -1,10 +1,10 @@
 # syntax=docker/dockerfile:1
-# The service in an image: docs/deploying.md. EXTRAS=torch adds PyTorch with CUDA; without it the image is for
-# certified heads. `make image-check` runs every step of this file in an empty directory tree.
+# The service in an image: docs/deploying.md. EXTRAS=jwt,otel,torch adds PyTorch with CUDA; without it the image is
+# for certified heads. `make image-check` runs every step of this file in an empty directory tree.
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
-ARG EXTRAS=""
+ARG EXTRAS="jwt,otel"
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python3 -m venv /opt/dpserve

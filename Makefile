@@ -39,11 +39,12 @@ docs: $(TESTS)
 image-check:
 	@$(PYTHON) deploy/rehearse_image.py
 
-# What images are built from: the newest that pyproject.toml allows, in a folder where nothing else is installed.
+# What images are built from: the newest that pyproject.toml allows, in a folder where nothing else is installed. With
+# PyTorch and its CUDA libraries this takes some gigabytes.
 lock:
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/pip install --quiet --disable-pip-version-check .
-	@(sed -n 1p deploy/constraints.txt; build/lock/bin/pip freeze --exclude dpserve) > build/constraints.txt
+	@build/lock/bin/pip install --quiet --disable-pip-version-check '.[jwt,otel,torch]'
+	@(sed -n 1p deploy/constraints.txt; build/lock/bin/pip freeze --all --exclude dpserve --exclude pip) > build/constraints.txt
 	@mv build/constraints.txt deploy/constraints.txt && rm -rf build/lock
 
 # What is known against the versions in use: from a database, or with AUDIT=FILE from an output of

@@ -1,6 +1,6 @@
 """Run every step of the Dockerfile in an empty directory tree, then the image's command and health check in it.
 
-    python3 deploy/rehearse_image.py [--extras torch]
+    python3 deploy/rehearse_image.py [--extras jwt,otel,torch]
 
 No container engine is needed: a mount namespace, chroot, and this machine's /usr, /etc and Python in place of the base
 image, all read-only. The last stage runs as the Dockerfile's user on a read-only root, serves a small model from its
@@ -82,10 +82,10 @@ def in_context(path: Path) -> bool:
 class Tree:
     """The directory trees of the stages, and how to run a command in one of them."""
 
-    def __init__(self, folder: Path, extras: str) -> None:
-        """folder: empty. extras: the build argument EXTRAS."""
+    def __init__(self, folder: Path, extras: str | None) -> None:
+        """folder: empty. extras: the build argument EXTRAS; None leaves the Dockerfile's own."""
         self.folder = folder
-        self.arguments = {"EXTRAS": extras}
+        self.arguments = {} if extras is None else {"EXTRAS": extras}
         self.environment: dict[str, dict[str, str]] = {}
         self.cwd: dict[str, str] = {}
         self.last: dict[str, str] = {}
@@ -236,7 +236,7 @@ def _of_pip() -> dict[str, str]:
 def main() -> None:
     """Build every stage of the Dockerfile in a temporary folder, and serve from the last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--extras", default="", help="the build argument EXTRAS")
+    parser.add_argument("--extras", help="the build argument EXTRAS")
     _, found = stages((ROOT / "Dockerfile").read_text())
     with tempfile.TemporaryDirectory(prefix="dpserve-image-") as folder:
         tree = Tree(Path(folder), parser.parse_args().extras)

@@ -36,7 +36,7 @@ ALLOWED = re.compile(
 OF_PYTORCH = re.compile(r"^(nvidia-[\w-]+|cuda-toolkit|triton)$")
 """What PyTorch's CUDA build brings: NVIDIA's runtime under NVIDIA's own terms, and Triton (MIT, not in its metadata).
 
-Only the extras that name torch have it: no certified head, and no image but one built with EXTRAS=torch.
+Only the extras that name torch have it: no certified head, and no image but one built with EXTRAS=...,torch.
 """
 
 
@@ -115,6 +115,22 @@ def test_no_version_has_a_known_hole():
     assert holes({canonicalize_name(name): version for name, version in pinned.items()}) == []
     (found,) = holes({"h11": "0.14.0"})
     assert "CVE-2025-43859" in found
+
+
+@pytest.mark.parametrize("torch", ["", ",torch"])
+def test_whatever_extras_an_image_is_built_with_are_pinned(torch):
+    """By what is installed here, where torch may be another build, without NVIDIA's libraries."""
+    default = re.search(r'^ARG EXTRAS="(.*)"$', (ROOT / "Dockerfile").read_text(), re.MULTILINE)[1]
+    extras = (default + torch).split(",")
+    assert {"jwt", "otel"} <= set(extras)
+    assert "torch" not in default  # the slim image is for certified heads
+    assert f"EXTRAS={default},torch" in (ROOT / "docs" / "deploying.md").read_text()
+    wanted = [*PROJECT["dependencies"], *(each for extra in extras for each in PROJECT["optional-dependencies"][extra])]
+    lines = (ROOT / "deploy" / "constraints.txt").read_text().splitlines()
+    pins = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
+    assert [name for name in closure(wanted) if name not in pins and not OF_PYTORCH.match(name)] == []
+    (setuptools,) = [line for line in lines if line.startswith("setuptools==")]
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"] == [setuptools]
 
 
 AUDIT = {

@@ -144,4 +144,4 @@ def test_what_is_installed_is_pinned_to_what_the_project_allows():
         wanted = Requirement(line)
         assert wanted.name in pins, f"{wanted.name} is not pinned: run `make lock`"
         assert wanted.specifier.contains(pins[wanted.name]), f"{wanted.name} is pinned too low: run `make lock`"
-    assert not {"torch", "ray", "opacus", "matplotlib"} & pins.keys()  # the slim image is for certified heads
+    assert not {"ray", "opacus", "matplotlib"} & pins.keys()
