@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpserve.commands.backbones import public_network
+from dpserve.commands.console import stdout_console
 from dpserve.commands.next_step import Written, next_step
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
@@ -284,14 +285,14 @@ def train(
     if release is not None:
         written = train_release(release, training)
         if isinstance(written, ReleaseCertificate):
-            print_release(Console(), written)
+            print_release(stdout_console(), written)
             per_answer, opening = None, budget_hint(written, (tier or [price or budget or ""])[-1])
         else:
-            print_teachers(Console(), written)
+            print_teachers(stdout_console(), written)
     else:
         check_options(None, training.options)
         written = _train_head(training, content)
-        print_certificate(Console(), written)
+        print_certificate(stdout_console(), written)
     typer.echo(f"Wrote the bundle {out}. {next_step(out, written, opening, per_answer)}")
 
 
@@ -338,7 +339,7 @@ def train_published(
     )
     certificate = save_published(out, network)
     lines = (f"Wrote the bundle {out}: {certificate.status}.", *certificate.objections)
-    Console().print("\n - ".join(lines), highlight=False)
+    stdout_console().print("\n - ".join(lines), highlight=False)
 
 
 def inspect(
@@ -356,12 +357,12 @@ def inspect(
         typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
         return
     if isinstance(model, Teachers):
-        print_teachers(Console(), model.certificate)
+        print_teachers(stdout_console(), model.certificate)
     elif isinstance(model, ReleasedModel):
-        print_release(Console(), model.certificate)
+        print_release(stdout_console(), model.certificate)
     else:
-        print_certificate(Console(), model.certificate)
-    Console().print("verified: every number was derived again, and the weights are those that were certified")
+        print_certificate(stdout_console(), model.certificate)
+    stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
 
 
 def print_certificate(console: Console, certificate: Certificate) -> None:

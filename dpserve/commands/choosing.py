@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 
 from accounting.budgets import Budget
 from dpserve.commands.comparing import Comparison, Question, Whence, as_dict, command_for, print_comparison
+from dpserve.commands.console import stdout_console
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
 from mechanisms.gaussian_vector import whole_picorho
@@ -128,7 +128,7 @@ def followed(
         found = simulated(rows, n, whole, queries)
     else:
         found, _ = by_rule(n, len(training.records.declaration.classes), whole, queries)
-    Console().print(f"Chosen: {found.reason}.", highlight=False)
+    stdout_console().print(f"Chosen: {found.reason}.", highlight=False)
     options = found.training_options(n, whole, queries)
     if "hidden" in training.options:
         options["hidden"] = training.options["hidden"]
@@ -178,7 +178,7 @@ def choose(
     if as_json:
         typer.echo(json.dumps(as_dict(shown), indent=2))
     else:
-        print_comparison(Console(), shown)
+        print_comparison(stdout_console(), shown)
 
 
 def _simulated_tiers(

@@ -1,18 +1,18 @@
 """`dpserve clients`: who may ask, and for how much."""
 
 import asyncio
+import json
 import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from accounting.ledger import ClientAccount, Ledger, Receipt, new_api_key
 from accounting.picorho import to_rho
 from dpserve.commands import client_keys, options
 from dpserve.commands.client_keys import Lineage, Name
-from dpserve.commands.lineages import FIGURES, chosen_lineage, figures_of
+from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.lineages import FIGURES, chosen_lineage, exact, figures_of
 
 app = typer.Typer(help="Who may ask, and for how much.", no_args_is_help=True)
 
@@ -51,17 +51,25 @@ def add(
 
 
 @app.command("list")
-def list_(lineage: Lineage = None, ledger: options.Ledger_ = None) -> None:
+def list_(
+    lineage: Lineage = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is spent, exactly, as JSON.")] = False,
+    ledger: options.Ledger_ = None,
+) -> None:
     """List the clients of a lineage with their budgets."""
 
     async def read() -> list[ClientAccount]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             return await opened.clients(await chosen_lineage(opened, lineage))
 
-    table = Table("client", *FIGURES, "status")
-    for account in asyncio.run(read()):
+    accounts = asyncio.run(read())
+    if as_json:
+        typer.echo(json.dumps([{"client": each.client, "revoked": each.revoked} | exact(each) for each in accounts]))
+        return
+    table = whole("client", *FIGURES, "status")
+    for account in accounts:
         table.add_row(account.client, *figures_of(account), "revoked" if account.revoked else "active")
-    Console().print(table, highlight=False)
+    stdout_console().print(table, highlight=False)
 
 
 @app.command("show")
@@ -75,8 +83,8 @@ def show(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) ->
 
     account, receipts = asyncio.run(read())
     budget = account.budget
-    console = Console()
-    console.print(
+    out = stdout_console()
+    out.print(
         f"{account.client} of lineage {account.lineage} is {'revoked' if account.revoked else 'active'}\n"
         f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.picorho):.6g}; epsilon spent: "
         f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.picorho):.4g} at delta = "
@@ -84,16 +92,16 @@ def show(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) ->
         highlight=False,
     )
     for cost, releases in account.tally.items():
-        console.print(f"{releases} releases at {cost}", highlight=False)
+        out.print(f"{releases} releases at {cost}", highlight=False)
     if account.api_keys:
-        console.print(client_keys.table_of_keys(account.api_keys), highlight=False)
-    table = Table("receipt", "time", "model", "mechanism", "rows", "rho")
+        out.print(client_keys.table_of_keys(account.api_keys), highlight=False)
+    table = whole("receipt", "time", "model", "mechanism", "rows", "rho")
     for receipt in receipts:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(receipt.time))
         model = receipt.model if len(receipt.model) <= 16 else receipt.model[:15] + "…"
         row = (str(receipt.sequence), when, model, receipt.mechanism, str(receipt.rows))
         table.add_row(*row, f"{to_rho(receipt.total):.6g}")
-    console.print(table, highlight=False)
+    out.print(table, highlight=False)
 
 
 @app.command("set-budget")

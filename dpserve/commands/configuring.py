@@ -4,11 +4,11 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand
 
 from dpserve import configuration
+from dpserve.commands.console import stdout_console
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -66,7 +66,7 @@ def show(
     if as_json:
         typer.echo(json.dumps({"file": str(path), "read": path.exists(), "settings": rows}, indent=2))
         return
-    console = Console()
+    console = stdout_console()
     console.print(
         f"file: {path}{'' if path.exists() else ' (not there)'}", highlight=False, soft_wrap=True, markup=False
     )

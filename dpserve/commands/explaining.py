@@ -19,6 +19,7 @@ from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
 from dpserve.commands import options
+from dpserve.commands.console import stdout_console
 from dpserve.commands.lineages import chosen_lineage
 from dpserve.commands.plotting import plot_analyses
 
@@ -87,7 +88,7 @@ def explain(
     if as_json:
         typer.echo(explained.model_dump_json(indent=2))
         return
-    console = Console()
+    console = stdout_console()
     if isinstance(explained, AnsweredExplanation):
         _print_explanation(console, explained)
         _print_answers(console, explained)

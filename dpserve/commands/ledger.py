@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage
 from accounting.ledger.export import export as exported
@@ -25,6 +23,7 @@ from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
+from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.lineages import chosen_lineage, lineage_named
 from service.errors import CannotServe
 from training.private_files import owners_alone
@@ -62,10 +61,10 @@ def status(ledger: options.Ledger_ = None) -> None:
                 for account in await opened.lineages()
             ]
 
-    table = Table("lineage", "rho spent", "releases", "receipts", "newest hash", "reconciled", "journals")
+    table = whole("lineage", "rho spent", "releases", "receipts", "newest hash", "reconciled", "journals")
     for row in asyncio.run(read()):
         table.add_row(*row)
-    Console().print(table, highlight=False)
+    stdout_console().print(table, highlight=False)
 
 
 async def _fence(ledger: Ledger, lineage: str) -> str:

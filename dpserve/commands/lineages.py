@@ -1,17 +1,17 @@
 """`dpserve lineage`: what all clients of one set of records may learn together."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
 from accounting.ledger import Account, Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands import options
+from dpserve.commands.console import stdout_console, whole
 from service.errors import CannotServe
 from training.loading import load_model
 from training.sealing import CERTIFICATE_FILE
@@ -38,6 +38,21 @@ def figures_of(account: Account) -> tuple[str, ...]:
     )
 
 
+def exact(account: Account) -> dict[str, object]:
+    """Return what an account spent of what it may, for programs: picorho are whole, epsilons are rounded up."""
+    budget = account.budget
+    return {
+        "lineage": account.lineage,
+        "spent_picorho": account.spent,
+        "budget_picorho": budget.picorho,
+        "spent_epsilon": budget.epsilon_at(account.spent),
+        "budget_epsilon": budget.epsilon_at(budget.picorho),
+        "delta": budget.delta,
+        "accepts": budget.accepts,
+        "releases": account.releases,
+    }
+
+
 def lineage_named(given: str) -> str:
     """Return the lineage that a bundle belongs to, or the name itself."""
     return load_model(Path(given)).certificate.lineage if (Path(given) / CERTIFICATE_FILE).exists() else given
@@ -58,17 +73,24 @@ async def chosen_lineage(ledger: Ledger, given: str | None) -> str:
 
 
 @app.command("show")
-def show(ledger: options.Ledger_ = None) -> None:
+def show(
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is spent, exactly, as JSON.")] = False,
+    ledger: options.Ledger_ = None,
+) -> None:
     """List the lineages with their budgets."""
 
     async def read() -> list[LineageAccount]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             return await opened.lineages()
 
-    table = Table(Column("lineage", overflow="fold"), *FIGURES, "accepts")
-    for account in asyncio.run(read()):
+    accounts = asyncio.run(read())
+    if as_json:
+        typer.echo(json.dumps([exact(each) for each in accounts]))
+        return
+    table = whole("lineage", *FIGURES, "accepts")
+    for account in accounts:
         table.add_row(account.lineage, *figures_of(account), account.budget.accepts)
-    Console().print(table, highlight=False)
+    stdout_console().print(table, highlight=False)
 
 
 @app.command("set-budget")

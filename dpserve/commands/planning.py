@@ -13,12 +13,12 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from accounting.budgets import Accepts, Budget
-from accounting.planner import Plan, PublicSample
+from accounting.planner import Option, Plan, PublicSample
 from accounting.planner import plan as plan_budget
 from dpserve.commands import options
+from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.plotting import plot_accuracy
 from dpserve.commands.public_rows import read_public_rows
 from mechanisms.mechanism import priced
@@ -207,7 +207,7 @@ def _plan_answers(
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     else:
-        _print_plan(Console(), found)
+        _print_plan(stdout_console(), found)
 
 
 def _ceiling(n: int, lam: float, norm: float, classes: int, sensitivity: float) -> PublicSample:
@@ -242,18 +242,18 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
     if found.sensitivity is not None:
         console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
-    table = Table("mechanism", "composition", "noise multiplier", "queries", "accuracy")
-    table.add_column("price of a row", overflow="fold")
-    for option in found.options:
+    table = whole("mechanism", "composition", "noise multiplier", "queries", "accuracy")
+    prices = [_price_of(option, found.classes) for option in found.options]
+    to_paste = all(" " not in each for each in prices)
+    table.add_column("price of a row", overflow="fold", no_wrap=to_paste)
+    for option, price in zip(found.options, prices, strict=True):
         table.add_row(
             option.mechanism,
             option.composition,
             "-" if option.noise_multiplier is None else f"{option.noise_multiplier:.4g}",
             f"{option.queries:,}",
             "-" if option.accuracy is None else f"{option.accuracy:.4f}",
-            f"rho:{option.rho:.3g}"
-            if option.price is None
-            else _served_at(option.mechanism, option.price, found.classes),
+            price,
         )
     console.print(table, highlight=False)
     console.print(
@@ -274,6 +274,10 @@ def _print_plan(console: Console, found: Plan) -> None:
             f"From a noise multiplier of about {_OVERHEAD_FROM / found.classes**0.5:.0f} the noise as drawn is larger "
             "than planned, up to twice as large; the price holds all the same."
         )
+
+
+def _price_of(option: Option, classes: int) -> str:
+    return f"rho:{option.rho:.3g}" if option.price is None else _served_at(option.mechanism, option.price, classes)
 
 
 def _served_at(mechanism: str, price: str, classes: int) -> str:

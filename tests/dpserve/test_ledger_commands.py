@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from accounting.budgets import Budget
 from dpserve import Client, ServiceError
 
 ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0]])
@@ -133,3 +134,20 @@ def test_a_rehearsal_says_so_everywhere(run, bundle, spent):
         assert got.json()["rehearsal"] is True
         assert got.headers["dpserve-rehearsal"] == "true"
     assert "rehearsal" in errors
+
+
+def test_no_figure_is_cut_whoever_reads_it(run, spent):
+    plan = ("plan", "--classes", 10, "--lam", 100, "--epsilon", 3, "--delta", "1e-6")
+    price = json.loads(run(*plan, "--json").stdout)["options"][0]["price"]
+    del run.environment["COLUMNS"]
+    assert f"{Budget.from_rho(1, 1e-6, 'gaussian').epsilon_at(10**12):.4g}" in run("lineage", "show").stdout
+    run.environment["COLUMNS"] = "80"
+    for command in (("clients", "list"), ("ledger", "status")):
+        printed = run(*command).stdout
+        assert "…" not in printed
+        assert max(map(len, printed.splitlines())) <= 80
+    assert f" {price} " in run(*plan).stdout
+    (shown,) = json.loads(run("clients", "list", "--json").stdout)
+    assert (shown["client"], shown["spent_picorho"], shown["revoked"]) == ("alice", 2_000_000_000, False)
+    (shown,) = json.loads(run("lineage", "show", "--json").stdout)
+    assert (shown["spent_picorho"], shown["budget_picorho"]) == (2_000_000_000, 10**12)
