@@ -9,7 +9,7 @@ def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tu
     """Return the lower and the upper bounds of every feature, in the order of `feature_names`.
 
     texts: `LOW:HIGH` (every feature not named otherwise) or `NAME=LOW:HIGH`. Raises DataError for text of
-    another form, a name that is no feature, and features left without bounds.
+    another form, a name that is no feature, features that are bounded twice, and features left without bounds.
     """
     everywhere: tuple[float, float] | None = None
     named: dict[str, tuple[float, float]] = {}
@@ -22,6 +22,8 @@ def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tu
             colon = ""
         if not colon:
             raise DataError(f"bounds are written LOW:HIGH or NAME=LOW:HIGH, not {text!r}")
+        if name in named or (not equals and everywhere is not None):
+            raise DataError(f"bounds for {name or 'every feature'} are given twice: leave one of them out")
         if not equals:
             everywhere = pair
         elif name in feature_names:

@@ -52,6 +52,8 @@ def test_numbers_name_classes_too(tmp_path):
         (GOOD, {"bounds": ("age=0:120",)}, "declare public bounds for income"),
         (GOOD, {"bounds": ("agee=0:120",)}, "no feature 'agee'"),
         (GOOD, {"bounds": ("age=120",)}, "bounds are written LOW:HIGH"),
+        (GOOD, {"bounds": ("age=0:120", "age=0:10", "0:1e6")}, "bounds for age are given twice"),
+        (GOOD, {"bounds": ("0:120", "age=0:10", "0:1e6")}, "bounds for every feature are given twice"),
         (GOOD, {"bounds": ("9:1",)}, "must be finite and in order"),
         (GOOD, {"classes": ("no",)}, "at least two classes"),
         ("a,a,ok\n1,2,no\n", {"ignore": ()}, "every column needs a name of its own"),
