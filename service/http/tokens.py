@@ -36,6 +36,9 @@ _SECONDS_TO_TRUST = 2 * 3600.0
 
 _SECONDS_TO_READ = 10.0
 _UNREADABLE = (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL, jwt.PyJWTError)
+_UNUSABLE = (jwt.PyJWTError, OverflowError, RecursionError, ValueError)
+"""What a token raises that is none, has a time that no clock reaches, or nests without end."""
+
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _KINDS = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
@@ -117,12 +120,13 @@ class Tokens:
                 issuer=self._settings.issuer,
                 options={"require": ["exp", "iss", "aud", self._settings.claim], "verify_iat": False},
             )
+            expires = float(claims["exp"])
         except jwt.ExpiredSignatureError:
             raise Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_EXPIRED, "this token has expired") from None
-        except jwt.PyJWTError:
+        except _UNUSABLE:
             raise _refused("this token is not one for this service") from None
         scopes = _scopes_of(claims, self._settings.scope_claim)
-        return Verified(_name_of(claims, self._settings.claim), float(claims["exp"]), scopes)
+        return Verified(_name_of(claims, self._settings.claim), expires, scopes)
 
     async def _key_of(self, header: dict[str, Any]) -> jwt.PyJWK | None:
         """Return the provider's key that a token with this header is to be verified with, by its algorithm."""

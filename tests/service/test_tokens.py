@@ -112,6 +112,11 @@ def forged(provider):
         "not yet": token(provider, nbf=now + 1000),
         "altered": token(provider)[:-6] + "AAAAAA",
         "no token": "a.b.c",
+        "an expiry that no clock reaches": token(provider, exp=10**400),
+        "an infinite expiry": token(provider, exp=float("inf")),
+        "a beginning that no clock reaches": token(provider, nbf=float("inf")),
+        "an expiry of too many digits": token(provider, exp=10**4200),
+        "a header that nests without end": base64.urlsafe_b64encode(b"[" * 5000).decode().rstrip("=") + ".b.c",
     }
 
 
