@@ -29,6 +29,7 @@ from accounting.ledger import (
     UnknownKey,
 )
 from accounting.losses import GaussianLoss, LaplaceLoss
+from accounting.picorho import to_rho
 from accounting.report import AccountReport, report_at
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import in_range
@@ -314,7 +315,7 @@ class DataPlane(Plane):
         return self.head.certificate.public() | {
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
-            "price_per_row": {"rho": float(self.cost.rho), "losses": str(self.cost)},
+            "price_per_row": {"rho": to_rho(self.cost.picorho), "losses": str(self.cost)},
             "largest_batch": self.largest_batch,
         }
 

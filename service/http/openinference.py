@@ -15,6 +15,7 @@ import numpy as np
 from fastapi import Depends, FastAPI, Request, Response
 
 from accounting.ledger import Idempotency
+from accounting.picorho import to_rho
 from accounting.report import AccountReport
 from service.http.authentication import BEARER, Authentication, authorization_of
 from service.http.bodies import SMALL_BODY, read_body
@@ -130,7 +131,7 @@ def _metadata(plane: Plane) -> ModelMetadata:
                 "features": json.dumps(certificate.feature_names),
                 "mechanism": plane.mechanism_name,
                 "status": plane.mechanism_status,
-                "price_per_row_rho": float(plane.price_per_row.rho),
+                "price_per_row_rho": to_rho(plane.price_per_row.picorho),
                 "largest_batch": plane.largest_batch,
             },
         }

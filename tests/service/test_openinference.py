@@ -59,7 +59,9 @@ def test_tritonclient_finds_what_the_server_and_the_model_are(service, client):
     assert metadata["inputs"] == [{"name": "instances", "datatype": "FP64", "shape": [-1, 4]}]
     assert metadata["outputs"] == [{"name": "probabilities", "datatype": "FP64", "shape": [-1, 3]}]
     assert json.loads(metadata["parameters"]["classes"]) == ["red", "green", "blue"]
-    assert metadata["parameters"]["price_per_row_rho"] == pytest.approx(PRICE / 1e12)
+    model = service.http().get("/models/colours").json()
+    told = metadata["parameters"]["price_per_row_rho"], model["price_per_row"]["rho"]
+    assert told == (PRICE / 1e12,) * 2  # what is charged, to the last digit
 
 
 @pytest.mark.parametrize(("binary_in", "outputs"), [(True, None), (False, True), (True, False)])
