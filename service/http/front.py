@@ -60,8 +60,22 @@ def stand_before(app: FastAPI, front: Front) -> None:
             CORSMiddleware,
             allow_origins=list(front.origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Prefer"],
-            expose_headers=["dpserve-problem", "dpserve-receipt", "dpserve-budget", "Retry-After", "X-Request-ID"],
+            allow_headers=[
+                "Authorization",
+                "Content-Type",
+                "Idempotency-Key",
+                "Inference-Header-Content-Length",
+                "Prefer",
+                "X-Request-ID",
+            ],
+            expose_headers=[
+                "dpserve-problem",
+                "dpserve-receipt",
+                "dpserve-budget",
+                "Inference-Header-Content-Length",
+                "Retry-After",
+                "X-Request-ID",
+            ],
         )
     if front.tracing is not None:
         app.add_middleware(Traces, provider=front.tracing)
