@@ -261,6 +261,7 @@ async def _listen(
         await server.serve(sockets=[listening])
     await plane.drain()  # of those who hung up, too
     await settings.front.close()
+    logging.getLogger("dpserve").info("stopped serving %s on %s", certificate.name, address)
 
 
 @asynccontextmanager

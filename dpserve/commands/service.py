@@ -34,6 +34,7 @@ from service.run import (
     stopping_on_signals,
     url_of,
 )
+from service.telemetry.logs import Format, announcement
 from service.telemetry.metrics import share_between_processes
 from service.workers import Supervisor, Worker
 from training.loading import has_backbone, load_model
@@ -233,10 +234,11 @@ async def _serve(
 
 
 def _announce(model: ServedModel | ReleasedModel, settings: ServiceSettings, address: str) -> None:
+    kind: Format = "json" if settings.front.log_requests else "text"
     if settings.admin is not None:
         own = url_of(settings.admin.listening, settings.tls)
-        typer.echo(f"dpserve: the owner's port is {own}, its key is in {where_the_key_is()}")
-    typer.echo(f"dpserve: serving {model.certificate.name} on {address}")
+        typer.echo(announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
+    typer.echo(announcement(f"serving {model.certificate.name} on {address}", kind))
 
 
 def _say_nothing(address: str) -> None:

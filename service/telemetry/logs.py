@@ -40,6 +40,15 @@ def configure(kind: Format) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if kind == "json" else TextLines(_TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    # What it says of its own start and end names neither a port nor a reason, and stands under a name that says error.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def announcement(text: str, kind: Format) -> str:
+    """Return a line for stdout: where both streams end in one log, it is in one format."""
+    if kind == "text":
+        return f"dpserve: {text}"
+    return JsonLines().format(logging.LogRecord("dpserve", logging.INFO, "", 0, text, None, None))
 
 
 def places(error: BaseException) -> list[str]:

@@ -62,7 +62,7 @@ def comes_up(command, folder):
         text=True,
     )
     try:
-        return any(line.startswith("dpserve: serving") for line in process.stdout)
+        return any("serving model on" in line for line in process.stdout)
     finally:
         process.terminate()
         process.communicate(timeout=60)

@@ -1,5 +1,6 @@
 """The command line as a user runs it: a process of its own, with a home of its own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -62,8 +63,9 @@ class CommandLine:
         )
         before = []
         for line in process.stdout:
-            if line.startswith("dpserve: serving"):
-                return process, line.split()[-1], before
+            said = json.loads(line)["message"] if line.startswith("{") else line.removeprefix("dpserve: ")
+            if said.startswith("serving"):
+                return process, said.split()[-1], before
             before.append(line.rstrip())
         raise AssertionError(process.stderr.read())
 

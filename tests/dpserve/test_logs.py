@@ -49,15 +49,18 @@ def logs(run, bundle):
     process.terminate()
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    return output, errors, ids
+    return "\n".join([*before, output]), errors, ids
 
 
 def test_every_line_is_json_and_says_nothing_of_what_was_asked(logs):
     output, errors, ids = logs
     for mark in MARKS:
         assert mark not in output + errors
-    lines = [json.loads(line) for line in errors.splitlines()]
+    lines = [json.loads(line) for line in (output + errors).splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    said = [line["message"] for line in lines if line["logger"] == "dpserve"]
+    assert [re.split(" (?:is|model) ", each)[0] for each in said] == ["the owner's port", "serving", "stopped serving"]
+    assert not [line for line in lines if line["logger"] == "uvicorn.error"]
     requests = [line for line in lines if line["message"] == "request"]
     assert [(line["request_id"], line["status"]) for line in requests] == ids
     assert [status for _, status in ids] == [
