@@ -96,10 +96,10 @@ class Service:
 
     def run(self, workers: int) -> None:
         """Answer until told to stop. Raises CannotServe and what loading a bundle and opening the ledger raise."""
-        if workers == 1 or not has_backbone(self.bundle):
-            _ = self._loaded  # first, to say what is wrong with it; and what is there before a fork is shared
         with ExitStack() as opened:
             listening = opened.enter_context(bind(self.settings))
+            if workers > 1 and not has_backbone(self.bundle):
+                _ = self._loaded  # what is there before a fork is shared; who asks meanwhile waits
             admin = self.owner.open(listening.getsockname()[1])
             if admin is not None:
                 opened.enter_context(admin.listening)
@@ -125,14 +125,14 @@ class Service:
 
     async def _answer(self, listening: socket, admin: AdminPort | None, shared: Path | None, worker: Worker) -> None:
         """Be one worker. shared: the folder of the workers that share a port; None for a service of one process."""
-        loaded = self._loaded
-        audit = self._audit(None if shared is None else shared / _SHOWN_AUDIT, worker)
-        if admin is not None and audit is not None:
-            admin = replace(admin, live_audit=audit.published)
-        settings = replace(self.settings, admin=admin, front=await self.front.front())
         async with stopping_on_signals(), worker.supervised() as all_ready, AsyncExitStack() as not_ready:
             if worker.opens:
-                await not_ready.enter_async_context(answering_that_it_is_not_ready(listening, settings.tls))
+                await not_ready.enter_async_context(answering_that_it_is_not_ready(listening, self.settings.tls))
+            loaded = await asyncio.to_thread(lambda: self._loaded)
+            audit = self._audit(None if shared is None else shared / _SHOWN_AUDIT, worker)
+            if admin is not None and audit is not None:
+                admin = replace(admin, live_audit=audit.published)
+            settings = replace(self.settings, admin=admin, front=await self.front.front())
 
             async def before_answering() -> None:
                 await all_ready()
