@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import gc
 import logging
 import signal
 import socket
@@ -21,6 +20,7 @@ from accounting.ledger import BudgetExhausted, Ledger, LineageAccount, UnknownLi
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness, SystemRandomness
+from service import memory
 from service.admin.server import AdminPort, admin_port
 from service.data_plane import DataPlane, ServedModel
 from service.errors import CannotServe
@@ -246,6 +246,7 @@ async def _listen(
         log_config=None,
         access_log=False,
         lifespan="off",
+        ws="none",
         server_header=False,
         timeout_graceful_shutdown=settings.drain_seconds,
         **(settings.tls.for_uvicorn() if settings.tls is not None else {}),
@@ -302,7 +303,5 @@ class _AnnouncingServer(LimitedServer):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
-        # What is there now stays: a full collection over it was measured at over 100 ms, in which nobody is answered.
-        gc.collect()
-        gc.freeze()
+        memory.settle()
         self._on_ready()

@@ -15,7 +15,6 @@ first answer before the last is ready.
 """
 
 import asyncio
-import gc
 import logging
 import multiprocessing
 import os
@@ -30,6 +29,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 
+from service import memory
 from service.errors import CannotServe
 
 MOST_DEATHS, WITHIN_SECONDS = 5, 60.0
@@ -141,8 +141,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the workers; return the status to exit with: 0 if they were told to stop and did, else 1."""
-        gc.collect()
-        gc.freeze()  # what is there is shared; a collection would write to every page of it
+        memory.settle()  # what is there is shared, and a collection would write to every page of it
         with self._hearing_signals():
             try:
                 self._start(0)
