@@ -40,6 +40,9 @@ PATIENCE = 10.0
 """Seconds to wait for a lock, an answer or an end before giving up."""
 
 _BETWEEN_CHECKS = 0.25
+_LEAST_FREE = 1 << 16
+"""Bytes below which a disk counts as full."""
+
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
@@ -124,7 +127,7 @@ class EmbeddedStore:
             await asyncio.sleep(_BETWEEN_CHECKS)
             if self.is_running():
                 continue
-            _log.error("the server of the ledger in %s has died; starting it again", self.folder)
+            _log.error("the server of the ledger in %s has died%s; starting it again", self.folder, self.fullness())
             try:
                 await asyncio.to_thread(self.revive)
             except (EmbeddedStoreFailed, OSError) as error:
@@ -141,6 +144,14 @@ class EmbeddedStore:
             return not self._is_free("server.lock")
         except OSError as error:
             return error.errno in _NO_DESCRIPTOR  # which says nothing of the server
+
+    def fullness(self) -> str:
+        """Return what to add to a failure's text where the folder's disk is full, as a server writes or ends."""
+        with suppress(OSError):
+            found = os.statvfs(self.folder)
+            if found.f_bavail * found.f_frsize < _LEAST_FREE:
+                return " (no space is left on its disk: free some, or enlarge it)"
+        return ""
 
     def revive(self) -> None:
         """Start the server again if it has died since this store was opened, on the same files."""
@@ -223,8 +234,8 @@ class EmbeddedStore:
                 self._kill()
                 _within(self._patience, lambda: not self._child_lives())
             raise EmbeddedStoreFailed(
-                f"the server of the ledger in {self.folder} did not start: {_last_line(log, log_start)} "
-                f"(all of it is in {log})"
+                f"the server of the ledger in {self.folder} did not start{self.fullness()}: "
+                f"{_last_line(log, log_start)} (all of it is in {log})"
             )
 
     def _answers(self, *, unless: Callable[[], bool]) -> bool:

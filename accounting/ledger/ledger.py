@@ -142,6 +142,11 @@ class Ledger(KeyedAccounts):
                 check=embedded.check_in_place,
             ) as ledger:
                 yield ledger
+        except LedgerUnavailable as error:
+            # A server that cannot write ends, and a connection that closes does not say why.
+            if type(error) is not LedgerUnavailable or not (full := embedded.fullness()):
+                raise
+            raise LedgerUnavailable(f"{error}{full}") from error
         finally:
             keeping.cancel()
             await asyncio.to_thread(embedded.close)

@@ -336,3 +336,19 @@ def test_a_process_without_a_descriptor_left_does_not_take_its_server_for_dead(t
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert running
+
+
+@pytest.mark.anyio
+async def test_a_disk_that_is_full_is_named_by_the_log_and_by_the_command_that_fails(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(embedded, "_LEAST_FREE", 1 << 80)  # no disk has as much
+
+    async def use() -> None:
+        async with Ledger.open(tmp_path / "ledger", deadline=2.0):
+            os.kill(_process(EmbeddedStore(tmp_path / "ledger")), signal.SIGKILL)
+            while "has died" not in caplog.text:
+                await asyncio.sleep(0.01)
+            raise LedgerUnavailable("Connection closed by server")
+
+    with pytest.raises(LedgerUnavailable, match=r"closed by server \(no space is left on its disk"):
+        await use()
+    assert "has died (no space is left on its disk" in caplog.text
