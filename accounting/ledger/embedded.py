@@ -181,6 +181,11 @@ class EmbeddedStore:
 
     def _check_private(self) -> None:
         found = self.folder.stat()
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077 == 0o070 and found.st_gid in _groups():
+            # As Kubernetes leaves a volume with an fsGroup, and nobody is there who could close it.
+            self.folder.chmod(0o700)
+            _log.warning("the ledger's folder %s is closed to its group now, who could change it before", self.folder)
+            return
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise EmbeddedStoreFailed(
                 f"the ledger's folder {self.folder} must belong to you and be closed to others; "
@@ -368,6 +373,11 @@ def server_binary() -> Path:
     raise EmbeddedStoreFailed(
         "there is no embedded ledger on this platform; give the address of a Redis or Valkey: --ledger redis://..."
     )
+
+
+def _groups() -> set[int]:
+    """Return the groups of this process."""
+    return {os.getegid(), *os.getgroups()}
 
 
 def _last_line(log: Path, start: int) -> str:

@@ -1,5 +1,6 @@
 """The owner's port of `dpserve serve`: where it listens, and the key that opens it."""
 
+import logging
 import os
 import socket
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.run import bind
 from training.private_files import owners_alone
+
+_log = logging.getLogger("dpserve")
 
 KEY_VARIABLE = "DPSERVE_ADMIN_KEY"
 METRICS_VARIABLE = "DPSERVE_METRICS_KEY"
@@ -66,8 +69,9 @@ class AdminOptions:
 def admin_key() -> str:
     """Return the owner's admin key: DPSERVE_ADMIN_KEY, or the one in the state folder, made if there is none.
 
-    Raises CannotServe for a key that could be guessed, is never taken or may be read by others, OSError where none can
-    be written.
+    A key in a file that others may read or write is nobody's any more: another is made in its place. On a volume that
+    was restored there is nobody who could do so. Raises CannotServe for a key that could be guessed or is never taken,
+    OSError where none can be written.
     """
     given = os.environ.get(KEY_VARIABLE)
     if given is not None:
@@ -78,7 +82,9 @@ def admin_key() -> str:
     except FileNotFoundError:
         return _new_key(path)
     if mode & 0o077:
-        raise CannotServe(f"others than its owner may read or write {path}: chmod 600 {path}, and take a new key")
+        path.unlink()
+        _log.warning("others than its owner could read or write %s: the admin key there is a new one", path)
+        return _new_key(path)
     return _checked(key, str(path))
 
 

@@ -61,14 +61,19 @@ def test_no_key_that_is_guessed_or_never_taken_stands_in_either_place(monkeypatc
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o602])
-def test_a_key_file_that_others_may_read_or_write_is_refused(monkeypatch, tmp_path, mode):
+def test_a_key_that_others_could_read_or_write_is_replaced(monkeypatch, tmp_path, caplog, mode):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     monkeypatch.delenv("DPSERVE_ADMIN_KEY", raising=False)
     key = admin_key()
     assert admin_key() == key
-    (tmp_path / "admin.key").chmod(mode)
-    with pytest.raises(CannotServe, match="chmod 600"):
-        admin_key()
+    assert not caplog.records
+    file = tmp_path / "admin.key"
+    file.chmod(mode)
+    new = admin_key()
+    assert new not in (key, "")
+    assert (admin_key(), file.stat().st_mode & 0o777) == (new, 0o600)
+    assert "a new one" in caplog.text
+    assert key not in caplog.text
 
 
 def test_the_key_for_metrics_is_another_than_the_admin_key(monkeypatch, tmp_path):

@@ -352,3 +352,20 @@ async def test_a_disk_that_is_full_is_named_by_the_log_and_by_the_command_that_f
     with pytest.raises(LedgerUnavailable, match=r"closed by server \(no space is left on its disk"):
         await use()
     assert "has died (no space is left on its disk" in caplog.text
+
+
+def test_a_folder_that_a_volumes_group_was_let_into_is_closed_again(tmp_path, caplog):
+    folder = tmp_path / "ledger"
+    with EmbeddedStore(folder) as store, _client(store) as client:
+        client.set("key", "value")
+    folder.chmod(0o2770)
+    for file in folder.iterdir():
+        file.chmod(0o660)
+    with EmbeddedStore(folder) as store, _client(store) as client:
+        assert client.get("key") == b"value"
+    assert stat.S_IMODE(folder.stat().st_mode) & 0o777 == 0o700
+    assert "closed to its group" in caplog.text
+    for mode in (0o770 | 0o007, 0o705):
+        folder.chmod(mode)
+        with pytest.raises(EmbeddedStoreFailed, match="closed to others"):
+            EmbeddedStore(folder).open()
