@@ -14,6 +14,9 @@ SECONDS_FOR_BODY = 30.0
 SMALL_BODY = 64 * 1024
 """Bytes of a body that is read and parsed in one go."""
 
+_GZIP = b"\x1f\x8b"
+"""How what gzip made begins."""
+
 
 async def read_body(request: Request, largest: int) -> bytes:
     """Return the body, or raise a 413 problem as soon as it is longer than `largest` bytes."""
@@ -80,6 +83,8 @@ def parse_predict_request(body: bytes) -> PredictRequest:
         return PredictRequest.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if first["type"] == "json_invalid" and body.startswith(_GZIP):
+        raise Problem(HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, "send the body without compression")
     if first["type"] == "json_invalid":
         raise Problem(
             HTTPStatus.BAD_REQUEST, ProblemType.MALFORMED_JSON, f"the body is not JSON: {first['msg'].lower()}"

@@ -1,5 +1,6 @@
 """The way of a request over real HTTP, from its key to its refusal."""
 
+import gzip
 import json
 import logging
 import socket
@@ -388,3 +389,10 @@ def test_health_and_documentation(service):
     paths = http.get("/openapi.json").json()["paths"]
     assert {"/predict", "/budget", "/models/{name}", "/livez", "/readyz"} <= set(paths)
     assert "requestBody" in paths["/predict"]["post"]
+
+
+def test_a_compressed_body_is_told_apart_from_json_that_is_wrong(service):
+    http = service.http(service.add_client())
+    for way in ({}, {"Expect": "100-continue"}):  # the short way, and past it
+        said = problem(http.post("/predict", content=gzip.compress(b"{}"), headers=way), 400, "invalid-request")
+        assert said["detail"] == "send the body without compression"
