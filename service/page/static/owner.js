@@ -97,10 +97,10 @@ function showLive({ totals, seconds }) {
   const figures = [
     ["rows a second", figure(perSecond("rows_charged") + perSecond("rows_free"), 3)],
     ["requests a second", figure(perSecond("answered") + perSecond("refused"), 3)],
-    ["rows charged", whole(totals.rows_charged)],
-    ["rows replayed", whole(totals.rows_free)],
-    ["requests answered", whole(totals.answered)],
-    ["requests refused", whole(totals.refused)],
+    ["rows charged in all", whole(totals.rows_charged)],
+    ["rows replayed in all", whole(totals.rows_free)],
+    ["requests answered in all", whole(totals.answered)],
+    ["requests refused in all", whole(totals.refused)],
   ];
   const summary = `Rows a second over the last ${counted(Math.round(-(rows[0]?.[0] ?? 0)), "second")}, ${figures[0][1]} in the last ten.`;
   const host = el("div", {});

@@ -53,6 +53,8 @@ export function mountSession({ what, enter, leave }) {
     } catch (error) {
       const problem = problemOf(error);
       if (inside) end(problem.detail);
+      // What the service says to programs, which headers to send, is nothing to whoever typed a key into a page.
+      else if (problem.type === "urn:dpserve:problem:unauthenticated") said.textContent = `This ${what} is not good here.`;
       else said.textContent = problem.status === 401 ? `This ${what} is not good here: ${problem.detail}.` : problem.detail;
       input.focus();
       input.select();

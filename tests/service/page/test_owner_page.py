@@ -123,6 +123,9 @@ def test_what_is_answered_is_shown_as_it_happens(tab, url, service):
     page = sign_in(tab, url)
     charged = page.locator("#throughput div").filter(has_text="rows charged").locator("dd")
     before = int(charged.inner_text())
+    labels = page.locator("#throughput dt").all_inner_texts()
+    assert [label.endswith(" in all") for label in labels] == [False] * 2 + [True] * 4
+    expect(page.locator("#live .note").first).to_contain_text("in all: since the service started")
     http = service.http(service.add_client("dora"))
     http.post("/predict", json={"instances": [[0.31] * 4, [0.32] * 4]})
     expect(charged).to_have_text(str(before + 2))
@@ -135,7 +138,7 @@ def test_a_clients_key_or_a_wrong_one_opens_nothing(tab, url, service):
     for wrong in (service.add_client("eve"), "x" * 30):
         page.fill("#key", wrong)
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_contain_text("This admin key is not good here")
+        expect(page.get_by_role("alert")).to_have_text("This admin key is not good here.")
         expect(page.locator("#account")).to_be_hidden()
     tab.shot("owner-wrong-key")
 
