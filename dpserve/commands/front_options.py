@@ -7,6 +7,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from service.errors import CannotServe
+from service.http.failed_tries import FailedTries
 from service.http.front import Front
 from service.telemetry.logs import Format
 from service.telemetry.tracing import configured_tracing
@@ -32,6 +33,14 @@ RateLimitStore = Annotated[
     str | None,
     typer.Option(
         help="redis://host:6379/1, where replicas and workers count requests together. [default: each for itself]"
+    ),
+]
+FailedTriesOption = Annotated[
+    int,
+    typer.Option(
+        "--failed-tries",
+        min=0,
+        help="How many credentials of one address that are not taken are looked at in a minute; 0 for any number.",
     ),
 ]
 JwtIssuer = Annotated[
@@ -62,6 +71,7 @@ class FrontOptions:
     cors_origin: str | None
     rate_limit: str | None
     rate_limit_store: str | None
+    failed_tries: int
     jwt_issuer: str | None
     jwt_audience: str | None
     jwt_keys: str | None
@@ -116,7 +126,14 @@ class FrontOptions:
             from service.http.rate_limit import rate_limit
 
             limit = rate_limit(self.rate_limit, self.rate_limit_store)
-        return Front(tokens, limit, self.origins, self.log_format == "json", configured_tracing())
+        return Front(
+            tokens=tokens,
+            rate_limit=limit,
+            failed_tries=FailedTries(self.failed_tries) if self.failed_tries else None,
+            origins=self.origins,
+            log_requests=self.log_format == "json",
+            tracing=configured_tracing(),
+        )
 
 
 _SLASHES_OF_AN_ORIGIN = 2

@@ -48,7 +48,7 @@ def create_app(
         redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
     )
-    authentication = Authentication(ledger, data_plane.lineage, front.tokens, front.rate_limit)
+    authentication = Authentication(ledger, data_plane.lineage, front.tokens, front.rate_limit, front.failed_tries)
     predictions = Predictions(data_plane, authentication, largest_body=largest_body, metrics=metrics)
     app.state.predictions = predictions
     _add_client_routes(app, data_plane, authentication, predictions)

@@ -17,6 +17,7 @@ from accounting.ledger import (
     UnknownKey,
     key_digest,
 )
+from service.http.failed_tries import FailedTries
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
 from service.plane import Caller
@@ -39,45 +40,60 @@ class Authentication:
     """Tells who sent a request to one lineage's service."""
 
     def __init__(
-        self, ledger: Ledger, lineage: str, tokens: "Tokens | None" = None, rate_limit: "RateLimit | None" = None
+        self,
+        ledger: Ledger,
+        lineage: str,
+        tokens: "Tokens | None" = None,
+        rate_limit: "RateLimit | None" = None,
+        failed_tries: FailedTries | None = None,
     ) -> None:
-        """Look keys up in `ledger`. tokens: verifies those that are taken beside keys. rate_limit: of each client."""
+        """Look keys up in `ledger`. tokens: verifies those that are taken beside keys. rate_limit: of each client.
+
+        failed_tries: of each address.
+        """
         self._ledger = ledger
         self._lineage = lineage
         self._tokens = tokens
         self._rate_limit = rate_limit
+        self._failed_tries = failed_tries
 
     async def caller(self, request: Request, scope: KeyScope) -> Caller:
         """Return who asks, or raise a problem: 401, 403 for a key that is not good for `scope`, or 429.
 
         A key that is not known is answered alike, whether it is a near miss or a wild guess.
         """
-        shown = credential(authorization_of(request.headers))
-        by_token = await self._by_token(shown, scope)
+        shown, peer = credential(authorization_of(request.headers)), peer_of(request)
+        by_token = await self._by_token(shown, scope, peer)
         if by_token is not None:
             return by_token
         digest = key_digest(shown)
         client = self._ledger.remembered(self._lineage, digest)
         if client is not None:
             await self._count(client)  # first: what is too often asked the ledger need not read
-        known = await self._by_key(digest, scope)
+        known = await self._by_key(digest, scope, peer)
         if known.client != client:
             await self._count(known.client)
         return known
 
-    async def payer(self, authorization: str) -> Caller:
+    def knows(self, authorization: str) -> bool:
+        """Whether the header shows an API key that was taken before, so that it does not matter where it comes from."""
+        shown = bearer(authorization, LONGEST_CREDENTIAL)
+        return shown is not None and self._ledger.remembered(self._lineage, key_digest(shown)) is not None
+
+    async def payer(self, authorization: str, peer: str) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
 
-        authorization: the header. A key that was authenticated before asks the ledger nothing now: it is checked again
-        with the charge. It is looked up by its SHA-256, in time that says nothing about any other key.
+        authorization: the header. peer: the address that it came from. A key that was authenticated before asks the
+        ledger nothing now: it is checked again with the charge. It is looked up by its SHA-256, in time that says
+        nothing about any other key.
         """
         shown = credential(authorization)
-        by_token = await self._by_token(shown, "predict")
+        by_token = await self._by_token(shown, "predict", peer)
         if by_token is not None:
             return by_token
         digest = key_digest(shown)
         client = self._ledger.remembered(self._lineage, digest)
-        known = await self._by_key(digest, "predict") if client is None else Caller(client, digest)
+        known = await self._by_key(digest, "predict", peer) if client is None else Caller(client, digest)
         await self._count(known.client)
         return known
 
@@ -85,11 +101,17 @@ class Authentication:
         if self._rate_limit is not None:
             await self._rate_limit.check(self._lineage, client)
 
-    async def _by_token(self, shown: str, scope: KeyScope) -> Caller | None:
+    async def _by_token(self, shown: str, scope: KeyScope, peer: str) -> Caller | None:
         """Return the client that a token names, which the ledger must know; None for what is no token."""
         if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
             return None
-        token = await self._tokens.verify(shown)
+        try:
+            token = await self._tokens.verify(shown)
+        except Problem as problem:
+            if problem.status is HTTPStatus.UNAUTHORIZED and self._failed_tries is not None:
+                self._failed_tries.check(peer)
+                self._failed_tries.note(peer)
+            raise
         await self._count(token.client)
         if scope not in token.scopes:
             raise as_problem(ScopeMissing(scope, "token"))
@@ -103,11 +125,20 @@ class Authentication:
             raise as_problem(ClientRevoked(token.client))
         return Caller(token.client, expires=token.expires)
 
-    async def _by_key(self, digest: bytes, scope: KeyScope) -> Caller:
+    async def _by_key(self, digest: bytes, scope: KeyScope, peer: str) -> Caller:
+        if self._failed_tries is not None and self._ledger.remembered(self._lineage, digest) is None:
+            self._failed_tries.check(peer)
         try:
             return Caller((await self._ledger.authenticate(self._lineage, digest, scope)).client, digest)
         except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:
+            if self._failed_tries is not None and not isinstance(refused, ScopeMissing):
+                self._failed_tries.note(peer)
             raise as_problem(refused) from None
+
+
+def peer_of(request: Request) -> str:
+    """Return the address that a request came from: behind a proxy that uvicorn trusts the one that this names."""
+    return request.client.host if request.client is not None else ""
 
 
 def authorization_of(headers: Headers) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
+from service.http.failed_tries import FailedTries
 from service.http.impatience import ImpatientProtocol, protocol_with
 from service.http.short_way import short_way
 from service.telemetry.logs import RequestLog
@@ -27,6 +28,8 @@ class Front:
     """Verifies the tokens that are taken beside API keys."""
     rate_limit: "RateLimit | None" = None
     """Of each client."""
+    failed_tries: FailedTries | None = None
+    """Of each address, at credentials."""
     origins: tuple[str, ...] = ()
     """Web origins whose pages may ask: none by default."""
     log_requests: bool = False

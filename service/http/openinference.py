@@ -17,7 +17,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from accounting.ledger import Idempotency
 from accounting.picorho import to_rho
 from accounting.report import AccountReport
-from service.http.authentication import BEARER, Authentication, authorization_of
+from service.http.authentication import BEARER, Authentication, authorization_of, peer_of
 from service.http.bodies import SMALL_BODY, read_body
 from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
 from service.http.openinference_schemas import (
@@ -153,7 +153,7 @@ class OpenInference:
     async def answer(self, request: Request) -> Response:
         """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
         began = time.monotonic()
-        caller = await self._authentication.payer(authorization_of(request.headers))
+        caller = await self._authentication.payer(authorization_of(request.headers), peer_of(request))
         body = await read_body(request, self._largest_body)
         prefer = request.headers.get("prefer", "")
         asked, prediction, headers = await self._predictions.paid(caller, self._asked(request, body), prefer, began)

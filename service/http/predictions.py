@@ -22,7 +22,7 @@ from accounting.report import AccountReport
 from service.errors import RequestRefused
 from service.fault_points import pass_point
 from service.http import npy
-from service.http.authentication import Authentication, authorization_of
+from service.http.authentication import Authentication, authorization_of, peer_of
 from service.http.bodies import parse_off_the_loop, read_body
 from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
 from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, wants_dry_run
@@ -85,7 +85,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 class Head(msgspec.Struct, frozen=True):
     """What the header and the query of a request say to `Predictions`. tier: the query's.
 
-    began: when the request did, by `time.monotonic`.
+    began: when the request did, by `time.monotonic`. peer: the address that it came from.
     """
 
     authorization: str
@@ -94,6 +94,7 @@ class Head(msgspec.Struct, frozen=True):
     accept: str
     prefer: str
     tier: str | None = None
+    peer: str = ""
     began: float = msgspec.field(default_factory=time.monotonic)
 
 
@@ -144,6 +145,7 @@ class Predictions:
             headers.get("accept", ""),
             headers.get("prefer", ""),
             asked.get("tier"),
+            peer_of(request),
         )
         caller = await self.caller(head)
         body = await read_body(request, self.largest_body)
@@ -154,9 +156,13 @@ class Predictions:
 
     async def caller(self, head: Head) -> Caller:
         """Return who asks, or raise a 401 problem."""
-        caller = await self._authentication.payer(head.authorization)
+        caller = await self._authentication.payer(head.authorization, head.peer)
         pass_point("authenticated")
         return caller
+
+    def knows(self, authorization: str) -> bool:
+        """Whether the header shows an API key that was taken before."""
+        return self._authentication.knows(authorization)
 
     async def reply(self, caller: Caller, head: Head, body: bytes) -> Reply:
         """Answer rows. Raises Problem and the refusals that `as_problem` knows."""

@@ -124,13 +124,18 @@ class ShortWayProtocol(ImpatientProtocol):
             or (self.cycle is not None and not self.cycle.response_complete)
         ):
             return None
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
+        # Where a new key comes from matters, and uvicorn knows which proxies are believed.
+        if b"x-forwarded-for" in headers and not self.predictions.knows(authorization):
+            return None
         key = headers.get(b"idempotency-key")
         return Head(
-            headers.get(b"authorization", b"").decode("latin-1"),
+            authorization,
             None if key is None else key.decode("latin-1"),
             headers.get(b"content-type", b"").decode("latin-1"),
             headers.get(b"accept", b"").decode("latin-1"),
             headers.get(b"prefer", b"").decode("latin-1"),
+            peer="" if self.client is None else self.client[0],
         )
 
     def _begin(self, exchange: _Exchange, answering: Coroutine[Any, Any, None]) -> None:
