@@ -225,7 +225,10 @@ class Store:
             if said.startswith("Function not found"):  # somebody removed the library: look again, and load it
                 self._inspected.clear()
                 await self._link.disconnect()
-            raise _told(lineage, said) or error from error
+            told = _told(lineage, said)
+            if told is None:
+                raise  # `from error` would make it its own cause
+            raise told from error
         if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce:
             await self._link.disconnect()
             raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")

@@ -67,7 +67,9 @@ def kinds(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    met: set[int] = set()  # nothing keeps causes from going in a circle
+    while error is not None and id(error) not in met:
+        met.add(id(error))
         yield error
         error = error.__cause__
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import itertools
 import json
 import logging
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from accounting.ledger import LedgerUnavailable
 from service.http.refusals import as_problem
+from service.telemetry import logs
 from service.telemetry.logs import JsonLines, TextLines, unforeseen
 from training.bundle import CertifiedHead
 
@@ -70,6 +72,14 @@ def test_a_logged_exception_is_its_type_and_its_places(written):
     assert MARK not in written()
     assert "ValueError" in written()
     assert "test_logs.py:" in written()
+
+
+def test_causes_that_go_in_a_circle_are_each_named_once():
+    error, cause = ValueError(), KeyError()
+    error.__cause__, cause.__cause__ = cause, error
+    assert list(itertools.islice(logs._chain(error), 5)) == [error, cause]
+    assert logs.kinds(error) == "ValueError from KeyError"
+    assert logs.places(error) == []
 
 
 async def _forgotten():

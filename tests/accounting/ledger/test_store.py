@@ -301,6 +301,15 @@ async def test_a_frozen_store_is_given_up_on_at_the_deadline(tmp_path: Path) -> 
         await ledger.close()
 
 
+async def test_a_store_that_is_not_there_is_the_cause_of_the_error_and_no_error_is_its_own() -> None:
+    store = Store(f"redis://127.0.0.1:{free_port()}/0")
+    with pytest.raises(LedgerUnavailable, match="cannot be reached") as refused:
+        await store.call("none", "find_client", ["dpserve:{none}:services", "dpserve:{none}:keys"], ["0"])
+    cause = refused.value.__cause__
+    assert isinstance(cause, OSError | redis.RedisError)
+    await store.close()
+
+
 async def test_a_reply_to_another_call_is_not_taken(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = await Ledger.connect(embedded_url)
     lineage = new_lineage()
