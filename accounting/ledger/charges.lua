@@ -129,6 +129,7 @@ local function remember(request, number, capacity)
   make_room(request.client.requests, 1, capacity)
   redis.call('HSET', request.client.requests.young, request.key,
     request.body_digest .. number .. ':' .. terms_of(request))
+  request.client.requests.held = request.client.requests.held + 1
 end
 
 local function refusal(scope, account, request, total)
@@ -219,14 +220,16 @@ end
 
 local function write_charge(lineage, request, fresh, capacity)
   request.rows = #fresh
+  check_books(lineage, request.client, request)
+  make_room(lineage.rows, #fresh, capacity) -- first: where the store refuses it, nobody pays for rows that go unmarked
   local hash = hash_of_next(lineage.state, request, #fresh)
   local number = write_receipt(lineage, request.client, request, hash)
-  make_room(lineage.rows, #fresh, capacity)
   local entry = CHARGED .. lineage.state.epoch .. ':' .. number
   for _, id in ipairs(fresh) do
     lineage.rows.aged[id] = nil
     put_row(lineage.rows, id, entry)
   end
+  lineage.rows.held = lineage.rows.held + #fresh
   return number
 end
 
@@ -273,15 +276,16 @@ local function charge_request(lineage, capacities, keys, args, at)
   return reply, wrote or answers ~= ''
 end
 
--- Writes what the charges of a call changed together.
+-- Writes what the charges of a call changed together: the lineage after its clients, so that it takes no further charge
+-- while one of them has not paid.
 local function write_charges(lineage)
-  if lineage.unwritten then
-    write_lineage(lineage)
-  end
   for _, client in pairs(lineage.members) do
     if client.unwritten then
       write_books(client)
     end
+  end
+  if lineage.unwritten then
+    write_lineage(lineage)
   end
   write_rows(lineage.rows)
 end

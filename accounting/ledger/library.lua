@@ -1,4 +1,4 @@
-#!lua name=dpserve_16
+#!lua name=dpserve_17
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -8,10 +8,11 @@
 --   * A row is charged once. The first answer stored for it is its only answer.
 --   * Every key that a request will write is looked at, and every number in it read, before its first write, so
 --     that a damaged key cannot leave half a charge. A request that meets one fails alone, with `damaged`.
---   * The receipt of a request is its first write, so an error inside the store can at worst leave a charge
---     without an answer, never an answer without a charge. What the requests of a call change together (accounts,
---     tallies, rows) is kept as it changes and written once, before the call replies: if that fails, so does all of
---     the call, and no account takes a further charge, because its receipts are more than it counts.
+--   * The receipt of a request is written before its rows are marked, so an error inside the store can at worst leave
+--     a charge without an answer, never an answer without a charge. What the requests of a call change together
+--     (accounts, tallies, rows) is kept as it changes and written once, before the call replies. What could keep it
+--     from being written shows before the first receipt (see `check_receipts`). If it failed all the same, so would
+--     all of the call, and the lineage would take no further charge, because its receipts are more than it counts.
 --   * The time a charge takes does not depend on how many receipts or rows were written before it.
 --   * A service that has seen this lineage newer than it is now gets no decision (see `register`).
 --
@@ -26,7 +27,7 @@
 -- another format is refused by an older one (see `read_account`). FORMAT counts the formats of published programs: it
 -- stays 1 until one is published, and what was written before that by another version need not be readable.
 
-local VERSION = '16'
+local VERSION = '17'
 local FORMAT = 1
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

@@ -80,11 +80,14 @@ local function check_tally(books, cost)
   end
 end
 
+-- The books are written after the receipts, so that the right to write them is used before the first: the store refuses
+-- nothing for want of memory or disk once a call has written, and a receipt that no account counts ends the lineage.
 local function check_receipts(lineage)
   if not lineage.checked then
     if redis.call('XLEN', lineage.receipts) ~= lineage.state.seq then
       damaged('the number of receipts is not the one that the lineage counts')
     end
+    redis.call('HSET', lineage.account, 'spent', text(lineage.state.spent))
     lineage.checked = true
   end
 end
@@ -131,21 +134,27 @@ local function check_appended(reply)
   end
 end
 
--- Charges the lineage and the client, which is nil where the lineage alone pays, and writes the receipt, with
--- `hash`. Asks nothing, so whoever calls has decided, having read `state` of both, and writes the books of both
--- before the call replies. Fails before its first write or not at all. Returns the receipt's number, as text.
-local function write_receipt(lineage, client, charged, hash)
-  local total, state = charged.price * charged.rows, lineage.state
-  local number = text(state.seq + 1)
+-- Fails unless the books of both can take the charge; `client` is nil where the lineage alone pays.
+local function check_books(lineage, client, charged)
   check_receipts(lineage)
   check_tally(lineage, charged.cost)
   if client then
     check_tally(client, charged.cost)
     check_index(client)
   end
-  if math.max(state.spent, client and client.state.spent or 0) + total > LARGEST then
+  local spent = math.max(lineage.state.spent, client and client.state.spent or 0)
+  if spent + charged.price * charged.rows > LARGEST then
     malformed('a charge takes an account past 2^53 - 1')
   end
+end
+
+-- Charges the lineage and the client, which is nil where the lineage alone pays, and writes the receipt, with
+-- `hash`. Asks nothing, so whoever calls has decided, having read `state` of both, and writes the books of both
+-- before the call replies. Fails before its first write or not at all. Returns the receipt's number, as text.
+local function write_receipt(lineage, client, charged, hash)
+  local total, state = charged.price * charged.rows, lineage.state
+  local number = text(state.seq + 1)
+  check_books(lineage, client, charged)
   -- The first write: it fails, and nothing else is done, if the stream has this number or a later one.
   local id = number .. '-0'
   local appended = redis.pcall('XADD', lineage.receipts, id,

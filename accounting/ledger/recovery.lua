@@ -114,10 +114,10 @@ local function apply_receipt(lineage, keys, args, at)
     client.state = read_account(client.account, client.name)
   end
   write_receipt(lineage, client, charged, next_hash)
-  write_lineage(lineage)
   if client then
     write_books(client)
   end
+  write_lineage(lineage)
   if next_hash == hash then
     return 'appended'
   end

@@ -120,7 +120,8 @@ local function write_rows(rows)
   rows.unwritten = {young = {}, old = {}}
 end
 
--- Sees to it that there is room in the young generation for so many fresh ones, which are going to be in it.
+-- Sees to it that there is room in the young generation for so many fresh ones. Whoever puts them there adds them to
+-- what it `held`.
 local function make_room(generations, fresh, capacity)
   local held = generations.held or redis.call('HLEN', generations.young)
   if held > 0 and held + fresh > capacity then
@@ -132,7 +133,7 @@ local function make_room(generations, fresh, capacity)
     redis.call('RENAME', generations.young, generations.old)
     held = 0
   end
-  generations.held = held + fresh
+  generations.held = held
 end
 
 local function after_colon(entry)

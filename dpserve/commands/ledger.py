@@ -96,7 +96,10 @@ def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Le
             typer.echo(f"  {finding}")
         wrong += bool(found.findings)
     if wrong:
-        raise CannotServe("the ledger is not right")
+        raise CannotServe(
+            "the ledger is not right: stop its services, restore a backup into an empty store with 'dpserve ledger "
+            "restore', and put back what was charged since with 'dpserve ledger reconcile'"
+        )
 
 
 @app.command("export")

@@ -9,8 +9,19 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, UnsafeStore, WrongFunctionVersion, key_digest
+from accounting.ledger import (
+    BudgetExhausted,
+    Charge,
+    Ledger,
+    LedgerDamaged,
+    LedgerUnavailable,
+    UnsafeStore,
+    WrongFunctionVersion,
+    key_digest,
+)
 from accounting.ledger.store import FunctionLibrary, Store, our_library
+from accounting.ledger.verification import verify
+from accounting.ledger.wire import LineageKeys
 
 from .conftest import BINARY, DURABLE, asking, dump, free_port, new_lineage, open_accounts, releases, running_server
 
@@ -172,6 +183,39 @@ async def test_a_user_who_may_not_write_is_found_out_before_the_first_charge(
             assert not isinstance(caught.value, LedgerDamaged)
         assert dump(changeable_url, lineage) == before
     assert list(store.scan_iter(match="dpserve:{trial}*", count=1000)) == []
+    store.acl_deluser("clerk")
+
+
+@pytest.mark.parametrize("denied", ["hset", "xadd", "unlink", "rename"])
+async def test_whichever_command_is_denied_nobody_pays_and_the_lineage_goes_on(
+    changeable_url: str, store: "redis.Redis[bytes]", denied: str
+) -> None:
+    """The accounts of a call are written after its receipts, and its rows may need room first."""
+    await (await Ledger.connect(changeable_url)).close()
+    store.execute_command("ACL", "SETUSER", "clerk", "reset", "on", "nopass", "~dpserve:*", "+@all")
+    lineage = new_lineage()
+    url = changeable_url.replace("redis://", "redis://clerk:any@")
+    async with await Ledger.connect(url, remembered_rows=4) as ledger:
+        await open_accounts(ledger, lineage, releases(6), ann=releases(6), bob=releases(6))
+        paid = await ledger.charge_batch([asking(lineage, "ann", "1"), asking(lineage, "bob", "2")])
+        before = await ledger.snapshot(lineage)
+        receipts = dump(changeable_url, lineage)[LineageKeys(lineage).receipts]
+        store.execute_command("ACL", "SETUSER", "clerk", f"-{denied}")
+        batch = [asking(lineage, client, row) for client, row in (("ann", "3"), ("bob", "4"), ("ann", "5"))]
+        for _ in range(2):
+            decisions = await ledger.charge_batch(batch)
+            assert [type(decision) for decision in decisions] == [LedgerUnavailable] * 3
+            assert {str(decision).partition(": ")[0] for decision in decisions} == {"the ledger's store reports"}
+            assert all("permission" in str(decision) for decision in decisions)
+        assert await ledger.snapshot(lineage) == before
+        assert dump(changeable_url, lineage)[LineageKeys(lineage).receipts] == receipts
+        store.execute_command("ACL", "SETUSER", "clerk", f"+{denied}")
+        paid += await ledger.charge_batch([*batch, asking(lineage, "bob", "6")])
+        assert all(isinstance(charge, Charge) and charge.receipt for charge in paid)
+        with pytest.raises(BudgetExhausted):
+            await ledger.charge(asking(lineage, "ann", "7"))
+        assert (await ledger.lineage(lineage)).releases == 6
+        assert (await verify(ledger, lineage)).findings == ()
     store.acl_deluser("clerk")
 
 
