@@ -108,6 +108,20 @@ class _Running:
     line: socket.socket
     number: int
     ready: bool = False
+    heard: bool = True
+
+    def hear(self) -> bytes:
+        """Return what the worker said; nothing if it closed its line, which it does not open again."""
+        said = b""
+        with suppress(OSError):
+            said = self.line.recv(4096)
+        self.heard = bool(said)
+        return said
+
+    def go(self) -> None:
+        """Let the worker answer. One that is dead by now is seen to when its process has ended."""
+        with suppress(OSError):
+            self.line.send(_GO)
 
 
 class Supervisor:
@@ -157,16 +171,16 @@ class Supervisor:
         """Wait until something happens, and do what it asks for."""
         now = time.monotonic()
         until = max(0.0, min(self._due.values()) - now) if self._due else None
-        unready = [running.line for running in self._workers.values() if not running.ready]
+        unready = [running.line for running in self._workers.values() if running.heard and not running.ready]
         sentinels = [running.process.sentinel for running in self._workers.values()]
         happened = wait([self._woken, *unready, *sentinels], until)
         if self._woken in happened:
             self._obey()
         for running in list(self._workers.values()):
-            if running.line in happened and running.line.recv(1) == _READY:
+            if running.line in happened and _READY in running.hear():
                 running.ready = True
                 if self._answering:
-                    running.line.send(_GO)
+                    running.go()
             if running.process.sentinel in happened:
                 self._bury(running)
         self._start_what_is_due()
@@ -184,8 +198,7 @@ class Supervisor:
         else:
             self._answering = True
             for running in self._workers.values():
-                with suppress(OSError):
-                    running.line.send(_GO)
+                running.go()
 
     def _start(self, number: int) -> None:
         mine, its = socket.socketpair()

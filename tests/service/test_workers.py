@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 # Each line of the file is a number of a worker and what it did; lines are whole, for they are appended in one write.
 PROGRAM = """
-import asyncio, os, signal, sys
+import asyncio, os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from mechanisms.gaussian import Gaussian
@@ -22,6 +22,7 @@ from service import workers
 from service.workers import Supervisor
 
 workers._SHORTEST_PAUSE = 0.001
+LOOKS = 0
 events, behaviour = Path(sys.argv[1]), sys.argv[2]
 randomness, mechanism = SystemRandomness(), Gaussian(5.0)
 mechanism.prepare(3)
@@ -31,6 +32,9 @@ def note(worker, what):
     with events.open("a") as file:
         file.write(f"{worker.number} {what}\\n")
 
+def happened(what):
+    return events.read_text().count(what)
+
 def work(worker):
     note(worker, f"starts {os.getpid()} {worker.again}")
     words = " ".join(map(str, randomness.words(2048)))
@@ -38,6 +42,19 @@ def work(worker):
     note(worker, f"drew {words} {noise} {np.random.default_rng().integers(2**63)}")
     if behaviour == "fails":
         raise SystemExit(3)
+    if behaviour == "hangs up":
+        worker.line.close()
+        note(worker, "mute")
+        while not Path(sys.argv[3]).exists():
+            time.sleep(0.01)
+        raise SystemExit(3)
+    if behaviour == "dies unseen" and worker.again and happened("unseen") == 0:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        while Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+        worker.line.send(b"r")
+        note(worker, "unseen")
+        os.kill(os.getpid(), signal.SIGKILL)
     asyncio.run(until_told(worker))
     note(worker, "ends")
 
@@ -52,7 +69,15 @@ async def until_told(worker):
             os.kill(os.getpid(), 9)
         await told.wait()
 
-raise SystemExit(Supervisor(3, work, []).run())
+class Counting(Supervisor):
+    def _look(self):
+        global LOOKS
+        LOOKS += 1
+        super()._look()
+
+status = Counting(3, work, []).run()
+print(LOOKS)
+raise SystemExit(status)
 """
 
 
@@ -63,8 +88,9 @@ class Supervised:
         (folder / "program.py").write_text(PROGRAM)
         self.events = folder / "events"
         self.process = subprocess.Popen(
-            [sys.executable, folder / "program.py", self.events, behaviour],
+            [sys.executable, folder / "program.py", self.events, behaviour, folder / "end"],
             env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -100,6 +126,7 @@ def supervised(tmp_path):
     for each in started:
         each.process.kill()
         each.process.wait()
+        each.process.stdout.close()
         each.process.stderr.close()
 
 
@@ -111,12 +138,16 @@ def lives(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def gone(pids):
+def when(true):
     deadline = time.monotonic() + 60
-    while any(lives(pid) for pid in pids):
+    while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return True
+
+
+def gone(pids):
+    return when(lambda: not any(lives(pid) for pid in pids))
 
 
 def test_workers_are_ready_together_apart_in_their_noise_and_replaced_when_they_die(supervised):
@@ -167,3 +198,26 @@ def test_workers_end_when_their_supervisor_was_killed(supervised):
     service.process.kill()
     assert gone(service.pids())
     assert [line[1] for line in service.lines()].count("ends") == 3
+
+
+def test_a_worker_that_dies_just_when_it_is_ready_is_replaced(supervised):
+    service = supervised("dies unseen")
+    service.wait_for("answers", 3)
+    os.kill(service.pids()[1], signal.SIGKILL)
+    service.wait_for("unseen", 1)
+    when(lambda: not lives(service.pids()[-1]))
+    os.kill(service.process.pid, signal.SIGCONT)
+    service.wait_for("answers", 4)
+    status, said = service.end()
+    assert status == 0
+    assert said.count("worker 1 ended by SIGKILL") == 2
+
+
+def test_a_supervisor_waits_quietly_for_a_worker_that_hung_up(supervised, tmp_path):
+    service = supervised("hangs up")
+    service.wait_for("mute", 1)
+    time.sleep(0.5)  # however short, one that does not wait looks thousands of times
+    (tmp_path / "end").touch()
+    looks, _ = service.process.communicate(timeout=60)
+    assert service.process.returncode == 1
+    assert int(looks) < 100
