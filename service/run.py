@@ -179,16 +179,18 @@ async def serve_release(
     listening: socket.socket,
     settings: ServiceSettings,
     *,
+    opens: bool = True,
     on_ready: Callable[[str], None] = lambda _: None,
     before_answering: Callable[[], Awaitable[None]] = _at_once,
 ) -> None:
     """Answer requests from a model that is paid for once until told to stop, as `serve` does.
 
-    The lineage is charged first for a model of one tier, unless it was before. Raises CannotServe for what the
-    lineage's budget cannot pay.
+    opens: whether the service starts with this process; what the lineage's budget cannot pay raises CannotServe then.
+    The lineage is charged first for a model of one tier, unless it was before.
     """
     plane = ReleasePlane(model, ledger, largest_batch=settings.largest_batch)
-    await check_release(ledger, model.certificate)
+    if opens:
+        await check_release(ledger, model.certificate)
     pass_point(OPENED)
     charged = await plane.hold_for_owner()
     pass_point(HELD)

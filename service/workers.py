@@ -35,7 +35,7 @@ from service.errors import CannotServe
 MOST_DEATHS, WITHIN_SECONDS = 5, 60.0
 """So many workers may die within so long; with one more, the service ends."""
 
-_SHORTEST_PAUSE = 0.1
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 """Seconds until a worker that died is replaced; doubled with every other death of late."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -148,6 +148,7 @@ class Supervisor:
         self._workers: dict[int, _Running] = {}
         self._due: dict[int, float] = {}
         self._deaths: deque[float] = deque()
+        self._failed_starts: dict[int, int] = {}
         self._answering = self._stopping = False
         self._status = 0
         self._woken, self._waking = socket.socketpair()
@@ -179,6 +180,7 @@ class Supervisor:
         for running in list(self._workers.values()):
             if running.line in happened and _READY in running.hear():
                 running.ready = True
+                self._failed_starts.pop(running.number, None)
                 if self._answering:
                     running.go()
             if running.process.sentinel in happened:
@@ -239,19 +241,33 @@ class Supervisor:
             self._status = 1  # and it said why
             self._stop(signal.SIGTERM)
             return
-        now = time.monotonic()
-        self._deaths.append(now)
-        while self._deaths[0] < now - WITHIN_SECONDS:
-            self._deaths.popleft()
         how = signal.Signals(-code).name if code < 0 else f"status {code}"
-        if len(self._deaths) > MOST_DEATHS:
+        pause = self._pause_after(running)
+        if pause is None:
             _log.error("worker %d ended by %s, the last of too many: the service ends", running.number, how)
             self._status = 1
             self._stop(signal.SIGTERM)
             return
-        pause = _SHORTEST_PAUSE * 2 ** (len(self._deaths) - 1)
         _log.error("worker %d ended by %s; another takes its place in %.1f s", running.number, how, pause)
-        self._due[running.number] = now + pause
+        self._due[running.number] = time.monotonic() + pause
+
+    def _pause_after(self, ended: _Running) -> float | None:
+        """Return how long to wait before a worker is replaced; None if it was the last of too many.
+
+        What never got ready is tried again without end while others answer: they need not end for that it cannot start,
+        as where the ledger is away.
+        """
+        if ended.ready or not any(running.ready for running in self._workers.values()):
+            now = time.monotonic()
+            self._deaths.append(now)
+            while self._deaths[0] < now - WITHIN_SECONDS:
+                self._deaths.popleft()
+            times = len(self._deaths)
+            if times > MOST_DEATHS:
+                return None
+        else:
+            times = self._failed_starts[ended.number] = self._failed_starts.get(ended.number, 0) + 1
+        return float(min(_SHORTEST_PAUSE * 2 ** min(times - 1, 30), _LONGEST_PAUSE))
 
     def _obey(self) -> None:
         """Pass on the signals that came. A second one is a worker's to understand, as it is a lone service's."""

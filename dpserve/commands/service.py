@@ -146,13 +146,14 @@ class Service:
                 journals=None if self.ledger.rehearsal else options.journals_folder(),
                 remembered_rows=self.ledger.remembered_rows,
             ) as ledger:
-                # Whoever comes later finds the account; its budget may have been changed since the service began.
+                # Whoever comes later finds the account; its budget may have been changed since the service began, and a
+                # service that goes on with what it refuses then needs its workers.
                 budget = loaded.budget if worker.opens else None
                 account = await open_lineage(ledger, loaded.model.certificate.lineage, budget)
                 announce = partial(_announce, loaded.model, settings) if worker.opens else _say_nothing
-                if loaded.mechanism is not None:
+                if loaded.mechanism is not None and worker.opens:
                     check_affordable(account, loaded.mechanism)
-                await _serve(loaded, ledger, listening, settings, announce, before_answering, audit)
+                await _serve(loaded, ledger, listening, settings, announce, before_answering, audit, opens=worker.opens)
 
     @cached_property
     def _loaded(self) -> _Model:
@@ -211,10 +212,12 @@ async def _serve(
     announce: Callable[[str], None],
     before_answering: Callable[[], Awaitable[None]],
     audit: "SelfAudit | AuditOfTheFirstWorker | None",
+    *,
+    opens: bool,
 ) -> None:
     if isinstance(loaded.model, ReleasedModel):
         await serve_release(
-            loaded.model, ledger, listening, settings, on_ready=announce, before_answering=before_answering
+            loaded.model, ledger, listening, settings, opens=opens, on_ready=announce, before_answering=before_answering
         )
         return
     assert loaded.mechanism is not None

@@ -192,6 +192,16 @@ def test_a_worker_dies_and_the_service_goes_on_and_answers_all_that_it_charged(s
     assert asyncio.run(releases()) == len(answered)
 
 
+def test_a_worker_is_replaced_where_the_budget_now_pays_for_no_row(served, run):
+    service = served()
+    former = children(service.process.pid)
+    run("lineage", "set-budget", "model", "--rho", PRICE / 2, "--delta", 1e-6)
+    os.kill(former[1], signal.SIGKILL)
+    when(lambda: former[1] not in children(service.process.pid))
+    when(lambda: answerer(service.http("none"), children(service.process.pid)) not in former)
+    assert service.end() == 0
+
+
 def test_what_cannot_be_is_said_once_and_before_anything_is_answered(run, bundle):
     assert "has no budget yet" in run.fails("serve", bundle, "--port", 0, "--workers", 2)
     limited = run.fails("serve", bundle, "--port", 0, "--workers", 2, "--rate-limit", "5/hour")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from service import workers
 from service.workers import Supervisor
 
 workers._SHORTEST_PAUSE = 0.001
+workers._LONGEST_PAUSE = 0.05
 LOOKS = 0
 events, behaviour = Path(sys.argv[1]), sys.argv[2]
 randomness, mechanism = SystemRandomness(), Gaussian(5.0)
@@ -42,6 +44,8 @@ def work(worker):
     note(worker, f"drew {words} {noise} {np.random.default_rng().integers(2**63)}")
     if behaviour == "fails":
         raise SystemExit(3)
+    if behaviour == "cannot start again" and worker.again and not Path(sys.argv[3]).exists():
+        raise SystemExit(1)
     if behaviour == "hangs up":
         worker.line.close()
         note(worker, "mute")
@@ -126,6 +130,10 @@ def supervised(tmp_path):
     for each in started:
         each.process.kill()
         each.process.wait()
+        for pid in each.pids():
+            with suppress(OSError):
+                if str(each.events) in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
         each.process.stdout.close()
         each.process.stderr.close()
 
@@ -183,6 +191,29 @@ def test_workers_that_die_again_and_again_end_the_service(supervised):
     assert "the last of too many: the service ends" in said
     assert said.count("another takes its place") == 5
     assert gone(service.pids())
+
+
+def test_a_worker_that_cannot_be_replaced_yet_is_tried_again_while_others_answer(supervised, tmp_path):
+    service = supervised("cannot start again")
+    service.wait_for("answers", 3)
+    os.kill(service.pids()[1], signal.SIGKILL)
+    service.wait_for("starts", 3 + 12)
+    assert all(lives(service.pids()[place]) for place in (0, 2))
+    (tmp_path / "end").touch()
+    service.wait_for("answers", 4)
+    status, said = service.end()
+    assert status == 0
+    assert said.count("worker 1 ended by status 1; another takes its place") >= 11
+
+
+def test_a_service_that_cannot_replace_any_of_its_workers_ends(supervised):
+    service = supervised("cannot start again")
+    service.wait_for("answers", 3)
+    for pid in service.pids():
+        os.kill(pid, signal.SIGKILL)
+    _, said = service.process.communicate(timeout=60)
+    assert service.process.returncode == 1
+    assert "the last of too many: the service ends" in said
 
 
 def test_a_service_whose_first_worker_cannot_start_does_not_try_again(supervised):
