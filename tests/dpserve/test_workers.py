@@ -197,6 +197,7 @@ def test_a_worker_is_replaced_where_the_budget_now_pays_for_no_row(served, run):
     former = children(service.process.pid)
     run("lineage", "set-budget", "model", "--rho", PRICE / 2, "--delta", 1e-6)
     os.kill(former[1], signal.SIGKILL)
+    when(lambda: len(set(children(service.process.pid)) - {former[1]}) == 2)
     when(lambda: former[1] not in children(service.process.pid))
     when(lambda: answerer(service.http("none"), children(service.process.pid)) not in former)
     assert service.end() == 0
