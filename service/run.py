@@ -7,8 +7,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,6 +64,7 @@ class ServiceSettings:
 
 
 _LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 async def _at_once() -> None:
@@ -164,8 +165,9 @@ async def serve(
     add_routes: Callable[[FastAPI], None] = lambda _: None,
     before_answering: Callable[[], Awaitable[None]] = _at_once,
 ) -> None:
-    """Answer requests until told to stop (SIGINT, SIGTERM). on_ready: told the address, once requests are answered.
+    """Answer requests until told to stop, inside `stopping_on_signals`, and finish what was charged by then.
 
+    on_ready: told the address, once requests are answered.
     add_routes: adds public routes of the caller's. before_answering: waited for when all is verified.
     """
     randomness = randomness or SystemRandomness()
@@ -271,8 +273,7 @@ async def _listen(
 async def stopping_on_signals() -> AsyncIterator[None]:
     """See to it that SIGINT, SIGTERM and SIGHUP end the block as an exception would, so that all is closed.
 
-    While uvicorn serves it has its own handlers for the first two: it drains, returns, and raises the signal
-    again. That second coming, and every impatient one, must not cut the closing short.
+    From when `serve` answers requests they are its own: it drains and returns, and nothing cuts that short.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     if task is None or threading.current_thread() is not threading.main_thread():
@@ -286,7 +287,7 @@ async def stopping_on_signals() -> AsyncIterator[None]:
             told = True
             loop.call_soon_threadsafe(task.cancel)
 
-    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    former = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
         yield
     except asyncio.CancelledError:
@@ -302,6 +303,18 @@ class _AnnouncingServer(LimitedServer):
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Let signals end the serving, and no more than that.
+
+        uvicorn raises them again when it has served, and gives them back: either would cancel what is charged by then
+        and not answered. They are given back by `stopping_on_signals`, when all is closed.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                signal.signal(number, self.handle_exit)
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)

@@ -1,0 +1,129 @@
+"""A service that is told to stop while the ledger has a charge of it: what is charged is answered, whoever waits."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis
+
+from accounting.ledger.embedded import server_binary
+
+BUDGET = "--rho", 1, "--delta", 1e-6
+ONE_EACH = 16
+"""Connections enough that both of two workers accept some; where not, the test has seen one of them only."""
+
+
+class Store:
+    """A store at a TCP port, as an owner runs one: the kernel says what it has not read yet."""
+
+    def __init__(self, folder):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.port = taken.getsockname()[1]
+        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always"]
+        self.process = subprocess.Popen(
+            [server_binary(), *words, "--dir", folder, "--save", ""], stdout=subprocess.DEVNULL
+        )
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.client = redis.Redis.from_url(self.url, protocol=2)
+        until(self._answers)
+
+    def _answers(self):
+        with suppress(redis.ConnectionError):
+            return self.client.ping()
+
+    def unread(self):
+        """How many connections have bytes for the store that it has not read."""
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return sum(int(line[1].split(":")[1], 16) == self.port and line[4].split(":")[1] != "0" * 8 for line in lines)
+
+    def rows(self):
+        """The first byte of every row that was charged: = where its answer is stored."""
+        return [entry[:1] for key in self.client.scan_iter("dpserve:*:rows*") for entry in self.client.hvals(key)]
+
+    def end(self):
+        self.client.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def until(happened):
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "store").mkdir()
+    store = Store(tmp_path / "store")
+    yield store
+    store.end()
+
+
+def connected(address, key):
+    """A connection at which one row was answered: whoever answers it has heard of the key."""
+    host, port = address.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    ask(connection, key, 19)
+    assert b" 200 OK" in connection.recv(1 << 16)
+    return connection
+
+
+def ask(connection, key, age):
+    body = f'{{"instances": [[{age}, 1000.0]]}}'
+    head = f"Host: here\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}"
+    connection.sendall(f"POST /predict HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+
+
+def refuses(address):
+    host, port = address.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port))).close()
+    except ConnectionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGTERM, ()),
+        (signal.SIGTERM, ("--no-admin",)),
+        (signal.SIGTERM, ("--workers", 2)),
+        (signal.SIGHUP, ()),
+    ],
+    ids=["a lone process", "no owner's port", "two workers", "another signal"],
+)
+def test_what_was_charged_is_answered_though_nobody_waits_and_whatever_the_signal(run, bundle, store, number, words):
+    run.environment["DPSERVE_LEDGER"] = store.url
+    process, address, _ = run.start_and_read(bundle, "--port", 0, *BUDGET, "--price", "rho:0.001", *words)
+    try:
+        key = run("clients", "add", "ann", *BUDGET).stdout.strip()
+        connections = [connected(address, key) for _ in range(ONE_EACH)]
+        os.kill(store.process.pid, signal.SIGSTOP)
+        for place, connection in enumerate(connections):
+            ask(connection, key, 20 + place)
+        until(store.unread)
+        for connection in connections:
+            connection.close()
+        process.send_signal(number)
+        process.send_signal(number)  # whoever is impatient has it no sooner
+        until(lambda: refuses(address))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # which a service that does not wait for the ledger does
+        os.kill(store.process.pid, signal.SIGCONT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0
+    rows = store.rows()
+    assert len(rows) > 1
+    assert set(rows) == {b"="}
+    assert said.count("stopped serving") == (2 if "--workers" in words else 1)
