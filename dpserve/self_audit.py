@@ -185,7 +185,7 @@ class SelfAudit:
                 return False
             self._ask_in_vain(error)
             return True  # a service that drains, or a store that comes back
-        self._state = "asking"
+        self._set_state("asking")
         before = self._audit.latest["refuted"]
         try:
             found = self._audit.look(answers, self.head.logit_sensitivity(self.head.features(rows)), rng)
@@ -204,7 +204,7 @@ class SelfAudit:
         state = f"asking in vain: {error.kind or 'no connection'}"
         if state != self._state:
             _log.warning("the service's own audit gets no answer, and asks on: %s", error)
-        self._state = state
+        self._set_state(state)
 
     def _keep(self) -> None:
         try:

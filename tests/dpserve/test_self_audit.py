@@ -156,11 +156,13 @@ class Silent(Answering):
 
 def test_an_audit_that_gets_no_answer_says_so_once_for_each_reason(tmp_path, caplog):
     Answering.asked = 0
-    audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path)
+    shown = tmp_path / "shown.json"
+    audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path, shown)
     states = []
     for _ in range(5):
         assert audit._look(Silent(), np.random.default_rng(0))
         states.append(audit.published()["state"])
+        assert json.loads(shown.read_text()) == audit.published(), "the other workers say something else"
     vain = "asking in vain: no connection"
     assert states == [vain, "asking", vain, *["asking in vain: not-ready"] * 2]
     assert audit.published()["looks"] == 1
