@@ -1,10 +1,10 @@
 """Several worker processes of one service on one machine: forked, replaced when they die, and drained together.
 
-The supervisor holds the listening sockets and does nothing else: it has no event loop, no thread and no connection, so
-that forking it at any time is safe. What it has loaded before is shared by all workers until one writes to it. Each
-worker is a service of its own, as a replica on another machine is: with its own connections to the ledger, its own
-journal, and noise keyed anew for every draw (`mechanisms.randomness`). The first worker alone has what there must be
-one of: the owner's port and the service's own audit.
+The supervisor holds the listening sockets, hears from every worker once a second, and does nothing else: it has no
+event loop, no thread and no connection, so that forking it at any time is safe. What it has loaded before is shared by
+all workers until one writes to it. Each worker is a service of its own, as a replica on another machine is: with its
+own connections to the ledger, its own journal, and noise keyed anew for every draw (`mechanisms.randomness`). The first
+worker alone has what there must be one of: the owner's port and the service's own audit.
 
 All workers accept from one socket. One per worker (SO_REUSEPORT) spreads connections by a hash, whoever is busy: 32 at
 once fell as unevenly as 21 to 11, and on one socket 18 to 14 nearly always, 27 to 5 once in eight. It leaves the
@@ -15,17 +15,21 @@ first answer before the last is ready.
 """
 
 import asyncio
+import ctypes
 import logging
+import math
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 
@@ -38,8 +42,18 @@ MOST_DEATHS, WITHIN_SECONDS = 5, 60.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 """Seconds until a worker that died is replaced; doubled with every other death of late."""
 
+BEAT_SECONDS, SILENCE_SECONDS = 1.0, 30.0
+"""How often the event loop of a worker says that it turns, and after how long without a word the worker is killed."""
+
+LONGEST_START_SECONDS = 600.0
+"""How long a replacement may take until it is ready; then it is killed too."""
+
+MARGIN_SECONDS = 10.0
+"""How long after the time to drain a worker that still runs is killed, and after a second interrupt."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_READY, _GO = b"r", b"g"
+_READY, _GO, _BEAT = b"r", b"g", b"b"
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 _log = logging.getLogger("dpserve")
 
@@ -76,7 +90,7 @@ class Worker:
             return
         reader, writer = await asyncio.open_connection(sock=self.line)
         go = asyncio.Event()
-        listening = asyncio.create_task(_listen(reader, go))
+        tasks = asyncio.create_task(_listen(reader, go)), asyncio.create_task(_beat(writer))
 
         async def all_ready() -> None:
             writer.write(_READY)
@@ -85,12 +99,19 @@ class Worker:
         try:
             yield all_ready
         finally:
-            listening.cancel()
+            for task in tasks:
+                task.cancel()
             writer.close()
 
 
 async def _alone() -> None:
     """Wait for nobody."""
+
+
+async def _beat(writer: asyncio.StreamWriter) -> None:
+    while not writer.is_closing():
+        writer.write(_BEAT)
+        await asyncio.sleep(BEAT_SECONDS)
 
 
 async def _listen(reader: asyncio.StreamReader, go: asyncio.Event) -> None:
@@ -102,6 +123,25 @@ async def _listen(reader: asyncio.StreamReader, go: asyncio.Event) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _end_without_supervisor(line: socket.socket, seconds: float) -> None:
+    """Kill this process so long after its supervisor went, if it could not end by itself.
+
+    A process that was stopped continues when the supervisor goes, and a thread ends what hangs in another.
+    """
+    with suppress(OSError, AttributeError):  # which only Linux has
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
+
+    def watch() -> None:
+        hung_up = select.poll()
+        hung_up.register(line, 0)
+        hung_up.poll()
+        time.sleep(seconds)
+        _log.error("this worker has not ended %g s after its supervisor: it is killed", seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="without-supervisor", daemon=True).start()
+
+
 @dataclass(eq=False)
 class _Running:
     process: ForkProcess
@@ -109,6 +149,9 @@ class _Running:
     number: int
     ready: bool = False
     heard: bool = True
+    killed: bool = False
+    started: float = field(default_factory=time.monotonic)
+    last_word: float = field(default_factory=time.monotonic)
 
     def hear(self) -> bytes:
         """Return what the worker said; nothing if it closed its line, which it does not open again."""
@@ -116,6 +159,8 @@ class _Running:
         with suppress(OSError):
             said = self.line.recv(4096)
         self.heard = bool(said)
+        if said:
+            self.last_word = time.monotonic()
         return said
 
     def go(self) -> None:
@@ -133,11 +178,13 @@ class Supervisor:
         work: Callable[[Worker], None],
         shared: Sequence[socket.socket],
         for_the_first: Sequence[socket.socket] = (),
+        *,
+        drain_seconds: float = 20.0,
     ) -> None:
         """work: what a worker does from its start to its end; what it raises ends that worker.
 
-        shared: the sockets that all accept from. for_the_first: those of the first worker alone. Raises CannotServe
-        where processes are not forked safely.
+        shared: the sockets that all accept from. for_the_first: those of the first worker alone. drain_seconds: how
+        long a worker may take to end, but for a margin. Raises CannotServe where processes are not forked safely.
         """
         if sys.platform != "linux":
             raise CannotServe("--workers needs Linux: here a process must not fork; start several services instead")
@@ -145,6 +192,9 @@ class Supervisor:
         self._work = work
         self._shared = shared
         self._for_the_first = for_the_first
+        self._end_seconds = drain_seconds + MARGIN_SECONDS
+        self._end_by = math.inf
+        self._looked = math.inf
         self._workers: dict[int, _Running] = {}
         self._due: dict[int, float] = {}
         self._deaths: deque[float] = deque()
@@ -165,16 +215,17 @@ class Supervisor:
             finally:
                 self._stop(signal.SIGTERM)
                 for running in self._workers.values():
+                    running.process.join(max(0.0, self._end_by - time.monotonic()))
+                    running.process.kill()
                     running.process.join()
         return self._status
 
     def _look(self) -> None:
         """Wait until something happens, and do what it asks for."""
-        now = time.monotonic()
-        until = max(0.0, min(self._due.values()) - now) if self._due else None
-        unready = [running.line for running in self._workers.values() if running.heard and not running.ready]
+        until = min([BEAT_SECONDS, *(due - time.monotonic() for due in self._due.values())])
+        lines = [running.line for running in self._workers.values() if running.heard]
         sentinels = [running.process.sentinel for running in self._workers.values()]
-        happened = wait([self._woken, *unready, *sentinels], until)
+        happened = wait([self._woken, *lines, *sentinels], max(0.0, until))
         if self._woken in happened:
             self._obey()
         for running in list(self._workers.values()):
@@ -185,7 +236,30 @@ class Supervisor:
                     running.go()
             if running.process.sentinel in happened:
                 self._bury(running)
+        self._kill_what_hangs()
         self._start_what_is_due()
+
+    def _kill_what_hangs(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > SILENCE_SECONDS / 2:
+            # This process stood still itself, as all of a container does that is paused: silence says nothing.
+            for running in self._workers.values():
+                running.last_word = now
+        self._looked = now
+        for running in self._workers.values():
+            why = self._why_it_hangs(running, now)
+            if why is not None and not running.killed:
+                running.killed = True
+                _log.error("worker %d %s: it is killed", running.number, why)
+                running.process.kill()
+
+    def _why_it_hangs(self, running: _Running, now: float) -> str | None:
+        if self._stopping:
+            return "has not ended in time" if now > self._end_by else None
+        if running.ready:
+            return f"said nothing for {SILENCE_SECONDS:g} s" if now - running.last_word > SILENCE_SECONDS else None
+        late = self._answering and now - running.started > LONGEST_START_SECONDS
+        return f"was not ready in {LONGEST_START_SECONDS:g} s" if late else None
 
     def _start_what_is_due(self) -> None:
         for number in [number for number, due in self._due.items() if due <= time.monotonic()]:
@@ -226,6 +300,8 @@ class Supervisor:
         for held in (*others, self._woken, self._waking, *(() if worker.first else self._for_the_first)):
             held.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        assert worker.line is not None
+        _end_without_supervisor(worker.line.dup(), self._end_seconds)
         self._work(worker)
 
     def _bury(self, running: _Running) -> None:
@@ -270,14 +346,22 @@ class Supervisor:
         return float(min(_SHORTEST_PAUSE * 2 ** min(times - 1, 30), _LONGEST_PAUSE))
 
     def _obey(self) -> None:
-        """Pass on the signals that came. A second one is a worker's to understand, as it is a lone service's."""
+        """Pass on the signals that came. A second one is a worker's to understand, as it is a lone service's.
+
+        A second interrupt leaves the worker less time for that.
+        """
         with suppress(BlockingIOError):
             self._woken.recv(4096)
         while self._told:
-            self._stop(self._told.pop(0))
+            told = self._told.pop(0)
+            if self._stopping and told == signal.SIGINT:
+                self._end_by = min(self._end_by, time.monotonic() + MARGIN_SECONDS)
+            self._stop(told)
 
     def _stop(self, number: int) -> None:
-        self._stopping = True
+        if not self._stopping:
+            self._stopping = True
+            self._end_by = time.monotonic() + self._end_seconds
         self._due.clear()
         for listening in (*self._shared, *self._for_the_first):
             listening.close()  # or whoever comes now would wait for an answer that nobody gives

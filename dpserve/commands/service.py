@@ -109,7 +109,9 @@ class Service:
             shared = Path(share_between_processes())
             opened.callback(rmtree, shared, ignore_errors=True)
             work = partial(self._work_and_say, listening, admin, shared)
-            status = Supervisor(workers, work, [listening], [] if admin is None else [admin.listening]).run()
+            owners = [] if admin is None else [admin.listening]
+            drain_seconds = self.settings.drain_seconds
+            status = Supervisor(workers, work, [listening], owners, drain_seconds=drain_seconds).run()
         if status:
             raise typer.Exit(status)
 

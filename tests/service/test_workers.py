@@ -24,6 +24,9 @@ from service.workers import Supervisor
 
 workers._SHORTEST_PAUSE = 0.001
 workers._LONGEST_PAUSE = 0.05
+workers.BEAT_SECONDS = 0.1
+workers.MARGIN_SECONDS = 0.5
+workers.SILENCE_SECONDS = workers.LONGEST_START_SECONDS = 4.0
 LOOKS = 0
 events, behaviour = Path(sys.argv[1]), sys.argv[2]
 randomness, mechanism = SystemRandomness(), Gaussian(5.0)
@@ -46,6 +49,9 @@ def work(worker):
         raise SystemExit(3)
     if behaviour == "cannot start again" and worker.again and not Path(sys.argv[3]).exists():
         raise SystemExit(1)
+    if behaviour == "hangs again" and worker.again and happened("hangs") == 0:
+        note(worker, "hangs")
+        time.sleep(3600)
     if behaviour == "hangs up":
         worker.line.close()
         note(worker, "mute")
@@ -69,6 +75,11 @@ async def until_told(worker):
         note(worker, "ready")
         await all_ready()
         note(worker, "answers")
+        if behaviour == "hangs" and worker.number == 1 and not worker.again:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+            note(worker, "hangs")
+            while True:
+                time.sleep(0.01)  # and the event loop does not turn
         if behaviour == "dies":
             os.kill(os.getpid(), 9)
         await told.wait()
@@ -79,7 +90,7 @@ class Counting(Supervisor):
         LOOKS += 1
         super()._look()
 
-status = Counting(3, work, []).run()
+status = Counting(3, work, [], drain_seconds=0.5).run()
 print(LOOKS)
 raise SystemExit(status)
 """
@@ -111,6 +122,10 @@ class Supervised:
 
     def pids(self):
         return [int(line[2]) for line in self.lines() if line[1] == "starts"]
+
+    def pid(self, number):
+        """The newest process in that worker's place."""
+        return [int(line[2]) for line in self.lines() if line[:2] == [str(number), "starts"]][-1]
 
     def end(self):
         self.process.terminate()
@@ -196,9 +211,9 @@ def test_workers_that_die_again_and_again_end_the_service(supervised):
 def test_a_worker_that_cannot_be_replaced_yet_is_tried_again_while_others_answer(supervised, tmp_path):
     service = supervised("cannot start again")
     service.wait_for("answers", 3)
-    os.kill(service.pids()[1], signal.SIGKILL)
+    os.kill(service.pid(1), signal.SIGKILL)
     service.wait_for("starts", 3 + 12)
-    assert all(lives(service.pids()[place]) for place in (0, 2))
+    assert all(lives(service.pid(number)) for number in (0, 2))
     (tmp_path / "end").touch()
     service.wait_for("answers", 4)
     status, said = service.end()
@@ -234,7 +249,7 @@ def test_workers_end_when_their_supervisor_was_killed(supervised):
 def test_a_worker_that_dies_just_when_it_is_ready_is_replaced(supervised):
     service = supervised("dies unseen")
     service.wait_for("answers", 3)
-    os.kill(service.pids()[1], signal.SIGKILL)
+    os.kill(service.pid(1), signal.SIGKILL)
     service.wait_for("unseen", 1)
     when(lambda: not lives(service.pids()[-1]))
     os.kill(service.process.pid, signal.SIGCONT)
@@ -252,3 +267,61 @@ def test_a_supervisor_waits_quietly_for_a_worker_that_hung_up(supervised, tmp_pa
     looks, _ = service.process.communicate(timeout=60)
     assert service.process.returncode == 1
     assert int(looks) < 100
+
+
+def test_a_worker_that_was_stopped_is_killed_and_replaced(supervised):
+    service = supervised("")
+    service.wait_for("answers", 3)
+    os.kill(service.pid(1), signal.SIGSTOP)
+    service.wait_for("answers", 4)
+    status, said = service.end()
+    assert status == 0
+    assert "worker 1 said nothing for 4 s: it is killed" in said
+    assert said.count("it is killed") == 1
+
+
+def test_a_replacement_that_hangs_in_its_start_is_killed_and_tried_again(supervised):
+    service = supervised("hangs again")
+    service.wait_for("answers", 3)
+    os.kill(service.pid(1), signal.SIGKILL)
+    service.wait_for("answers", 4)
+    status, said = service.end()
+    assert status == 0
+    assert "worker 1 was not ready in 4 s: it is killed" in said
+
+
+def test_a_supervisor_that_stood_still_itself_kills_nobody(supervised):
+    service = supervised("")
+    service.wait_for("answers", 3)
+    everybody = [service.process.pid, *service.pids()]
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(4.5)  # longer than a worker may say nothing
+    for pid in everybody:
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(0.5)  # several looks
+    status, said = service.end()
+    assert (status, said) == (0, "")
+
+
+@pytest.mark.parametrize("told", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_a_worker_that_was_stopped_does_not_keep_the_service_from_ending(supervised, told):
+    service = supervised("")
+    service.wait_for("answers", 3)
+    os.kill(service.pid(1), signal.SIGSTOP)
+    for each in told:
+        service.process.send_signal(each)
+    _, said = service.process.communicate(timeout=60)
+    assert service.process.returncode == 1
+    assert "worker 1 has not ended in time: it is killed" in said
+    assert gone(service.pids())
+
+
+@pytest.mark.parametrize("behaviour", ["hangs", "stopped"])
+def test_a_worker_that_hangs_does_not_outlive_a_supervisor_that_was_killed(supervised, behaviour):
+    service = supervised(behaviour)
+    service.wait_for("hangs" if behaviour == "hangs" else "answers", 1 if behaviour == "hangs" else 3)
+    if behaviour == "stopped":
+        os.kill(service.pid(1), signal.SIGSTOP)
+    service.process.kill()
+    assert gone(service.pids())
