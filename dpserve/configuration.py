@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -39,7 +39,11 @@ FILES_OR_URLS = frozenset({"ledger", "jwt_keys"})
 """Parameters that are texts and may name a file."""
 BUDGET_WORDS = frozenset({"epsilon", "rho", "mu", "posterior_belief", "advantage"})
 """One of these says a budget; said in one place, it replaces whatever another word says further down."""
-_UNKNOWN_BUT_CLOSE = 0.85
+_LONG = 8
+"""Letters after the prefix from which a name with two slips in it is a misspelt one; a shorter one has one at most."""
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
+_SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
+"""What Kubernetes sets in a pod for every Service beside it, for one called dpserve-api under our prefix."""
 
 
 class ConfigurationError(ValueError):
@@ -241,9 +245,35 @@ def refuse_misspelt_variables(command: Callable[[], Callable[..., object]]) -> N
         return
     known = _OTHER_VARIABLES | {variable(name) for name in _model(command()).model_fields}
     for each in named:
-        close = get_close_matches(each, known, 1, _UNKNOWN_BUT_CLOSE)
-        if close and each not in known:
-            raise ConfigurationError(f"nothing reads the environment's {each}; did you mean {close[0]}?")
+        if each in known or _SERVICE_LINK.search(each) or os.environ[each].startswith(_SERVICE_LINK_VALUE):
+            continue
+        meant = _meant(each.removeprefix(PREFIX), sorted(name.removeprefix(PREFIX) for name in known))
+        if meant is not None:
+            raise ConfigurationError(f"nothing reads the environment's {each}; did you mean {PREFIX}{meant}?")
+
+
+def _meant(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that this one is a slip of, or None for a name of something else.
+
+    What begins as a ledger's variable is meant for it: nothing else has a ledger.
+    """
+    for each in known:
+        if _slips(name, each) <= 1 + (len(each) >= _LONG):
+            return each
+    return "LEDGER" if name.startswith("LEDGER_") else None
+
+
+def _slips(one: str, other: str) -> int:
+    """Return how many letters are left out, put in, taken for another, or exchanged with the next between two names."""
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, its in enumerate(other, 1):
+            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != its)))
+            if i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], its):
+                row[j] = min(row[j], rows[-2][j - 2] + 1)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 _OTHER_VARIABLES = {

@@ -87,12 +87,35 @@ def test_a_misspelt_variable_is_refused_and_a_foreign_one_is_not(monkeypatch):
         ("DPSERVE_METRICS_KYE", "DPSERVE_METRICS_KEY"),
         ("DPSERVE_HOEM", "DPSERVE_HOME"),
         ("DPSERVE_DATA_DIRR", "DPSERVE_DATA_DIR"),
+        ("DPSERVE_LEDGER_URL", "DPSERVE_LEDGER"),
+        ("DPSERVE_LEGDER", "DPSERVE_LEDGER"),
+        ("DPSERVE_MECANISMS", "DPSERVE_MECHANISM"),
     ],
 )
 def test_every_variable_that_is_read_is_missed_where_it_is_misspelt(monkeypatch, misspelt, meant):
     monkeypatch.setenv(misspelt, "redis://nowhere")
     with pytest.raises(ConfigurationError, match=f"did you mean {meant}\\?"):
         configuration.settings(serve)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "value"),
+    [
+        *((name, "1") for name in ("VERSION", "URL", "KEY", "API_KEY", "NAME", "IMAGE", "SERVICE", "UI", "DB", "GPU")),
+        ("API_PORT", "tcp://10.0.0.1:80"),
+        ("WEB_PORT", "8080"),
+        ("SVC_PORT", "tcp://10.0.0.1:80"),
+        ("SVC_PORT_80_TCP_PROTO", "tcp"),
+        ("LEDGER_SERVICE_HOST", "10.0.0.1"),
+        ("LEDGER_SERVICE_PORT_RESP", "6379"),
+        ("LEDGER_PORT", "tcp://10.0.0.1:6379"),
+        ("LEDGER_PORT_6379_TCP_ADDR", "10.0.0.1"),
+        ("ADMINS_PORT", "tcp://10.0.0.1:80"),
+    ],
+)
+def test_what_other_programs_and_services_beside_a_pod_are_called_is_no_slip(monkeypatch, foreign, value):
+    monkeypatch.setenv(f"DPSERVE_{foreign}", value)
+    assert configuration.settings(serve) == {}
 
 
 def test_every_command_refuses_a_misspelt_variable(run):
