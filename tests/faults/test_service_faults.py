@@ -111,12 +111,16 @@ async def test_the_embedded_store_is_killed_under_a_running_service(services: Se
             found.trial(held=statuses <= {200, 503} and one_answer and account.releases == trial + 1 and right)
 
 
-async def test_many_clients_spend_everything_over_two_services(services: Services) -> None:
-    """Each of 64 keeps asking for new rows, a few at a time, until it is refused one row."""
-    clients, each = 64, 24 if FULL else 6
+@pytest.mark.parametrize("killed", [False, True])
+async def test_many_clients_spend_everything_over_two_services(services: Services, *, killed: bool) -> None:
+    """Each of many keeps asking for new rows, a few at a time, until it is refused one row.
+
+    Where the store is `killed` meanwhile, whoever hears 503 asks for the same rows again: each is charged once.
+    """
+    clients, each = (64, 24 if FULL else 6) if not killed else (16, 24 if FULL else 12)
     price = 0.001
     with (
-        fault("64 clients, 2 services, until every budget is gone") as found,
+        fault(f"{clients} clients, 2 services{', store killed' * killed}, until every budget is gone") as found,
         services.serving("--rho", clients * each * price + price / 2, "--delta", 1e-6) as (one, _),
         services.serving() as (other, _),
     ):
@@ -124,18 +128,27 @@ async def test_many_clients_spend_everything_over_two_services(services: Service
         limits = httpx.Limits(max_connections=clients)
         async with httpx.AsyncClient(timeout=120, limits=limits) as http:
 
-            async def spend(number: int) -> int:
-                answered = 0
-                for turn in itertools.count():
-                    rows = [[number / 64, (turn * 3 + place) / 1000] for place in range(1 + turn % 3)]
-                    address = (one, other)[(number + turn) % 2]
+            async def ask(number: int, turn: int, rows: list[list[float]]) -> httpx.Response:
+                while True:
                     got = await http.post(
-                        f"{address}/predict",
+                        f"{(one, other)[(number + turn) % 2]}/predict",
                         json={"instances": rows},
                         headers={"Authorization": f"Bearer {keys[number]}"},
                     )
+                    if not killed or got.status_code != 503:
+                        return got
+                    await asyncio.sleep(0.05)
+
+            async def spend(number: int) -> int:
+                answered = 0
+                for turn in itertools.count():
+                    if killed and number == 0 and turn == 2:
+                        with redis.Redis(unix_socket_path=_socket(services), protocol=2) as client:
+                            os.kill(client.info()["process_id"], signal.SIGKILL)
+                    rows = [[number / 64, (turn * 3 + place) / 1000] for place in range(1 + turn % 3)]
+                    got = await ask(number, turn, rows)
                     if got.status_code == 200:
-                        answered += got.json()["receipt"]["charged_rows"]
+                        answered += len(rows)
                     elif got.status_code != 403:
                         raise AssertionError(got.text)
                     elif len(rows) == 1:
@@ -153,6 +166,10 @@ async def test_many_clients_spend_everything_over_two_services(services: Service
             and account.spent == spent == whole * round(price * 1e12)
             and right
         )
+
+
+def _socket(services: Services) -> str:
+    return (Path(services.ledger) / "socket").read_text()
 
 
 async def _add_clients(location: str, count: int, picorho: int) -> list[str]:
