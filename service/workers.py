@@ -26,7 +26,7 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,10 +37,10 @@ from service import memory
 from service.errors import CannotServe
 
 MOST_DEATHS, WITHIN_SECONDS = 5, 60.0
-"""So many workers may die within so long; with one more, the service ends."""
+"""So often may the worker in one place die within so long; with once more, the service ends."""
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
-"""Seconds until a worker that died is replaced; doubled with every other death of late."""
+"""Seconds until a worker that died is replaced; doubled with every other death of late in its place."""
 
 BEAT_SECONDS, SILENCE_SECONDS = 1.0, 30.0
 """How often the event loop of a worker says that it turns, and after how long without a word the worker is killed."""
@@ -197,7 +197,7 @@ class Supervisor:
         self._looked = math.inf
         self._workers: dict[int, _Running] = {}
         self._due: dict[int, float] = {}
-        self._deaths: deque[float] = deque()
+        self._deaths: defaultdict[int, deque[float]] = defaultdict(deque)
         self._failed_starts: dict[int, int] = {}
         self._answering = self._stopping = False
         self._status = 0
@@ -335,10 +335,11 @@ class Supervisor:
         """
         if ended.ready or not any(running.ready for running in self._workers.values()):
             now = time.monotonic()
-            self._deaths.append(now)
-            while self._deaths[0] < now - WITHIN_SECONDS:
-                self._deaths.popleft()
-            times = len(self._deaths)
+            deaths = self._deaths[ended.number]
+            deaths.append(now)
+            while deaths[0] < now - WITHIN_SECONDS:
+                deaths.popleft()
+            times = len(deaths)
             if times > MOST_DEATHS:
                 return None
         else:

@@ -204,8 +204,19 @@ def test_workers_that_die_again_and_again_end_the_service(supervised):
     _, said = service.process.communicate(timeout=60)
     assert service.process.returncode == 1
     assert "the last of too many: the service ends" in said
-    assert said.count("another takes its place") == 5
+    assert max(said.count(f"worker {number} ended by SIGKILL; another") for number in range(3)) == 5
     assert gone(service.pids())
+
+
+def test_the_deaths_of_different_workers_are_not_added_up(supervised):
+    service = supervised("")
+    service.wait_for("answers", 3)
+    for death in range(9):
+        os.kill(service.pid(death % 3), signal.SIGKILL)
+        service.wait_for("answers", 4 + death)
+    status, said = service.end()
+    assert status == 0
+    assert said.count("another takes its place") == 9
 
 
 def test_a_worker_that_cannot_be_replaced_yet_is_tried_again_while_others_answer(supervised, tmp_path):
