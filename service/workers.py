@@ -52,6 +52,7 @@ MARGIN_SECONDS = 10.0
 """How long after the time to drain a worker that still runs is killed, and after a second interrupt."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SAID_WHY = 1  # the status of a process that has said what it met
 _READY, _GO, _BEAT = b"r", b"g", b"b"
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
@@ -310,14 +311,18 @@ class Supervisor:
         running.line.close()
         del self._workers[running.number]
         code = running.process.exitcode or 0
+        how = signal.Signals(-code).name if code < 0 else f"status {code}"
         if self._stopping:
-            self._status = self._status or int(code not in (0, *(-number for number in _SIGNALS)))
+            if code not in (0, *(-number for number in _SIGNALS)):
+                self._status = 1
+                _log.error("worker %d ended by %s after it was told to end", running.number, how)
             return
         if not self._answering:
-            self._status = 1  # and it said why
+            self._status = 1
+            if code != _SAID_WHY:
+                _log.error("worker %d ended by %s before it answered: the service ends", running.number, how)
             self._stop(signal.SIGTERM)
             return
-        how = signal.Signals(-code).name if code < 0 else f"status {code}"
         pause = self._pause_after(running)
         if pause is None:
             _log.error("worker %d ended by %s, the last of too many: the service ends", running.number, how)

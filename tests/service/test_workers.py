@@ -52,6 +52,8 @@ def work(worker):
     if behaviour == "hangs again" and worker.again and happened("hangs") == 0:
         note(worker, "hangs")
         time.sleep(3600)
+    if behaviour == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "hangs up":
         worker.line.close()
         note(worker, "mute")
@@ -66,6 +68,8 @@ def work(worker):
         note(worker, "unseen")
         os.kill(os.getpid(), signal.SIGKILL)
     asyncio.run(until_told(worker))
+    if behaviour == "dies at the end" and worker.number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     note(worker, "ends")
 
 async def until_told(worker):
@@ -247,6 +251,19 @@ def test_a_service_whose_first_worker_cannot_start_does_not_try_again(supervised
     service.process.communicate(timeout=60)
     assert service.process.returncode == 1
     assert len(service.pids()) == 1
+
+
+def test_a_worker_that_is_killed_before_it_answers_is_named(supervised):
+    service = supervised("is killed")
+    _, said = service.process.communicate(timeout=60)
+    assert service.process.returncode == 1
+    assert said == "worker 0 ended by SIGKILL before it answered: the service ends\n"
+
+
+def test_a_worker_that_is_killed_while_it_drains_is_named(supervised):
+    service = supervised("dies at the end")
+    service.wait_for("answers", 3)
+    assert service.end() == (1, "worker 1 ended by SIGKILL after it was told to end\n")
 
 
 def test_workers_end_when_their_supervisor_was_killed(supervised):
