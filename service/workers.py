@@ -296,7 +296,7 @@ class Supervisor:
     def _be_worker(self, worker: Worker, others: Iterable[socket.socket]) -> None:
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL)  # until it has handlers of its own: what did not start just ends
         os.setpgid(0, 0)  # an interrupt from the terminal is the supervisor's, which passes it on once
         for held in (*others, self._woken, self._waking, *(() if worker.first else self._for_the_first)):
             held.close()

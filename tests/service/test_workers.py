@@ -52,6 +52,9 @@ def work(worker):
     if behaviour == "hangs again" and worker.again and happened("hangs") == 0:
         note(worker, "hangs")
         time.sleep(3600)
+    if behaviour == "starts long":
+        note(worker, "starting")
+        time.sleep(3600)
     if behaviour == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "hangs up":
@@ -251,6 +254,15 @@ def test_a_service_whose_first_worker_cannot_start_does_not_try_again(supervised
     service.process.communicate(timeout=60)
     assert service.process.returncode == 1
     assert len(service.pids()) == 1
+
+
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_a_service_that_is_told_to_end_while_it_starts_ends_as_it_was_told(supervised, told):
+    service = supervised("starts long")
+    service.wait_for("starting", 1)
+    service.process.send_signal(told)
+    _, said = service.process.communicate(timeout=60)
+    assert (service.process.returncode, said) == (0, "")
 
 
 def test_a_worker_that_is_killed_before_it_answers_is_named(supervised):
