@@ -220,8 +220,10 @@ end
 
 local function write_charge(lineage, request, fresh, capacity)
   request.rows = #fresh
-  check_books(lineage, request.client, request)
-  make_room(lineage.rows, #fresh, capacity) -- first: where the store refuses it, nobody pays for rows that go unmarked
+  if lacks_room(lineage.rows, #fresh, capacity) then
+    check_books(lineage, request.client, request)
+    make_room(lineage.rows, #fresh, capacity) -- first: if the store refuses it, nobody pays for rows that go unmarked
+  end
   local hash = hash_of_next(lineage.state, request, #fresh)
   local number = write_receipt(lineage, request.client, request, hash)
   local entry = CHARGED .. lineage.state.epoch .. ':' .. number

@@ -120,20 +120,23 @@ local function write_rows(rows)
   rows.unwritten = {young = {}, old = {}}
 end
 
+local function lacks_room(generations, fresh, capacity)
+  generations.held = generations.held or redis.call('HLEN', generations.young)
+  return generations.held > 0 and generations.held + fresh > capacity
+end
+
 -- Sees to it that there is room in the young generation for so many fresh ones. Whoever puts them there adds them to
 -- what it `held`.
 local function make_room(generations, fresh, capacity)
-  local held = generations.held or redis.call('HLEN', generations.young)
-  if held > 0 and held + fresh > capacity then
+  if lacks_room(generations, fresh, capacity) then
     if generations.unwritten then
       write_rows(generations)
       keep_rows(generations)
     end
     redis.call('UNLINK', generations.old)
     redis.call('RENAME', generations.young, generations.old)
-    held = 0
+    generations.held = 0
   end
-  generations.held = held
 end
 
 local function after_colon(entry)
