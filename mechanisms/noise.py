@@ -4,10 +4,11 @@ Noise is added to integers (see `mechanisms.grid`), and k + rint(Y) = rint(k + Y
 rounded noise is therefore the continuous mechanism on k followed by rounding, which is post-processing: the
 continuous mechanism's guarantee holds for the rounded law exactly, with nothing left to floating point.
 
-A draw inverts a distribution function at 127 random bits, by one search in a table of thresholds (three for
-Laplace) built with integer arithmetic alone. There is no rejection loop, the number of random words is fixed,
-and the time does not depend on what the noise is added to; the few steps by which one search is longer than
-another depend on the random words only.
+A draw inverts a distribution function at 127 random bits, by one look-up in a table of thresholds (three for
+Laplace) built with integer arithmetic alone. There is no rejection loop, the number of random words is fixed, and
+so is the work: which operations are made on how many numbers follows from the number of draws and the table, and
+neither from what the noise is added to nor from the noise. How long they take could tell of the noise by one thing
+alone: where the table and its lines are read, and so whether that part of them is in a cache.
 
 Promised: the law of a draw is within `DISTANCE` of the ideal law in total variation, well below what
 `accounting.sampling_error` reserves a share of every delta for.
@@ -41,9 +42,10 @@ _THRESHOLD_BITS = 127
 _GAUSSIAN_REACH = 12  # standard deviations
 _DIGIT_BITS = 11
 _DIGITS = 3
-_KNOT_BITS = 12
-_ROUNDING_OF_LINES = 2.0**-24  # more than three roundings of numbers below 2^21 in doubles can move a line's ends
-_LARGEST_SEARCHED = 1 << 14
+_WEIGHTS = np.array([1.0, 2.0**32, 2.0**-64, 2.0**-32])  # of two words' halves, the lower half first
+_SEGMENT_BITS = 7  # 2^7 lines to an octave keep the Gaussian's largest table within 1/4 of its lines
+_FIRST_OCTAVE, _LAST_OCTAVE = -65, 64
+_SEGMENT_SHIFT = 52 - _SEGMENT_BITS  # of a double's bits: what is left are exponent and leading digits
 _PRECISION = 192  # bits after the point in fixed-point arithmetic
 _ONE = 1 << _PRECISION
 
@@ -74,67 +76,90 @@ class InversionTable:
     def invert(self, words: Words) -> Integers:
         """Return the values, shape (...), that uniform words of shape (..., 2) select.
 
-        The first word is the upper 64 bits, the second without its last bit the lower 63. The upper bits
-        decide unless they equal a threshold's, which happens with probability K / 2^64 per draw. Which of them a
-        table in no cache is read for depends on the words alone, as the number of a search's steps does.
+        The first word is the upper 64 bits, the second without its last bit the lower 63. The work depends on
+        nothing but the number of draws and the table: a line says for every draw which one threshold can still decide,
+        and that one is read for every draw (see `_lines`). A search would take more steps for some draws than for
+        others, NumPy's even as many as the draw before leaves to it.
         """
-        high, low = words[..., 0].ravel(), words[..., 1].ravel()
-        if len(self.high) < _LARGEST_SEARCHED:
-            return self._searched(high, low).reshape(words.shape[:-1])
-        values, open_ = self._guessed(high)
-        if len(open_):
-            values[open_] = self._searched(high[open_], low[open_])
-        return values.reshape(words.shape[:-1])
-
-    def _searched(self, high: Words, low: Words) -> Integers:
-        values = np.searchsorted(self.high, high, side="left").astype(np.int64, copy=False)
-        undecided = self.high[np.minimum(values, len(self.high) - 1)] == high
-        for i in np.flatnonzero(undecided):
-            beyond = np.searchsorted(self.high, high[i], side="right")
-            within = self.low[values[i] : beyond]
-            values[i] += np.searchsorted(within, low[i] >> np.uint64(1), side="right")
-        return values
-
-    def _guessed(self, high: Words) -> tuple[Integers, npt.NDArray[np.intp]]:
-        """Return values, and the places of those that are guesses: all others are exact, and no threshold was read.
-
-        A table that no cache holds takes longer to search than all else of a draw. Let c(u) be how many upper bits lie
-        below u: k between the k-th threshold T_k and the next. In each of 2^12 segments of the words `_lines` has a
-        rising line l and an e with |l(T_k) - k| <= e for every T_k in it, from a value in [k, k + 1] at its
-        beginning, where c is k, to one such at its end. A u in (T_k, T_k+1] so has k - e <= l(u) <= k + 1 + e,
-        whether these thresholds lie in the segment or not. Hence floor(l(u)) = k wherever the fraction of l(u) lies
-        between e and 1 - e, for e < 1/2: were it k - 1, the fraction would be at least 1 - e, and were it k + 1, at
-        most e. Words that equal a threshold's are never among these. What is computed is a rising function of u too,
-        and e is measured on what is computed.
-        """
-        starts, slopes, certain = self._lines
-        segments = (high >> np.uint64(64 - _KNOT_BITS)).astype(np.intp)
-        heights = (high & np.uint64((1 << (64 - _KNOT_BITS)) - 1)).astype(np.float64)
-        heights *= slopes.take(segments)
-        heights += starts.take(segments)
-        values = heights.astype(np.int64)
-        heights -= values
-        heights -= 0.5
-        np.abs(heights, out=heights)
-        return values, np.flatnonzero(heights >= certain.take(segments))
+        high, low, values = self._distinct
+        pairs = words.reshape(-1, 2)
+        found = self._lines.at(_complements(pairs)).astype(np.int64)
+        upper = high.take(found)
+        passed = upper < pairs[:, 0]
+        passed |= (upper == pairs[:, 0]) & (low.take(found) <= pairs[:, 1] >> np.uint64(1))
+        found += passed
+        return (found if values is None else values.take(found)).reshape(words.shape[:-1])
 
     @functools.cached_property
-    def _lines(self) -> tuple[_Floats, _Floats, _Floats]:
-        """Of each segment: the line's value at its beginning, its slope, and 1/2 - e; see `_guessed`."""
-        knots = np.arange(1 << _KNOT_BITS, dtype=np.uint64) << np.uint64(64 - _KNOT_BITS)
-        below = np.searchsorted(self.high, knots, side="left")
-        least = np.where(below > 0, self.high[below - 1], np.uint64(0))
-        most = np.where(below < len(self.high), self.high[np.minimum(below, len(self.high) - 1)], np.uint64(2**64 - 1))
-        fractions = (knots - least).astype(np.float64) / np.maximum(most - least, np.uint64(1)).astype(np.float64)
-        starts = below + np.clip(fractions, 0.0, 1.0)
-        slopes = np.diff(starts, append=len(self.high) + 1.0) / 2.0 ** (64 - _KNOT_BITS)
-        segments = (self.high >> np.uint64(64 - _KNOT_BITS)).astype(np.intp)
-        heights = (self.high & np.uint64((1 << (64 - _KNOT_BITS)) - 1)).astype(np.float64) * slopes[segments]
-        errors = np.full(1 << _KNOT_BITS, _ROUNDING_OF_LINES)
-        np.maximum.at(
-            errors, segments, np.abs(heights + starts[segments] - np.arange(1, len(segments) + 1)) + _ROUNDING_OF_LINES
-        )
-        return starts, slopes, 0.5 - errors
+    def _distinct(self) -> tuple[Words, Words, Integers | None]:
+        """The thresholds without repetitions, and the value that as many of them passed stand for, if there are any."""
+        last = np.append((self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1]), True)
+        if last.all():
+            return self.high, self.low, None
+        return self.high[last], self.low[last], np.append(0, np.flatnonzero(last) + 1)
+
+    @functools.cached_property
+    def _lines(self) -> "_Lines":
+        """The lines that leave one threshold to read.
+
+        Let T_1 < ... < T_K be the thresholds and c(u) how many of them are <= u. The lines together are a function f of
+        u with 1/4 <= f <= K + 1/4 and, for an e < 1/2,
+
+            |f(T_k) - k| <= e for every k,   f(u) >= f(v) - d and f(v) <= f(u) + d for u >= v,   e + d < 1/2.
+
+        So c(u) = k means k - 1/2 < f(u) < k + 3/2, by T_k <= u < T_(k+1), and i = floor(f(u) - 1/2), or 0 if that is
+        -1, is k - 1 or k, at least 0 and at most K - 1. Were it k - 1, T_(i+1) = T_k is <= u; were it k, T_(i+1) > u.
+        Either way c(u) is i and one more if T_(i+1) <= u.
+
+        e is measured at all thresholds, on what is computed. d is how far the computed f falls anywhere, as it may at
+        the seam of two lines by rounding, plus what the rounding of u itself can do: `_complements` errs by less than
+        2^-51 of its result x, which moves a line by less than its slope times x times 2^-49, also beyond a seam.
+
+        Raises ValueError for thresholds that lines of such segments do not fit; those of this module's laws all do.
+        """
+        high, low, _ = self._distinct
+        places, counts = _complements(np.stack([high, low << np.uint64(1)], axis=-1)), np.arange(1.0, len(high) + 1)
+        first, last = (int(np.float64(2.0**octave).view(np.int64)) for octave in (_FIRST_OCTAVE, _LAST_OCTAVE))
+        seams = np.arange(first, last + (2 << _SEGMENT_SHIFT), 1 << _SEGMENT_SHIFT, dtype=np.int64).view(np.float64)
+        passed = np.concatenate([[0.0], places[::-1], [2.0**_LAST_OCTAVE]])
+        heights = np.interp(seams, passed, np.concatenate([[len(high) + 0.25], counts[::-1], [0.25]]))
+        slopes = np.diff(heights) / np.diff(seams)
+        lines = _Lines(heights[:-1] - slopes * seams[:-1] - 0.5, slopes)
+        ends = lines.at(np.stack([seams[:-1], np.nextafter(seams[1:], 0.0)], axis=-1).ravel())[::-1]
+        off = np.max(np.abs(lines.at(places) - (counts - 0.5)))
+        falls = np.max(np.maximum.accumulate(ends) - ends) + np.max(-slopes * seams[1:]) * 2.0**-48 + 2.0**-30
+        if not off + falls < 0.5:
+            raise ValueError("the table's thresholds do not lie near enough to lines to be drawn from")
+        return lines
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """A line for each of 2^7 equal segments of each octave of x: its value at x = 0, less 1/2, and its slope."""
+
+    starts: _Floats
+    slopes: _Floats
+
+    def at(self, x: _Floats) -> _Floats:
+        """Return the lines' values, less 1/2, at x >= 0, shape (n,)."""
+        segments = x.view(np.int64) >> _SEGMENT_SHIFT
+        segments -= (_FIRST_OCTAVE + 1023) << _SEGMENT_BITS
+        heights = self.slopes.take(segments, mode="clip")
+        heights *= x
+        heights += self.starts.take(segments, mode="clip")
+        return heights
+
+
+def _complements(pairs: Words) -> _Floats:
+    """Return what words (n, 2), as numbers of 64 bits before and 64 behind the point, lack to 2^64, shape (n,).
+
+    Less the last place, so that nothing lacks to the largest. Halves of words are doubles exactly, and so are they
+    times powers of two; three roundings of a sum of them leave the result within 2^-51 of itself, near 2^64 as near 0:
+    where the thresholds are close to each other these numbers are small. Doubles of whole words would take a branch.
+    """
+    halves = np.invert(pairs, order="C").view(np.uint32).astype(np.float64)
+    complements: _Floats = halves @ _WEIGHTS
+    return complements
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +328,9 @@ def _table(masses: list[int]) -> InversionTable:
     low = words[:, 0] & np.uint64(2**63 - 1)
     high.setflags(write=False)
     low.setflags(write=False)
-    return InversionTable(high, low)
+    table = InversionTable(high, low)
+    table.invert(np.zeros((1, 2), dtype=np.uint64))  # the first draw fits the lines: not while somebody waits
+    return table
 
 
 def _signed(magnitudes: Integers, words: Words) -> Integers:

@@ -3,6 +3,9 @@
 `mechanisms.noise` tabulates N(0, S^2) for S up to 2^16 steps. Rounding d coordinates to the grid moves neighbours
 by up to about sqrt(d) steps, which for a gradient of 10^5 coordinates under much noise is no longer little
 beside S. Three tables, one for each digit of a draw, make S = 2^24.
+
+The time of drawing depends on the draws, a little: some are looked up twice. It is for training, whose time nobody who
+asks is shown, and not for answers.
 """
 
 import functools

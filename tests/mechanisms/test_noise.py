@@ -4,10 +4,12 @@ Statistical tests have fixed seeds (OpenDP's samplers cannot be seeded); each st
 """
 
 import bisect
+import dataclasses
 import functools
 import itertools
 import math
 from fractions import Fraction
+from typing import ClassVar
 
 import mpmath
 import numpy as np
@@ -21,7 +23,14 @@ from accounting import sampling_error
 from mechanisms import noise
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import LARGEST_CLASSES
-from mechanisms.noise import DISTANCE, LAPLACE_SCALE, rounded_gaussian, rounded_laplace
+from mechanisms.noise import (
+    DISTANCE,
+    LAPLACE_SCALE,
+    InversionTable,
+    RoundedGaussian,
+    rounded_gaussian,
+    rounded_laplace,
+)
 from mechanisms.randomness import SystemRandomness
 
 ULP = Fraction(1, 2**127)
@@ -198,6 +207,8 @@ def test_other_laplace_scales_are_refused(scale):
 
 TABLES = {
     "gaussian": lambda: rounded_gaussian(2**8).magnitudes,
+    "gaussian, 2^12": lambda: rounded_gaussian(2**12).magnitudes,
+    "gaussian, 2^16": lambda: rounded_gaussian(2**16).magnitudes,
     "laplace, low digit": lambda: rounded_laplace(2**24).digits[0],
     "laplace, high digit": lambda: rounded_laplace(2**24).digits[2],
     "laplace, no room": lambda: rounded_laplace(1).digits[1],
@@ -206,12 +217,111 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_ties_of_the_high_word_are_decided_by_the_low_word(name):
-    """Every threshold and its two neighbours, so that the high words always tie."""
+    """Thresholds and their two neighbours, so that the high words always tie: all, or 4,000 of a large table."""
     table = TABLES[name]()
     ascending = thresholds(table)
-    sought = [t + d for t in set(ascending) for d in (-1, 0, 1) if 0 <= t + d < 2**127]
+    some = {ascending[i] for i in np.linspace(0, len(ascending) - 1, 4000).astype(int)}
+    sought = [t + d for t in some for d in (-1, 0, 1) if 0 <= t + d < 2**127]
     found = table.invert(to_words([words_of(value) for value in sought]))
     assert found.tolist() == [bisect.bisect_right(ascending, value) for value in sought]
+
+
+def searched(table, words):
+    """What a plain search of both words finds."""
+    first, beyond = (np.searchsorted(table.high, words[:, 0], side=side) for side in ("left", "right"))
+    for i in np.flatnonzero(beyond > first):
+        first[i] += np.searchsorted(table.low[first[i] : beyond[i]], words[i, 1] >> np.uint64(1), side="right")
+    return first
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_draw_is_what_a_search_finds(name):
+    """At thresholds' upper words and beside them, at the ends and seams of lines, in every octave, and at random."""
+    table = TABLES[name]()
+    generator = np.random.default_rng(1)
+    random = generator.integers(0, 2**64, (100_000, 2), dtype=np.uint64)
+    small = random[:20_000, 0] >> generator.integers(0, 64, 20_000, dtype=np.uint64)
+    seams = np.arange(2**13, dtype=np.uint64) << np.uint64(51)
+    some = table.high[:: max(1, len(table.high) // 3000)]
+    for high in (some, some + np.uint64(1), some - np.uint64(1), seams, seams - np.uint64(1), small, ~small):
+        for low in (0, 1, 2**63, 2**64 - 1):
+            words = np.stack([high, np.full_like(high, low)], axis=-1)
+            assert (table.invert(words) == searched(table, words)).all()
+    near_the_end = np.stack([np.full_like(small, 2**64 - 1), ~small], axis=-1)
+    for words in (random, near_the_end):
+        assert (table.invert(words) == searched(table, words)).all()
+
+
+class Noted(np.ndarray):
+    """An array that notes each operation on it, and on how many numbers it is made."""
+
+    made: ClassVar[list[tuple[object, ...]]] = []
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **settings):
+        Noted.made.append((ufunc.__name__, method, *(getattr(given, "shape", ()) for given in inputs)))
+        plain = [given.view(np.ndarray) if isinstance(given, Noted) else given for given in inputs]
+        if out:
+            settings["out"] = tuple(given.view(np.ndarray) for given in out)
+        found = getattr(ufunc, method)(*plain, **settings)
+        return out[0] if out else np.asarray(found).view(Noted)
+
+    def __array_function__(self, function, types, given, settings):
+        Noted.made.append((function.__name__, *(getattr(one, "shape", ()) for one in given)))
+        return super().__array_function__(function, types, given, settings)
+
+    def take(self, indices, *given, **settings):
+        Noted.made.append(("take", indices.shape))
+        return np.asarray(self).take(np.asarray(indices), *given, **settings).view(Noted)
+
+
+def noted(table):
+    """The table with arrays that note what is done with them, those that it keeps for its draws among them."""
+    copy = InversionTable(table.high.view(Noted), table.low.view(Noted))
+    for name, kept in vars(table).items():
+        if isinstance(kept, tuple):
+            copy.__dict__[name] = tuple(one if one is None else one.view(Noted) for one in kept)
+        elif name not in ("high", "low"):
+            copy.__dict__[name] = type(kept)(*(getattr(kept, f.name).view(Noted) for f in dataclasses.fields(kept)))
+    Noted.made.clear()
+    return copy
+
+
+@pytest.mark.parametrize("count", [1, 2, 600])
+@pytest.mark.parametrize("name", TABLES)
+def test_the_work_of_draws_is_the_same_whatever_they_are(name, count, seeded):
+    """The same operations on as many numbers, and none whose steps follow from the numbers, as a search's do."""
+    plain = TABLES[name]()
+    random = seeded(1).words(2 * count).reshape(count, 2)
+    one_is_large = np.zeros_like(random)
+    one_is_large[-1] = 2**64 - 1
+    ties = np.stack([np.resize(plain.high, count), np.resize(plain.low << np.uint64(1), count)], axis=-1)
+    done = []
+    for words in (random, np.zeros_like(random), ~np.zeros_like(random), one_is_large, one_is_large[::-1], ties):
+        law = RoundedGaussian(2**8, noted(plain))
+        drawn = law.draw(words.view(Noted))
+        assert (abs(np.asarray(drawn)) == searched(plain, words)).all()
+        done.append(Noted.made.copy())
+    assert len(done[0]) > 5
+    assert all(made == done[0] for made in done)
+    assert not {"searchsorted", "nonzero", "flatnonzero", "where", "any"} & {operation for operation, *_ in done[0]}
+
+
+def test_what_words_lack_to_the_end_is_within_the_stated_rounding():
+    generator = np.random.default_rng(2)
+    pairs = generator.integers(0, 2**64, (2000, 2), dtype=np.uint64)
+    shifts = generator.integers(0, 64, (2000, 2), dtype=np.uint64)
+    extremes = to_words([(0, 0), (2**64 - 1, 2**64 - 2), (2**64 - 1, 0), (2**63, 2**63), (2**64 - 2, 2**64 - 1)])
+    words = np.concatenate([pairs, ~(pairs >> shifts), extremes])
+    for (high, low), found in zip(words.tolist(), noise._complements(words).tolist(), strict=True):
+        exact = Fraction(2**128 - 1 - (high << 64) - low, 2**64)
+        assert abs(Fraction(found) - exact) <= exact / 2**51
+
+
+def test_thresholds_that_no_line_fits_are_refused_and_not_drawn_from():
+    """Ten next to each other, in the middle of nothing: which of them a word passes, no line of a segment can say."""
+    crowded = InversionTable(np.full(10, 2**62, dtype=np.uint64), np.arange(10, dtype=np.uint64))
+    with pytest.raises(ValueError, match="near enough to lines"):
+        crowded.invert(np.zeros((1, 2), dtype=np.uint64))
 
 
 @given(st.lists(st.integers(0, 2**127 - 1), min_size=1, max_size=20))
@@ -304,33 +414,6 @@ def test_neighbouring_draws_are_independent(seeded):
     for series in (np.sign(sample), np.abs(sample)):
         correlation = np.corrcoef(series[:-1], series[1:])[0, 1]
         assert abs(correlation) * math.sqrt(200_000) <= 5.1
-
-
-@pytest.mark.parametrize("scale", [2**8, 2**12, 2**16])
-def test_a_guess_is_checked_and_finds_what_a_search_finds(scale):
-    """At every threshold and beside it, at the ends and at random, in batches large enough to be guessed."""
-    table = rounded_gaussian(scale).magnitudes
-    one = np.uint64(1)
-    ends = np.array([0, 1, 2**64 - 1], dtype=np.uint64)
-    random = np.random.default_rng(scale).integers(0, 2**64, 200_000, dtype=np.uint64)
-    for places in (table.high, table.high + one, table.high - one, np.tile(ends, 400), random, random[:3]):
-        words = np.stack([places, np.zeros_like(places)], axis=-1)
-        found = table.invert(words)
-        undecided = np.isin(places, table.high)
-        expected = np.searchsorted(table.high, places, side="left")
-        assert (found[~undecided] == expected[~undecided]).all()
-        assert (found >= expected).all()
-
-
-@pytest.mark.parametrize("scale", [2**12, 2**16])
-def test_the_lower_bits_decide_ties_of_a_large_table_and_segments_have_no_seams(scale):
-    table = rounded_gaussian(scale).magnitudes
-    seams = np.arange(1, 2**12, dtype=np.uint64) << np.uint64(52)
-    ties = table.high[:: len(table.high) // 1000]
-    places = np.concatenate([seams, seams - np.uint64(1), ties])
-    for low, side in ((0, "left"), (2**64 - 1, "right")):
-        words = np.stack([places, np.full_like(places, low)], axis=-1)
-        assert (table.invert(words) == np.searchsorted(table.high, places, side=side)).all()
 
 
 def test_one_table_serves_rows_of_every_sensitivity():
