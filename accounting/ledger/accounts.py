@@ -29,7 +29,7 @@ from accounting.ledger.errors import (
     UnknownKey,
     UnknownLineage,
 )
-from accounting.ledger.journal import Journal, JournalContents, journal_folder, read_journals
+from accounting.ledger.journal import Acknowledged, Journal, journal_folder, read_acknowledged
 from accounting.ledger.store import OWNER, Asker, Store
 from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
 from accounting.ledger.wire import ClientKeys, LineageKeys
@@ -83,11 +83,11 @@ class Accounts:
             return
         journal = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
         self._journals[lineage] = journal
-        for contents in await asyncio.to_thread(read_journals, journal_folder(self._journals_folder, lineage)):
+        for contents in await asyncio.to_thread(read_acknowledged, journal_folder(self._journals_folder, lineage)):
             asker = Asker(contents.service, contents.writes)
             await self._read(lineage, asker=asker)
 
-    async def services_behind(self, lineage: str, journals: Iterable[JournalContents]) -> int:
+    async def services_behind(self, lineage: str, journals: Iterable[Acknowledged]) -> int:
         """Return of how many of these services the store has fewer writes than it acknowledged."""
         behind = 0
         for journal in journals:

@@ -14,8 +14,11 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +36,18 @@ _SUFFIX, _FORMER = ".jsonl", ".jsonl.1"
 
 
 @dataclass(frozen=True)
-class JournalContents:
-    """What a journal says: whose it is, the writes acknowledged to that service, and its receipts, in order."""
+class Acknowledged:
+    """Whose a journal is, and how many of that service's writes were acknowledged to it."""
 
     service: str
     lineage: str
     writes: int
+
+
+@dataclass(frozen=True)
+class JournalContents(Acknowledged):
+    """All that a journal says: its receipts, too, in order."""
+
     receipts: tuple[Receipt, ...]
 
 
@@ -72,8 +81,8 @@ class Journal:
             number = 0
             while (file := _locked(path := home / f"{number}{_SUFFIX}")) is None:
                 number += 1
-            contents = read_journal(path)
-            service, writes = (contents.service, contents.writes) if contents else (secrets.token_hex(16), 0)
+            found = _acknowledged(path)
+            service, writes = (found.service, found.writes) if found else (secrets.token_hex(16), 0)
             journal = cls(path, file, service, lineage, writes)
             journal.mend()
         except OSError as error:
@@ -82,9 +91,10 @@ class Journal:
 
     def mend(self) -> None:
         """Cut a torn last line off; give a new journal its first line."""
-        kept = _whole_lines(self._path.read_bytes())
-        os.ftruncate(self._file, len(kept))
-        self._size = len(kept)
+        with self._path.open("rb") as file:
+            kept = sum(map(len, _whole_lines(file)))
+        os.ftruncate(self._file, kept)
+        self._size = kept
         if not kept:
             self._append([self._title()])
         # What was read of it is relied on from now on, and so is that it will be found.
@@ -178,9 +188,13 @@ def journal_folder(folder: Path, lineage: str) -> Path:
 
 def read_journals(folder: Path) -> list[JournalContents]:
     """Return every journal below `folder`. Raises ValueError for a file that is none."""
-    # One whose newer file is gone is a journal too.
-    paths = {*folder.rglob(f"*{_SUFFIX}"), *(path.with_suffix("") for path in folder.rglob(f"*{_FORMER}"))}
-    found = (read_journal(path) for path in sorted(paths))
+    found = map(read_journal, _paths(folder))
+    return [contents for contents in found if contents is not None]
+
+
+def read_acknowledged(folder: Path) -> list[Acknowledged]:
+    """Return of every journal below `folder` all but its receipts, which are looked at as by `read_journals`."""
+    found = map(_acknowledged, _paths(folder))
     return [contents for contents in found if contents is not None]
 
 
@@ -189,27 +203,56 @@ def read_journal(path: Path) -> JournalContents | None:
 
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """
+    receipts: list[Receipt] = []
+    found = _acknowledged(path, receipts.append)
+    return None if found is None else JournalContents(found.service, found.lineage, found.writes, tuple(receipts))
+
+
+def _acknowledged(path: Path, each: Callable[[Receipt], None] = lambda _: None) -> Acknowledged | None:
+    """Read a journal from its first line to its last, as `read_journal` does, and keep none of its receipts.
+
+    each: is given every receipt that is right.
+    """
+    found: Acknowledged | None = None
+    for line in _lines(path):
+        try:
+            receipt, writes = receipt_from(line["receipt"]) if "receipt" in line else None, int(line["writes"])
+            found = found or Acknowledged(str(line["service"]), str(line["lineage"]), writes)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a journal: {error}") from error
+        if writes > found.writes:
+            found = replace(found, writes=writes)
+        if receipt is not None:
+            _check(receipt, path)
+            each(receipt)
+    return found
+
+
+def _check(receipt: Receipt, path: Path) -> None:
+    if receipt.hash != receipt.hash_from_contents():
+        raise ValueError(f"{path}: receipt {receipt.sequence} was altered")
+    if not receipt.pays_for_its_step:
+        raise ValueError(f"{path}: receipt {receipt.sequence} names a step that it does not pay for")
+
+
+def _paths(folder: Path) -> list[Path]:
+    # One whose newer file is gone is a journal too.
+    return sorted({*folder.rglob(f"*{_SUFFIX}"), *(path.with_suffix("") for path in folder.rglob(f"*{_FORMER}"))})
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
     former = path.with_suffix(_FORMER)
-    lines: list[dict[str, Any]] = []
     one_file = former.exists() and path.exists() and former.samefile(path)
-    for one in (path,) if one_file else (former, path):
-        if one.exists():
-            lines += [_parsed(one, line) for line in _whole_lines(one.read_bytes()).splitlines()]
-    if not lines:
-        return None
-    try:
-        receipts = tuple(receipt_from(line["receipt"]) for line in lines if "receipt" in line)
-        contents = JournalContents(
-            str(lines[0]["service"]), str(lines[0]["lineage"]), max(int(line["writes"]) for line in lines), receipts
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a journal: {error}") from error
-    for receipt in receipts:
-        if receipt.hash != receipt.hash_from_contents():
-            raise ValueError(f"{path}: receipt {receipt.sequence} was altered")
-        if not receipt.pays_for_its_step:
-            raise ValueError(f"{path}: receipt {receipt.sequence} names a step that it does not pay for")
-    return contents
+    with ExitStack() as opened:
+        # All before the first is read: their owner may go on in a new file meanwhile.
+        files = [
+            (one, opened.enter_context(one.open("rb")))
+            for one in ((path,) if one_file else (former, path))
+            if one.exists()
+        ]
+        for one, file in files:
+            for line in _whole_lines(file):
+                yield _parsed(one, line)
 
 
 def describe_receipt(receipt: Receipt) -> dict[str, Any]:
@@ -241,7 +284,7 @@ def receipt_from(described: dict[str, Any]) -> Receipt:
         client=str(described["client"]),
         model=str(described["model"]),
         mechanism=str(described["mechanism"]),
-        cost=Cost.parse(described["cost"]),
+        cost=_cost(described["cost"]),
         price=int(described["price"]),
         rows=int(described["rows"]),
         total=int(described["total"]),
@@ -252,6 +295,12 @@ def receipt_from(described: dict[str, Any]) -> Receipt:
         after=bytes.fromhex(described.get("after", "")),
         shared=bool(described.get("shared", False)),
     )
+
+
+@lru_cache(maxsize=1024)
+def _cost(text: str) -> Cost:
+    """Return a receipt's cost: a service has few prices, and its journal many receipts."""
+    return Cost.parse(text)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -266,8 +315,9 @@ def _line(value: dict[str, Any]) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-def _whole_lines(data: bytes) -> bytes:
-    return data[: data.rfind(b"\n") + 1]
+def _whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
+    # After a torn line comes nothing, or the rest of it, which its writer is still at.
+    return takewhile(lambda line: line.endswith(b"\n"), file)
 
 
 def _parsed(path: Path, line: bytes) -> dict[str, Any]:

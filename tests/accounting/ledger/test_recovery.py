@@ -1,14 +1,16 @@
 """A store that comes back older is found out, and made whole again from backup and journals."""
 
 import asyncio
+import dataclasses
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accounting.ledger import Answered, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind, Unanswered, key_digest
-from accounting.ledger.journal import Journal, read_journal, read_journals
+from accounting.ledger.journal import Journal, _whole_lines, read_acknowledged, read_journal, read_journals
 from accounting.ledger.recovery import (
     CannotRestore,
     DeclaredLoss,
@@ -18,6 +20,7 @@ from accounting.ledger.recovery import (
     reconcile,
     restore,
 )
+from accounting.ledger.values import Receipt
 from accounting.ledger.verification import verify
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
@@ -343,6 +346,59 @@ async def test_a_journal_that_was_altered_is_no_witness(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"rows":2', '"rows":1'))
     with pytest.raises(ValueError, match="receipt 1 was altered"):
         read_journal(path)
+    async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
+        with pytest.raises(ValueError, match="receipt 1 was altered"):
+            await ledger.join("lineage")
+
+
+def test_a_journal_is_opened_without_holding_what_is_in_it(tmp_path: Path) -> None:
+    receipts, previous = [], bytes(32)
+    for sequence in range(1, 2001):
+        blank = Receipt(
+            sequence=sequence,
+            lineage="lineage",
+            client="ann",
+            model="model",
+            mechanism="gaussian",
+            cost=COST,
+            price=COST.picorho,
+            rows=1,
+            total=COST.picorho,
+            time=float(sequence),
+            previous=previous,
+            hash=b"",
+        )
+        receipts.append(dataclasses.replace(blank, hash=blank.hash_from_contents()))
+        previous = receipts[-1].hash
+    journal = Journal.open(tmp_path, "lineage")
+    journal.note(2000, receipts)
+    journal.close()
+    path = tmp_path / "lineage" / "0.jsonl"
+    tracemalloc.start()
+    journal = Journal.open(tmp_path, "lineage")
+    (found,) = read_acknowledged(tmp_path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found.service, found.writes) == (journal.service, journal.writes)
+    assert journal.writes == 2000
+    assert most < path.stat().st_size / 2
+    journal.close()
+    assert read_journals(tmp_path)[0].receipts == tuple(receipts)
+
+
+def test_a_line_whose_end_comes_while_it_is_read_is_left_to_the_next_reader(tmp_path: Path) -> None:
+    Journal.open(tmp_path, "lineage").close()
+    path = tmp_path / "lineage" / "0.jsonl"
+    with path.open("ab") as writer, path.open("rb") as reader:
+        writer.write(b'{"writes":3}\n{"wri')
+        writer.flush()
+        lines = _whole_lines(reader)
+        assert [b"service" in next(lines), next(lines)] == [True, b'{"writes":3}\n']
+        assert list(lines) == []
+        writer.write(b'tes":4}\n')
+        writer.flush()
+        assert list(lines) == []
+    assert [found.writes for found in read_acknowledged(tmp_path)] == [4]
 
 
 async def test_nothing_is_charged_on_the_strength_of_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
