@@ -35,7 +35,7 @@ from service.run import (
     url_of,
 )
 from service.telemetry.logs import Format, announcement
-from service.telemetry.metrics import share_between_processes
+from service.telemetry.metrics import count_as, share_between_processes
 from service.workers import Supervisor, Worker
 from training.loading import has_backbone, load_model
 from training.published.bundle import PublishedNetwork
@@ -118,6 +118,7 @@ class Service:
     def _work_and_say(self, listening: socket, admin: AdminPort | None, shared: Path, worker: Worker) -> None:
         from dpserve.cli import errors_said
 
+        count_as(worker.number)
         with errors_said():
             self._work(listening, admin, shared, worker)
 

@@ -1,5 +1,6 @@
 """What `GET /metrics` of the owner's port says: the counts of all processes, and how the lineage's account stands."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
@@ -31,7 +32,8 @@ async def exposition(
         account = None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Now([*_of_service(plane), *_of_account(account), _of_verdicts(convicted), *_of_looks(looks)]))
-    return generate_latest(metrics.of_all_processes()) + generate_latest(registry)
+    counted = await asyncio.to_thread(lambda: generate_latest(metrics.of_all_processes()))
+    return counted + generate_latest(registry)
 
 
 class _Now:

@@ -60,14 +60,22 @@ OWNERS_ROUTES = (
 def share_between_processes() -> str:
     """Return a new folder through which the processes started from here on share their counts.
 
-    Call before `Metrics` is made for the first time. The caller removes the folder at the end.
+    Each calls `count_as` before it makes `Metrics`. The caller removes the folder at the end.
     """
     folder = tempfile.mkdtemp(prefix="dpserve-metrics-")
     os.environ[MULTIPROCESS_FOLDER] = folder
+    return folder
+
+
+def count_as(number: int) -> None:
+    """Count from here on as the process of this number, which is no other's at a time.
+
+    What takes the place of one that died counts on where that one stopped, so that there are no more files to add up
+    than numbers.
+    """
     from prometheus_client import values
 
-    values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]  # chosen when it was imported
-    return folder
+    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 
 
 def route_of(path: str) -> str:

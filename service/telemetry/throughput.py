@@ -52,13 +52,16 @@ class Throughput:
 
     def look(self) -> None:
         """Remember the counts of now."""
-        self._seen.append((self._clock(), totals_of(self._registry())))
+        self._seen.append(self._now())
 
     async def watch(self) -> None:
-        """Look once a second until cancelled."""
+        """Look once a second until cancelled, in a thread: adding up what many processes counted takes a while."""
         while True:
             await asyncio.sleep(1)
-            self.look()
+            self._seen.append(await asyncio.to_thread(self._now))
+
+    def _now(self) -> tuple[float, Totals]:
+        return self._clock(), totals_of(self._registry())
 
     def report(self) -> dict[str, object]:
         """Return the totals, and for each second looked at how many more there were than before it."""

@@ -1,13 +1,16 @@
 """What `GET /metrics` exports: what docs/metrics.md lists, by fixed labels, and the same whatever the records were."""
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from accounting.ledger import key_digest
@@ -16,7 +19,7 @@ from service.admin.server import AdminPort, admin_port
 from service.http.problems import ProblemType
 from service.run import ServiceSettings, bind, url_of
 from service.telemetry.metrics import ROUTES, Metrics, route_of
-from service.telemetry.throughput import totals_of
+from service.telemetry.throughput import Throughput, totals_of
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
@@ -180,15 +183,16 @@ def test_throughput_reads_the_same_counters():
 COUNTING = """
 import os, subprocess, sys
 from dataclasses import asdict
-from service.telemetry.metrics import Metrics, share_between_processes
+from service.telemetry.metrics import Metrics, count_as, share_between_processes
 from service.telemetry.throughput import totals_of
 if len(sys.argv) == 1:
     folder = share_between_processes()
-    for charged in ("1", "2"):
-        subprocess.run([sys.executable, __file__, charged], check=True)
-    print(asdict(totals_of(Metrics().of_all_processes())), len(os.listdir(folder)) >= 2)
+    for number, charged in ("0", "1"), ("1", "2"), ("1", "3"):
+        subprocess.run([sys.executable, __file__, number, charged], check=True)
+    print(asdict(totals_of(Metrics().of_all_processes())), sorted(os.listdir(folder)))
 else:
-    Metrics().answered(5, int(sys.argv[1]))
+    count_as(int(sys.argv[1]))
+    Metrics().answered(5, int(sys.argv[2]))
 """
 
 
@@ -197,5 +201,23 @@ def test_the_counts_of_several_processes_are_added_up(tmp_path):
     program.write_text(COUNTING)
     environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True)
-    totals = {"answered": 0.0, "refused": 0.0, "rows_charged": 3.0, "rows_free": 7.0}
-    assert done.stdout == f"{totals} True\n"
+    totals = {"answered": 0.0, "refused": 0.0, "rows_charged": 6.0, "rows_free": 9.0}
+    files = ["counter_0.db", "counter_1.db"]
+    assert done.stdout == f"{totals} {files}\n", "who takes a number over counts on"
+
+
+def test_throughput_is_not_read_on_the_event_loop():
+    threads = []
+
+    def registry():
+        threads.append(threading.get_ident())
+        return CollectorRegistry()
+
+    async def watch():
+        watching = asyncio.create_task(Throughput(registry).watch())
+        while len(threads) < 2:
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+    asyncio.run(watch())
+    assert threading.get_ident() != threads[1]
