@@ -34,7 +34,7 @@ from service.run import (
     stopping_on_signals,
     url_of,
 )
-from service.telemetry.logs import Format, announcement
+from service.telemetry.logs import Format, announcement, name_worker
 from service.telemetry.metrics import count_as, share_between_processes
 from service.workers import Supervisor, Worker
 from training.loading import has_backbone, load_model
@@ -119,6 +119,7 @@ class Service:
         from dpserve.cli import errors_said
 
         count_as(worker.number)
+        name_worker(worker.number)
         with errors_said():
             self._work(listening, admin, shared, worker)
 

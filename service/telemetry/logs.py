@@ -26,10 +26,13 @@ Format = Literal["text", "json"]
 
 REQUEST_ID_HEADER = b"x-request-id"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_TEXT = "%(asctime)s %(levelname)s %(name)s%(worker)s: %(message)s"
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that is being answered."""
+
+worker: int | None = None
+"""The number of this process among those of one service; None for a service of one process, and for a supervisor."""
 
 _log = logging.getLogger("dpserve.requests")
 _loop_log = logging.getLogger("dpserve.loop")
@@ -42,6 +45,12 @@ def configure(kind: Format) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # What it says of its own start and end names neither a port nor a reason, and stands under a name that says error.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def name_worker(number: int) -> None:
+    """Have every line of this process say which worker wrote it."""
+    global worker
+    worker = number
 
 
 def announcement(text: str, kind: Format) -> str:
@@ -99,6 +108,7 @@ class TextLines(logging.Formatter):
         """Return the lines."""
         record = copy.copy(record)
         record.exc_text = None  # what another formatter may have made of the exception
+        record.worker = "" if worker is None else f" worker {worker}"
         return super().format(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
@@ -118,6 +128,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if worker is not None:
+            line["worker"] = worker
         asked = request_id.get()
         if asked is not None:
             line["request_id"] = asked

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -94,6 +95,7 @@ class Served:
     def end(self):
         self.process.terminate()
         _, said = self.process.communicate(timeout=60)
+        self.said = said.splitlines()
         for http in self._clients:
             http.close()
         assert "Traceback" not in said
@@ -193,7 +195,7 @@ def test_a_worker_dies_and_the_service_goes_on_and_answers_all_that_it_charged(s
 
 
 def test_a_worker_is_replaced_where_the_budget_now_pays_for_no_row(served, run):
-    service = served()
+    service = served("--log-format", "json")
     former = children(service.process.pid)
     run("lineage", "set-budget", "model", "--rho", PRICE / 2, "--delta", 1e-6)
     os.kill(former[1], signal.SIGKILL)
@@ -201,6 +203,7 @@ def test_a_worker_is_replaced_where_the_budget_now_pays_for_no_row(served, run):
     when(lambda: former[1] not in children(service.process.pid))
     when(lambda: answerer(service.http("none"), children(service.process.pid)) not in former)
     assert service.end() == 0
+    assert {json.loads(line).get("worker") for line in service.said} == {None, 0, 1}, "each line says whose it is"
 
 
 def test_what_cannot_be_is_said_once_and_before_anything_is_answered(run, bundle):

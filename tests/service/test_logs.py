@@ -112,3 +112,14 @@ def test_a_line_of_json_stays_one_line(written):
     found = json.loads(line)
     assert found["error"] == "ValueError"
     assert [place.rpartition("/")[2].partition(":")[0] for place in found["places"]] == ["test_logs.py"]
+
+
+def test_a_line_says_which_worker_wrote_it(monkeypatch):
+    record = logging.LogRecord("dpserve", logging.INFO, "", 0, "hello", None, None)
+    text = TextLines("%(name)s%(worker)s: %(message)s")
+    assert text.format(record) == "dpserve: hello"
+    assert "worker" not in json.loads(JsonLines().format(record))
+    monkeypatch.setattr(logs, "worker", None)
+    logs.name_worker(3)
+    assert text.format(record) == "dpserve worker 3: hello"
+    assert json.loads(JsonLines().format(record))["worker"] == 3
