@@ -5,11 +5,15 @@ observed that was computed from logits or from private records. With several wor
 `share_between_processes`, the counts of all of them are read together.
 """
 
+import fcntl
 import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
+from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,6 +45,10 @@ PROBLEM_HEADER = b"dpserve-problem"
 HUNG_UP = 499
 """What is counted where nobody was left to answer."""
 
+_SHARED = "dpserve-metrics-"
+_SECONDS_TO_LOCK = 60.0
+"""How old a folder is at least that nobody has locked when it is removed: a new one is locked in less."""
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -58,13 +66,30 @@ OWNERS_ROUTES = (
 
 
 def share_between_processes() -> str:
-    """Return a new folder through which the processes started from here on share their counts.
+    """Return a new folder through which the processes forked from here on share their counts.
 
-    Each calls `count_as` before it makes `Metrics`. The caller removes the folder at the end.
+    Each calls `count_as` before it makes `Metrics`. The caller removes the folder at the end; one that was left by
+    processes that were killed is removed here.
     """
-    folder = tempfile.mkdtemp(prefix="dpserve-metrics-")
+    for left in Path(tempfile.gettempdir()).glob(f"{_SHARED}*"):
+        _remove_if_left(left)
+    folder = tempfile.mkdtemp(prefix=_SHARED)
+    # Held for as long as one process lives that was forked from here: the lock is the open file's, which they share.
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
     os.environ[MULTIPROCESS_FOLDER] = folder
     return folder
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):
+        if time.time() - folder.stat().st_mtime < _SECONDS_TO_LOCK:
+            return
+        opened = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            rmtree(folder)
+        finally:
+            os.close(opened)
 
 
 def count_as(number: int) -> None:

@@ -206,6 +206,37 @@ def test_the_counts_of_several_processes_are_added_up(tmp_path):
     assert done.stdout == f"{totals} {files}\n", "who takes a number over counts on"
 
 
+SHARING = """
+import os, signal, sys
+from service.telemetry.metrics import share_between_processes
+print(share_between_processes(), flush=True)
+if len(sys.argv) == 1:
+    if os.fork() == 0:
+        sys.stdin.read()  # until the test closes it
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_killed_processes_counted_is_removed_when_the_last_of_them_is_gone(tmp_path):
+    program = tmp_path / "sharing.py"
+    program.write_text(SHARING)
+    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), "TMPDIR": str(tmp_path)}
+
+    def start_another():
+        subprocess.run([sys.executable, program, "once"], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+    killed = subprocess.Popen([sys.executable, program], env=environment, stdin=-1, stdout=-1, text=True)
+    left = Path(killed.stdout.readline().strip())
+    killed.wait()
+    os.utime(left, (0, 0))
+    start_another()
+    assert left.exists(), "what it forked lives"
+    killed.communicate()
+    start_another()
+    assert not left.exists()
+
+
 def test_throughput_is_not_read_on_the_event_loop():
     threads = []
 
