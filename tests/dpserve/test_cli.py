@@ -96,7 +96,8 @@ def test_npz_and_every_feature_map(run):
         (["--data", "own.csv", "--features", "magic"], "--features takes identity, fourier or relu, not 'magic'"),
         (["--data", "own.csv", "--lam", "0"], "Lambda must lie between"),
         (["--data", "own.csv", "--label", "nope"], "has no column 'nope'"),
-        (["--data", "own.csv", "--bounds", "age=0:30"], "line 13, column 'age': 31 is above the declared bound 30"),
+        (["--data", "own.csv", "--bounds", "age=0:30"], "bounds for age are given twice"),
+        (["--data", "old.csv"], "line 13, column 'age': 131 is above the declared bound 120"),
         (["--data", "own.csv", "--tolerance", "1e-11"], "Start again with a --tolerance"),
         (["--data", "own.csv", "--lineage", "a b"], "a lineage is named with"),
         (["--data", "own.csv", "--bias", "2"], "bias"),
@@ -104,6 +105,7 @@ def test_npz_and_every_feature_map(run):
     ],
 )
 def test_wrong_training_is_explained(run, arguments, said):
+    (run.folder / "old.csv").write_text(run.csv.replace("\n31,", "\n131,", 1))
     assert said in run.fails(*run.train, "--out", "model", *arguments)
     assert not (run.folder / "model").exists()
 
