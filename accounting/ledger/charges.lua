@@ -218,10 +218,25 @@ local function hash_of_next(account, request, rows)
   return receipt_hash(account.head, request.terms, account.seq + 1, rows)
 end
 
+-- Writes what the charges so far cost all accounts, and returns whether there were any in this call.
+local function write_payments(lineage)
+  for _, client in pairs(lineage.members) do
+    if client.unwritten then
+      write_books(client)
+    end
+  end
+  if lineage.unwritten then
+    write_books(lineage)
+    lineage.charged = true
+  end
+  return lineage.charged
+end
+
 local function write_charge(lineage, request, fresh, capacity)
   request.rows = #fresh
   if lacks_room(lineage.rows, #fresh, capacity) then
     check_books(lineage, request.client, request)
+    write_payments(lineage) -- for making room marks rows
     make_room(lineage.rows, #fresh, capacity) -- first: if the store refuses it, nobody pays for rows that go unmarked
   end
   local hash = hash_of_next(lineage.state, request, #fresh)
@@ -278,18 +293,17 @@ local function charge_request(lineage, capacities, keys, args, at)
   return reply, wrote or answers ~= ''
 end
 
--- Writes what the charges of a call changed together: the lineage after its clients, so that it takes no further charge
--- while one of them has not paid.
+-- Writes what the charges of a call changed together. Whichever write is the last that succeeds, nothing is answered
+-- that was not paid for, and nothing more is charged than the budgets allow:
+--   * before the rows nothing can be answered, for they are as they were before the call;
+--   * with rows, the lineage and all clients have paid for every one, so that what is answered is counted;
+--   * before the chain the receipts are more than the lineage counts, so that it takes no charge, whatever is spent.
 local function write_charges(lineage)
-  for _, client in pairs(lineage.members) do
-    if client.unwritten then
-      write_books(client)
-    end
-  end
-  if lineage.unwritten then
-    write_lineage(lineage)
-  end
+  local charged = write_payments(lineage)
   write_rows(lineage.rows)
+  if charged then
+    write_chain(lineage)
+  end
 end
 
 -- Returns the arguments from the one at `first` on, one for each request.

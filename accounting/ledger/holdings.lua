@@ -219,7 +219,6 @@ local function write_step(lineage, client, charged, step)
     'held', step.id, 'shared', step.shared and '1' or '0', 'after', step.after)
   check_appended(appended)
   state.seq, state.head = number, hash
-  redis.call('HSET', lineage.account, 'seq', text(number), 'head', hash)
   if not step.shared then
     pay_for_step(lineage, step, text(number))
   end
@@ -227,6 +226,7 @@ local function write_step(lineage, client, charged, step)
     pay_for_step(client, step, text(number))
     redis.pcall('XADD', client.receipts, id, 'lineage', charged.lineage) -- a mere index, as in `write_receipt`
   end
+  write_chain(lineage) -- after what it stands for, as in `write_charges`
   return text(number), previous, hash
 end
 

@@ -1,4 +1,4 @@
-#!lua name=dpserve_18
+#!lua name=dpserve_19
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -12,7 +12,8 @@
 --     a charge without an answer, never an answer without a charge. What the requests of a call change together
 --     (accounts, tallies, rows) is kept as it changes and written once, before the call replies. What could keep it
 --     from being written shows before the first receipt (see `check_receipts`). If it failed all the same, so would
---     all of the call, and the lineage would take no further charge, because its receipts are more than it counts.
+--     all of the call, and the lineage would take no further charge, because its receipts are more than it counts:
+--     how many it counts is written last of all, and rows are marked after what they cost (see `write_charges`).
 --   * The time a charge takes does not depend on how many receipts or rows were written before it.
 --   * A service that has seen this lineage newer than it is now gets no decision (see `register`).
 --
@@ -27,7 +28,7 @@
 -- another format is refused by an older one (see `read_account`). FORMAT counts the formats of published programs: it
 -- stays 1 until one is published, and what was written before that by another version need not be readable.
 
-local VERSION = '18'
+local VERSION = '19'
 local FORMAT = 1
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
@@ -61,6 +62,12 @@ end
 
 local function text(value)
   return string.format('%.0f', value)
+end
+
+local function set_fields(key, fields)
+  for first = 1, #fields, 2 * SLICE do
+    redis.call('HSET', key, unpack(fields, first, math.min(first + 2 * SLICE - 1, #fields)))
+  end
 end
 
 -- What an error of the store's own says that is no damage: a right that was not given, a disk or a memory that is full.

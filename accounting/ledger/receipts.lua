@@ -108,20 +108,22 @@ local function pay(books, charged)
   books.unwritten[charged.cost] = true
 end
 
--- Writes what one of the books has paid since it was last written, with further fields of its account.
+-- Writes what one of the books has paid since it was last written, with further fields of its account: first its tally,
+-- which nothing is decided by.
 local function write_books(books, ...)
   local tallied = {}
   for cost in pairs(books.unwritten) do
     tallied[#tallied + 1] = cost
     tallied[#tallied + 1] = text(books.releases[cost])
   end
+  set_fields(books.tally, tallied)
   redis.call('HSET', books.account, 'spent', text(books.state.spent), ...)
-  redis.call('HSET', books.tally, unpack(tallied))
   books.unwritten = nil
 end
 
-local function write_lineage(lineage)
-  write_books(lineage, 'seq', text(lineage.state.seq), 'head', lineage.state.head)
+-- Lets the lineage count its receipts, without which it takes no further charge: after all else that they stand for.
+local function write_chain(lineage)
+  redis.call('HSET', lineage.account, 'seq', text(lineage.state.seq), 'head', lineage.state.head)
 end
 
 -- Fails if a receipt was not appended: as damage if its number is not above all others', else as the store says.

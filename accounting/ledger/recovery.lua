@@ -117,7 +117,8 @@ local function apply_receipt(lineage, keys, args, at)
   if client then
     write_books(client)
   end
-  write_lineage(lineage)
+  write_books(lineage)
+  write_chain(lineage)
   if next_hash == hash then
     return 'appended'
   end

@@ -41,12 +41,6 @@ local function get_rows(key, ids)
   return entries
 end
 
-local function set_rows(key, fields)
-  for first = 1, #fields, 2 * SLICE do
-    redis.call('HSET', key, unpack(fields, first, math.min(first + 2 * SLICE - 1, #fields)))
-  end
-end
-
 local function colon_in(entry)
   return string.find(entry, ':', 1, true) or damaged('a row')
 end
@@ -115,8 +109,8 @@ local function put_row(rows, id, entry)
 end
 
 local function write_rows(rows)
-  set_rows(rows.young, rows.unwritten.young)
-  set_rows(rows.old, rows.unwritten.old)
+  set_fields(rows.young, rows.unwritten.young)
+  set_fields(rows.old, rows.unwritten.old)
   rows.unwritten = {young = {}, old = {}}
 end
 

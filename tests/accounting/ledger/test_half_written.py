@@ -1,0 +1,109 @@
+"""A store whose writes fail in the middle of a call: whichever is the last, nobody gets what nobody paid for."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+import redis
+
+from accounting.ledger import Charge, Ledger, LedgerDamaged, LedgerUnavailable
+from accounting.ledger.store import our_library
+from accounting.ledger.verification import verify
+from accounting.losses import Cost, GaussianLoss
+
+from .conftest import BINARY, DURABLE, asking, new_lineage, open_accounts, releases, running_server
+
+pytestmark = pytest.mark.anyio
+
+_LEFT = "writes that are left"
+_SET = f"""
+local function set(...)
+  if redis.call('EXISTS', '{_LEFT}') == 1 and redis.call('DECR', '{_LEFT}') < 0 then
+    error('no further write')
+  end
+  return redis.call('HSET', ...)
+end
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_server(tmp_path_factory.mktemp("half"), BINARY, **DURABLE) as address:
+        yield address
+
+
+@pytest.fixture
+def store(url: str) -> Iterator["redis.Redis[bytes]"]:
+    """A store with our library, which writes no further fields once what is under `_LEFT` is used up."""
+    with redis.Redis.from_url(url, protocol=2) as client:
+        yield client
+        client.delete(_LEFT)
+        client.execute_command("FUNCTION", "FLUSH")
+
+
+def _let_writes_fail(store: "redis.Redis[bytes]") -> None:
+    first, _, others = our_library().code.partition("\n")
+    store.execute_command("FUNCTION", "LOAD", "REPLACE", first + _SET + others.replace("redis.call('HSET', ", "set("))
+
+
+_BATCH = [("ann", "1"), ("bob", "2"), ("ann", "3"), ("bob", "4"), ("ann", "5")]
+
+
+async def _half_written(ledger: Ledger, lineage: str, store: "redis.Redis[bytes]", writes: int) -> bool:
+    """Charge a call of two clients, whose rows need room, with so many writes. Returns whether it came to its end."""
+    await open_accounts(ledger, lineage, releases(40), ann=releases(20), bob=releases(20))
+    await ledger.charge(asking(lineage, "ann", "0"))
+    store.set(_LEFT, writes)
+    try:
+        decisions = await ledger.charge_batch([asking(lineage, *one) for one in _BATCH])
+        return all(isinstance(decision, Charge) for decision in decisions)
+    except LedgerUnavailable:
+        return False
+    finally:
+        store.delete(_LEFT)
+
+
+async def test_whichever_write_of_a_call_is_the_last_nothing_is_given_that_is_not_counted(
+    url: str, store: "redis.Redis[bytes]"
+) -> None:
+    blocked = 0
+    async with await Ledger.connect(url, remembered_rows=4) as ledger:
+        _let_writes_fail(store)
+        for writes in range(40):
+            lineage = new_lineage()
+            whole = await _half_written(ledger, lineage, store, writes)
+            # Whoever asks again gets a row only if both accounts count it: each is one row, and all are at one cost.
+            granted = {"ann": 0, "bob": 0}
+            for client, row in _BATCH:
+                with suppress(LedgerDamaged):
+                    await ledger.charge(asking(lineage, client, row))
+                    granted[client] += 1
+            for client, rows in granted.items():
+                assert (await ledger.client(lineage, client)).releases >= rows, writes
+            assert (await ledger.lineage(lineage)).releases >= sum(granted.values()), writes
+            # What is charged further stands in the receipts and in both accounts, or nothing is.
+            try:
+                await ledger.charge(asking(lineage, "ann", "6"))
+                assert (await verify(ledger, lineage)).findings == (), writes
+            except LedgerDamaged:
+                blocked += 1
+                assert not whole
+            if whole:
+                break
+    assert whole
+    assert blocked > 5
+
+
+async def test_a_call_of_more_costs_than_one_command_can_write_is_charged(url: str) -> None:
+    lineage, count = new_lineage(), 4200
+    async with await Ledger.connect(url) as ledger:
+        await open_accounts(ledger, lineage, releases(count), ann=releases(count), bob=releases(count))
+        costs = [Cost((GaussianLoss(0.001 + i * 1e-6),)) for i in range(count)]
+        decisions = await ledger.charge_batch(
+            [asking(lineage, "ann" if i % 2 else "bob", str(i), cost=cost) for i, cost in enumerate(costs)]
+        )
+        assert all(isinstance(decision, Charge) and decision.receipt for decision in decisions)
+        total = sum(cost.picorho for cost in costs)
+        assert (await ledger.lineage(lineage)).spent == total
+        assert sum([(await ledger.client(lineage, client)).spent for client in ("ann", "bob")]) == total
+        assert (await verify(ledger, lineage)).findings == ()
