@@ -24,6 +24,7 @@ class Replies(asyncio.Protocol):
         self._former = cast(asyncio.Protocol, transport.get_protocol())
         self._reader = Reader(protocolError=refused.InvalidResponse, replyError=BaseParser.parse_error)
         self._result: asyncio.Future[list[Any]] | None = None
+        self._surplus: refused.InvalidResponse | None = None  # what came before who waits took the replies
         self._awaited = 0
         self._read: list[Any] = []
         transport.set_protocol(self)
@@ -32,7 +33,9 @@ class Replies(asyncio.Protocol):
         """Send commands, packed, and return as many replies, errors as values.
 
         Raises TimeoutError if they are not there in time, redis.ConnectionError if the connection is closed before, or
-        if a reply says that the store cannot be used. After any exception the connection is not whole.
+        if a reply says that the store cannot be used, redis.InvalidResponse if they cannot be read or more came than
+        was asked for: whose the ones that came first are is not known then. After any exception the connection is not
+        whole.
         """
         loop = asyncio.get_running_loop()
         self._result, self._awaited, self._read = loop.create_future(), awaited, []
@@ -40,6 +43,8 @@ class Replies(asyncio.Protocol):
         try:
             self._transport.write(packed)
             replies = await self._result
+            if self._surplus is not None:
+                raise self._surplus
             for reply in replies:
                 if isinstance(reply, Exception) and not isinstance(reply, refused.ResponseError):
                     raise reply
@@ -63,7 +68,7 @@ class Replies(asyncio.Protocol):
         except refused.RedisError as error:
             self._fail(error)
             return
-        if len(self._read) > self._awaited:
+        if len(self._read) > self._awaited or (len(self._read) == self._awaited and self._reader.has_data()):
             self._fail(refused.InvalidResponse("the store replied more often than it was asked"))
         elif len(self._read) == self._awaited and not self._result.done():
             self._result.set_result(self._read)
@@ -75,5 +80,9 @@ class Replies(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         self.whole = False
-        if self._result is not None and not self._result.done():
+        if self._result is None:
+            return
+        if not self._result.done():
             self._result.set_exception(error)
+        elif isinstance(error, refused.InvalidResponse):
+            self._surplus = error

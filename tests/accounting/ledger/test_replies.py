@@ -97,6 +97,7 @@ async def test_who_is_cancelled_leaves_a_connection_that_nobody_uses(tmp_path: P
     ("said", "error"),
     [
         (b":1\r\n:2\r\n", refused.InvalidResponse),  # one reply too many
+        (b":1\r\n$9\r\nab", refused.InvalidResponse),  # and a part of one
         (b"what?\r\n", refused.InvalidResponse),
         (b"-LOADING not yet\r\n", refused.BusyLoadingError),
         (b"", refused.ConnectionError),  # and the connection ends
@@ -113,6 +114,47 @@ async def test_what_no_store_says_ends_the_connection(tmp_path: Path, said: byte
     async def ask(replies: Replies) -> None:
         with pytest.raises(error):
             await replies.exchange(b"PING\r\n", 1, 10)
+        assert not replies.whole
+
+    await _against(tmp_path, says, ask)
+
+
+@pytest.mark.parametrize("more", [b":2\r\n", b"$9\r\nab", b"what?\r\n"])
+async def test_a_reply_too_many_is_noticed_also_when_it_comes_before_the_replies_are_taken(
+    tmp_path: Path, more: bytes
+) -> None:
+    """Two pieces may be read before whoever waits for the first goes on."""
+    asked = asyncio.Event()
+
+    async def says(writer: asyncio.StreamWriter, number: int) -> None:
+        del writer, number
+        asked.set()
+
+    async def ask(replies: Replies) -> None:
+        task = asyncio.create_task(replies.exchange(b"PING\r\n", 1, 10))
+        await asked.wait()
+        replies.data_received(b":1\r\n")
+        replies.data_received(more)
+        with pytest.raises(refused.InvalidResponse):
+            await task
+        assert not replies.whole
+
+    await _against(tmp_path, says, ask)
+
+
+async def test_a_connection_that_ends_after_the_replies_has_replied(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def says(writer: asyncio.StreamWriter, number: int) -> None:
+        del writer, number
+        asked.set()
+
+    async def ask(replies: Replies) -> None:
+        task = asyncio.create_task(replies.exchange(b"PING\r\n", 1, 10))
+        await asked.wait()
+        replies.data_received(b":1\r\n")
+        replies.connection_lost(None)
+        assert await task == [1]
         assert not replies.whole
 
     await _against(tmp_path, says, ask)
