@@ -168,7 +168,7 @@ class _Direct:
         connection: Any = None
         if self._idle:
             connection, replies = self._idle.pop()
-            if replies is not None and replies.whole and connection.is_connected:
+            if replies is not None and replies.usable and connection.is_connected:
                 return connection, replies
         async with asyncio.timeout(last - time.monotonic()):
             if connection is None:

@@ -29,6 +29,11 @@ class Replies(asyncio.Protocol):
         self._read: list[Any] = []
         transport.set_protocol(self)
 
+    @property
+    def usable(self) -> bool:
+        """Whether the connection is whole and open: one that is being closed may not have been told yet."""
+        return self.whole and not self._transport.is_closing()
+
     async def exchange(self, packed: bytes, awaited: int, seconds: float) -> list[Any]:
         """Send commands, packed, and return as many replies, errors as values.
 
