@@ -42,8 +42,8 @@ class Link(Protocol):
     async def visit(self) -> None:
         """Make sure that there is an inspected connection to every primary."""
 
-    async def disconnect(self) -> None:
-        """Close every connection; later commands open new ones."""
+    def abandon(self) -> None:
+        """Close every connection at once, waiting for nobody; later commands open new ones."""
 
     async def close(self) -> None:
         """Close for good."""
@@ -138,6 +138,7 @@ class _Direct:
         self._free = asyncio.Semaphore(connections)
         # Which the pool still counts as in use: giving each back after each call is slow.
         self._idle: list[tuple[Any, Replies | None]] = []
+        self._open: set[Replies] = set()
 
     async def send(self, key: str, commands: Sequence[Words]) -> list[Any]:
         del key
@@ -154,9 +155,11 @@ class _Direct:
                 return await replies.exchange(packed, len(commands), began + self._deadline - time.monotonic())
             except BaseException as error:
                 # A reply may still be on its way: nobody must take it for the next call's.
-                await connection.disconnect(nowait=True)
-                if isinstance(error, refused.ConnectionError | OSError) and not isinstance(error, TimeoutError):
-                    await self._pool.disconnect()  # what became of this one has become of the others
+                replies.abort()
+                broke = isinstance(error, refused.ConnectionError | OSError) and not isinstance(error, TimeoutError)
+                if broke and replies in self._open:  # else it broke because it was abandoned
+                    self.abandon()  # what became of this one has become of the others
+                self._open.discard(replies)
                 raise
             finally:
                 self._idle.append((connection, replies))
@@ -168,8 +171,11 @@ class _Direct:
         connection: Any = None
         if self._idle:
             connection, replies = self._idle.pop()
-            if replies is not None and replies.usable and connection.is_connected:
-                return connection, replies
+            if replies is not None:
+                if replies.usable and connection.is_connected:
+                    return connection, replies
+                replies.abort()
+                self._open.discard(replies)
         async with asyncio.timeout(last - time.monotonic()):
             if connection is None:
                 connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
@@ -180,13 +186,18 @@ class _Direct:
                 except BaseException:
                     self._idle.append((connection, None))
                     raise
-        return connection, Replies(connection._writer.transport)
+        replies = Replies(connection._writer.transport)
+        self._open.add(replies)
+        return connection, replies
 
     async def visit(self) -> None:
         await self.send("", [("PING",)])
 
-    async def disconnect(self) -> None:
-        await self._pool.disconnect()
+    def abandon(self) -> None:
+        # Not by the pool, which waits until the others hear of it: also for a peer that does not read.
+        for replies in self._open:
+            replies.abort()
+        self._open.clear()
 
     async def close(self) -> None:
         await self._pool.aclose()
@@ -238,9 +249,9 @@ class _Cluster:
         for node in {node for _, node in await self._known_holders()}:
             await self._node(node).visit()
 
-    async def disconnect(self) -> None:
+    def abandon(self) -> None:
         for node in self._nodes.values():
-            await node.disconnect()
+            node.abandon()
 
     async def close(self) -> None:
         for node in self._nodes.values():

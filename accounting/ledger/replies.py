@@ -61,6 +61,11 @@ class Replies(asyncio.Protocol):
             self._result = None
         return replies
 
+    def abort(self) -> None:
+        """Close the connection at once: what was not sent is not, and whoever waits for replies hears of it."""
+        self.whole = False
+        self._transport.abort()
+
     def data_received(self, data: bytes) -> None:
         """Read what came."""
         if self._result is None:

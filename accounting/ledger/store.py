@@ -173,7 +173,7 @@ class Store:
                 if isinstance(reply, refused.RedisError):
                     raise reply
         except refused.ReadOnlyError as error:
-            await self._link.disconnect()  # the primary is another one now
+            self._link.abandon()  # the primary is another one now
             raise self._unavailable(error) from error
         except (refused.RedisError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
@@ -224,13 +224,13 @@ class Store:
             said = str(error.__cause__)
             if said.startswith("Function not found"):  # somebody removed the library: look again, and load it
                 self._inspected.clear()
-                await self._link.disconnect()
+                self._link.abandon()
             told = _told(lineage, said)
             if told is None:
                 raise  # `from error` would make it its own cause
             raise told from error
         if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce:
-            await self._link.disconnect()
+            self._link.abandon()
             raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
         return Reply(reply[2:], int(reply[1]))
 

@@ -1,10 +1,13 @@
 """The connections of a way to a store: which are used again, and how those that are not are left."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import redis.exceptions as refused
 
 from accounting.ledger.links import Exchange, Link, link_to
 
@@ -52,3 +55,45 @@ async def test_a_connection_that_is_being_closed_is_not_used_again() -> None:
         ((connection, _),) = link._idle  # type: ignore[attr-defined]
         connection._writer.transport.close()  # of which it hears in the loop's next turn
         assert await link.send("", [("PING",)]) == [b"PONG"]
+
+
+async def test_a_call_whose_connection_breaks_does_not_wait_for_a_peer_of_another_that_does_not_read() -> None:
+    """The deadline, to which closing a connection may take, is far beyond what the test waits."""
+    unread = asyncio.Event()
+
+    async def says(line: bytes, writer: asyncio.StreamWriter) -> None:
+        if line == b"BIG\r\n":
+            unread.set()
+            await asyncio.Event().wait()
+        if line == b"BREAK\r\n":
+            end = writer.get_extra_info("socket")
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        await _pong(line, writer)
+
+    async with _link(says, deadline=600) as link, asyncio.timeout(20):
+        long = asyncio.create_task(link.send("", [("BIG", b"x" * 20_000_000)]))
+        await unread.wait()
+        with pytest.raises((refused.ConnectionError, ConnectionError)):
+            await link.send("", [("BREAK",)])
+        with pytest.raises(refused.ConnectionError):
+            await long
+        assert await link.send("", [("PING",)]) == [b"PONG"]
+
+
+async def test_who_is_abandoned_fails_at_once_and_whoever_comes_after_does_not() -> None:
+    asked = asyncio.Event()
+
+    async def says(line: bytes, writer: asyncio.StreamWriter) -> None:
+        if line == b"NEVER\r\n":
+            asked.set()
+        await _pong(line, writer)
+
+    async with _link(says, deadline=600) as link, asyncio.timeout(20):
+        call = asyncio.create_task(link.send("", [("NEVER",)]))
+        await asked.wait()
+        link.abandon()
+        assert await link.send("", [("PING",)]) == [b"PONG"]
+        with pytest.raises(refused.ConnectionError):
+            await call
+        assert await asyncio.gather(*[link.send("", [("PING",)]) for _ in range(9)]) == [[b"PONG"]] * 9
