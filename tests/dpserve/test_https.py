@@ -1,8 +1,6 @@
 """`dpserve serve` over HTTPS with a certificate of one's own, called by the client and at the owner's port."""
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
 import subprocess
 import sys
@@ -13,49 +11,15 @@ import httpx
 import numpy as np
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
-from cryptography.x509.oid import NameOID
 
 from dpserve.client import Client, ServiceError
 from dpserve.configuration import environment_without_settings
 from service.http.waiting import answering_that_it_is_not_ready
 from service.run import ServiceSettings, bind, url_of
 from service.tls import Tls
+from tests.certificates import write_certificate
 
-LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 KEY = "a-key-that-the-owner-chose"
-
-
-def write_certificate(folder, name, subject_name=LOOPBACK, *, authority=True):
-    """Write a certificate that signs itself, and its key. subject_name: an address or a host's name."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "of a test")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([subject_name]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / f"{name}.pem", folder / f"{name}.key"
-    paths[0].write_bytes(certificate.public_bytes(Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
-    (folder / f"{name}-locked.key").write_bytes(locked)
-    return paths
 
 
 def healthy(address, environment):

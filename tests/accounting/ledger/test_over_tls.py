@@ -1,0 +1,88 @@
+"""The ledger over `rediss://`: a store behind TLS, under both event loops that a service may run on."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from accounting.ledger import Ledger, LedgerUnavailable, Unanswered
+from tests.certificates import write_certificate
+
+from .conftest import asking, new_lineage, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+class _Front:
+    """TLS in front of a store, as stunnel or a provider's proxy speaks it."""
+
+    def __init__(self, store_url: str) -> None:
+        self._path = urlsplit(store_url).path
+        self._open: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, to_them = await asyncio.open_unix_connection(self._path)
+        self._open += [writer, to_them]
+        await asyncio.gather(_copy(reader, to_them), _copy(theirs, writer))
+
+    def cut(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
+        self._open.clear()
+
+
+@asynccontextmanager
+async def _front(store_url: str, folder: Path) -> AsyncIterator[tuple[_Front, str]]:
+    """A front and the ledger's address of it, which names the authority to trust."""
+    certificate, key = write_certificate(folder, "store")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    front = _Front(store_url)
+    async with await asyncio.start_server(front.serve, "127.0.0.1", 0, ssl=tls) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield front, f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
+        front.cut()
+
+
+async def test_charge_settle_and_reconnect_over_tls(embedded_url: str, tmp_path: Path) -> None:
+    lineage, rows, answer = new_lineage(), [str(number) for number in range(300)], bytes(800)
+    async with _front(embedded_url, tmp_path) as (front, url), await Ledger.connect(url) as ledger:
+        await open_accounts(ledger, lineage, releases(400), ann=releases(400))
+        charge = await ledger.charge(asking(lineage, "ann", *rows))
+        assert all(isinstance(row, Unanswered) for row in charge.rows)
+        await ledger.settle(lineage, [(row.row_id, answer) for row in charge.rows])
+        calls = [asyncio.create_task(ledger.lineage(lineage)) for _ in range(4)]
+        await asyncio.sleep(0)
+        front.cut()
+        for ended in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(ended, LedgerUnavailable) or ended.releases == 300  # type: ignore[union-attr]
+        with suppress(LedgerUnavailable):  # a connection of which nobody has heard yet that it was cut
+            await ledger.lineage(lineage)
+        again = await ledger.charge(asking(lineage, "ann", *rows, "new"))
+        assert [getattr(row, "answer", None) for row in again.rows] == [answer] * 300 + [None]
+        assert again.receipt is not None
+        assert again.receipt.rows == 1
+        assert (await ledger.lineage(lineage)).releases == 301
+
+
+async def test_an_authority_that_is_not_trusted_is_refused(embedded_url: str, tmp_path: Path) -> None:
+    async with _front(embedded_url, tmp_path) as (_, url):
+        with pytest.raises(LedgerUnavailable, match=r"cannot be reached: .*certificate"):
+            await Ledger.connect(url.partition("?")[0])
