@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget, accepts_for
 from accounting.losses import Cost
+from accounting.picorho import to_rho
 from accounting.report import account_report
 from audit.endpoint import EndpointError, Exhausted, Remembered, digest_of, row_name
 from mechanisms.mechanism import Mechanism
@@ -126,7 +127,7 @@ class BundleEndpoint:
         return public | {
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
-            "price_per_row": {"rho": float(cost.rho), "losses": str(cost)},
+            "price_per_row": {"rho": to_rho(cost.picorho), "losses": str(cost)},
             "largest_batch": self.largest_batch,
         }
 

@@ -120,14 +120,17 @@ def test_a_tier_that_is_not_covered_is_refused_at_no_cost(service, open_tab, cli
 
 
 def test_of_one_class_and_its_odds_the_band_is_around_that_class(start, head, tab, client):
-    service = start(head, SelectedNeuron(1.0, GaussianLoss(0.5)), accepts="any")
+    service = start(head, SelectedNeuron(1.0, GaussianLoss(3.0)), accepts="any")
     page = tab.sign_in(service.url, service.add_client(client, accepts="any"))
     paste(page, lines(ROWS[:1]))
     page.locator("#pay").click()
     expect(page.locator(".bars .band")).to_have_count(3)
     expect(page.locator("#band-note")).to_contain_text("One class was drawn")
-    lows = [text.partition("–")[0].removeprefix("band ") for text in intervals(page)]
-    assert sorted(float(low) > 0 for low in lows) == [False, False, True]
+    # Whatever was drawn: so little noise leaves no band of the class drawn as wide as from 0.000 to 1.000, and the
+    # others share what is left beside it.
+    common, *_ = [each for each in intervals(page) if intervals(page).count(each) == 2]
+    assert common.removeprefix("band ").startswith("0.000–")
+    assert len(set(intervals(page))) == 2
     assert violations(page) == []
     tab.shot("selected-neuron")
 
