@@ -309,7 +309,9 @@ def test_raising_a_lineages_budget_asks_first(run, bundle):
 
 def test_the_demonstration_stays_up_for_a_browser(run):
     command = [sys.executable, "-u", "-m", "dpserve", "demo", "--stay"]
+    former = signal.signal(signal.SIGINT, signal.SIG_DFL)  # which whoever runs the tests beside their shell has ignored
     process = subprocess.Popen(command, cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, former)
     said = ""
     for line in process.stdout:
         said += line

@@ -120,8 +120,8 @@ def test_a_tier_that_is_not_covered_is_refused_at_no_cost(service, open_tab, cli
 
 
 def test_of_one_class_and_its_odds_the_band_is_around_that_class(start, head, tab, client):
-    service = start(head, SelectedNeuron(1.0, GaussianLoss(3.0)), accepts="any")
-    page = tab.sign_in(service.url, service.add_client(client, accepts="any"))
+    service = start(head, SelectedNeuron(1.0, GaussianLoss(1.5)), accepts="any")
+    page = tab.sign_in(service.url, service.add_client(client, rho=2.0, accepts="any"))
     paste(page, lines(ROWS[:1]))
     page.locator("#pay").click()
     expect(page.locator(".bars .band")).to_have_count(3)
