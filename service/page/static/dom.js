@@ -75,16 +75,19 @@ export function table(caption, columns, rows) {
   );
 }
 
-/** A frame for what may be wider than the screen: the keyboard reaches it where there is something to scroll. */
+/** A frame for what may be wider than the screen: the keyboard reaches it, unless it is seen that nothing scrolls. */
 function scrolling(label, content) {
-  const frame = el("div", { class: "scrolling" }, content);
-  new ResizeObserver(() => {
+  const reachable = { role: "group", "aria-label": label, tabindex: "0" };
+  const frame = el("div", { class: "scrolling", ...reachable }, content);
+  const sizes = new ResizeObserver(() => {
     const scrolls = frame.scrollWidth > frame.clientWidth;
-    for (const [name, value] of Object.entries({ role: "group", "aria-label": label, tabindex: "0" })) {
+    for (const [name, value] of Object.entries(reachable)) {
       if (scrolls) frame.setAttribute(name, value);
       else frame.removeAttribute(name);
     }
-  }).observe(frame);
+  });
+  sizes.observe(frame);
+  sizes.observe(content);
   return frame;
 }
 
