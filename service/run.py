@@ -7,8 +7,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from service.http.app import create_app
 from service.http.front import Front, protocol_of
 from service.plane import Plane
 from service.release_plane import ReleasePlane, hold_request
+from service.stopping import STOPPING_SIGNALS
 from service.telemetry.logs import unforeseen
 from service.telemetry.metrics import Metrics
 from service.tls import Tls
@@ -64,7 +65,6 @@ class ServiceSettings:
 
 
 _LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 async def _at_once() -> None:
@@ -269,36 +269,6 @@ async def _listen(
     logging.getLogger("dpserve").info("stopped serving %s on %s", certificate.name, address)
 
 
-@asynccontextmanager
-async def stopping_on_signals() -> AsyncIterator[None]:
-    """See to it that SIGINT, SIGTERM and SIGHUP end the block as an exception would, so that all is closed.
-
-    From when `serve` answers requests they are its own: it drains and returns, and nothing cuts that short.
-    """
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    if task is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    told = False
-
-    def stop(*_: object) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            loop.call_soon_threadsafe(task.cancel)
-
-    former = {number: signal.signal(number, stop) for number in _SIGNALS}
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not told:
-            raise
-    finally:
-        told = True
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
 class _AnnouncingServer(LimitedServer):
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -312,7 +282,7 @@ class _AnnouncingServer(LimitedServer):
         and not answered. They are given back by `stopping_on_signals`, when all is closed.
         """
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in STOPPING_SIGNALS:
                 signal.signal(number, self.handle_exit)
         yield
 

@@ -35,6 +35,7 @@ from multiprocessing.context import ForkProcess
 
 from service import memory
 from service.errors import CannotServe
+from service.stopping import STOPPING_SIGNALS
 
 MOST_DEATHS, WITHIN_SECONDS = 5, 60.0
 """So often may the worker in one place die within so long; with once more, the service ends."""
@@ -51,7 +52,6 @@ LONGEST_START_SECONDS = 600.0
 MARGIN_SECONDS = 10.0
 """How long after the time to drain a worker that still runs is killed, and after a second interrupt."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAID_WHY = 1  # the status of a process that has said what it met
 _READY, _GO, _BEAT = b"r", b"g", b"b"
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
@@ -285,22 +285,22 @@ class Supervisor:
             target=self._be_worker, args=(worker, [*others, mine]), name=f"dpserve-worker-{number}"
         )
         # A signal that came between the fork and the worker's own handlers would be lost.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
         try:
             process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING_SIGNALS)
         its.close()
         self._workers[number] = _Running(process, mine, number)
 
     def _be_worker(self, worker: Worker, others: Iterable[socket.socket]) -> None:
         signal.set_wakeup_fd(-1)
-        for number in _SIGNALS:
+        for number in STOPPING_SIGNALS:
             signal.signal(number, signal.SIG_DFL)  # until it has handlers of its own: what did not start just ends
         os.setpgid(0, 0)  # an interrupt from the terminal is the supervisor's, which passes it on once
         for held in (*others, self._woken, self._waking, *(() if worker.first else self._for_the_first)):
             held.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING_SIGNALS)
         assert worker.line is not None
         _end_without_supervisor(worker.line.dup(), self._end_seconds)
         self._work(worker)
@@ -313,7 +313,7 @@ class Supervisor:
         code = running.process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"status {code}"
         if self._stopping:
-            if code not in (0, *(-number for number in _SIGNALS)):
+            if code not in (0, *(-number for number in STOPPING_SIGNALS)):
                 self._status = 1
                 _log.error("worker %d ended by %s after it was told to end", running.number, how)
             return
@@ -381,7 +381,7 @@ class Supervisor:
         self._woken.setblocking(False)
         self._waking.setblocking(False)
         former_fd = signal.set_wakeup_fd(self._waking.fileno())
-        former = {number: signal.signal(number, lambda told, _: self._told.append(told)) for number in _SIGNALS}
+        former = {number: signal.signal(number, lambda told, _: self._told.append(told)) for number in STOPPING_SIGNALS}
         try:
             yield
         finally:

@@ -21,7 +21,8 @@ import uvloop
 from accounting.budgets import Budget
 from accounting.ledger import Charge, ChargeRequest, ClientAccount, LineageAccount, Standing, Unanswered
 from accounting.losses import Cost, GaussianLoss
-from service.run import ServiceSettings, bind, serve, stopping_on_signals
+from service.run import ServiceSettings, bind, serve
+from service.stopping import stopping_on_signals
 from service.workers import Supervisor, Worker
 from training.bundle import CertifiedHead, load_bundle
 from training.objective import softmax

@@ -31,9 +31,9 @@ from service.run import (
     open_lineage,
     serve,
     serve_release,
-    stopping_on_signals,
     url_of,
 )
+from service.stopping import stopping_on_signals
 from service.telemetry.logs import Format, announcement, name_worker
 from service.telemetry.metrics import count_as, share_between_processes
 from service.workers import Supervisor, Worker
