@@ -27,7 +27,7 @@ from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
 from service.data_plane import ServedModel
 from service.tls import Tls
-from training.private_files import owners_alone
+from training.private_files import write_whole
 
 _DELTA = 1e-5
 _ENDED_BY_NOISE = "ended: answers hold probabilities too small to tell the noisy logits behind them"
@@ -74,10 +74,7 @@ class KeptFindings:
         """Keep this instead of what was kept before. Raises OSError."""
         if self.path is None:
             return
-        draft = self.path.with_suffix(".draft")
-        with open(draft, "w", encoding="utf-8", opener=owners_alone) as file:
-            json.dump({"bound_to": dict(self.bound_to), "found": dict(found)}, file)
-        draft.replace(self.path)
+        write_whole(self.path, json.dumps({"bound_to": dict(self.bound_to), "found": dict(found)}))
 
     def damaged(self) -> str:
         """Return what to say of a file that cannot be used, and what to do."""
@@ -129,9 +126,7 @@ class SelfAudit:
 
     def _show(self) -> None:
         if self.shown is not None:
-            draft = self.shown.with_suffix(".draft")
-            draft.write_text(json.dumps(self.published()), "utf-8")
-            draft.replace(self.shown)
+            write_whole(self.shown, json.dumps(self.published()))
 
     def start(self, address: str, tls: Tls | None = None) -> None:
         """Begin, in a thread of its own, unless noise ended this audit before: to go on would choose looks by it.

@@ -7,13 +7,12 @@ private records, as scores of an audit, without noise.
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training.private_files import owners_alone
+from training.private_files import write_whole
 
 Piece = Mapping[str, Any]
 """What a result depends on, in JSON's types."""
@@ -37,10 +36,7 @@ class ResultStore:
         result = compute()
         text, path = self._place(piece)
         self.directory.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        with open(draft, "w", encoding="utf-8", opener=owners_alone) as file:
-            json.dump({"piece": json.loads(text), "result": result}, file, indent=1)
-        draft.rename(path)
+        write_whole(path, json.dumps({"piece": json.loads(text), "result": result}, indent=1))
         return result
 
     def found(self, piece: Piece) -> dict[str, Any] | None:
