@@ -8,7 +8,6 @@ Run: python benchmarks/fifty_models.py [--results FILE] [--runs 50] [--seconds 2
 """
 
 import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from audit.code import code_digest
 from audit.in_process import BundleEndpoint, RowNoise
 from audit.membership.attack import Attack, Choices
 from audit.membership.candidates import Candidates, Labelled
+from benchmarks import kept_runs
 from mechanisms.mechanism import priced
 from training.data.records import Declaration, Records
 from training.feature_maps import Fourier
@@ -115,14 +115,7 @@ def summary(results: Sequence[Result]) -> str:
 
 def kept(path: Path, code: str) -> list[dict[str, Any]]:
     """Return the finished runs of this code in the file, by number; a line that was cut off is no run."""
-    found: dict[int, dict[str, Any]] = {}
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        try:
-            one = json.loads(line)
-        except ValueError:
-            continue
-        if one.get("code") == code:
-            found[one["run"]] = one
+    found = {one["run"]: one for one in kept_runs.read(path, code)}
     return [found[run] for run in sorted(found)]
 
 
@@ -138,9 +131,7 @@ def main() -> None:
     there = {one["run"] for one in kept(arguments.results, code)}
     for run in range(arguments.runs):
         if run not in there and time.monotonic() - started < arguments.seconds:
-            with arguments.results.open("a", encoding="utf-8") as file:
-                file.write("\n" * (file.tell() > 0 and not arguments.results.read_text("utf-8").endswith("\n")))
-                file.write(json.dumps(attacked(run) | {"code": code}) + "\n")
+            kept_runs.append(arguments.results, attacked(run) | {"code": code})
     results = [one for one in kept(arguments.results, code) if one["run"] < arguments.runs]
     if results:
         print(f"{table(results)}\n\n{summary(results)}")

@@ -11,7 +11,6 @@ Run: python benchmarks/membership_power.py [--results FILE] [--heads 32] [--seco
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from audit.estimators import Errors, clopper_pearson
 from audit.in_process import BundleEndpoint, RowNoise
 from audit.membership.attack import Attack, Choices, Outcome
 from audit.membership.candidates import Candidates, Labelled
+from benchmarks import kept_runs
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import Floats
 from mechanisms.label import Label
@@ -187,15 +187,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     started, code = time.monotonic(), code_digest()
-    lines = arguments.results.read_text("utf-8").splitlines() if arguments.results.exists() else []
-    results = [one for one in map(json.loads, lines) if one["code"] == code and one["head"] < arguments.heads]
+    results = [one for one in kept_runs.read(arguments.results, code) if one["head"] < arguments.heads]
     there = {(one["head"], one["control"]) for one in results}
     for head in range(arguments.heads):
         for name, mechanism, _ in CONTROLS:
             if (head, name) not in there and time.monotonic() - started < arguments.seconds:
                 results.append(measured(head, name, mechanism) | {"code": code})
-                with arguments.results.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(results[-1]) + "\n")
+                kept_runs.append(arguments.results, results[-1])
     print(table(results))
 
 

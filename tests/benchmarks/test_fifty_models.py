@@ -2,6 +2,7 @@
 
 import json
 
+from benchmarks import kept_runs
 from benchmarks.fifty_models import MECHANISMS, kept, summary, table
 
 
@@ -40,3 +41,11 @@ def test_runs_of_other_code_and_lines_that_were_cut_off_are_made_again(tmp_path)
     lines = [json.dumps(finished(run, 0.0)) for run in (3, 1)] + [json.dumps(finished(2, 0.0) | {"code": "other"})]
     path.write_text("\n".join([*lines, lines[0][:40]]))
     assert [one["run"] for one in kept(path, "this")] == [1, 3]
+
+
+def test_a_run_after_a_line_that_was_cut_off_has_a_line_of_its_own(tmp_path):
+    path = tmp_path / "results"
+    kept_runs.append(path, finished(1, 0.0))
+    path.write_text(path.read_text()[:-20])
+    kept_runs.append(path, finished(2, 0.0))
+    assert [one["run"] for one in kept(path, "this")] == [2]
