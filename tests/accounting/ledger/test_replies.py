@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.exceptions as refused
@@ -35,6 +36,22 @@ async def _against(path: Path, says: Says, ask: Callable[[Replies], Awaitable[No
         await ask(Replies(transport))
         transport.close()
         await asyncio.wait_for(ended.wait(), 10)
+
+
+async def _while_asked(path: Path, ask: Callable[[Replies, "asyncio.Task[list[Any]]"], Awaitable[None]]) -> None:
+    """Run `ask` when a PING has reached a server that says nothing, with the exchange that waits for its reply."""
+    asked = asyncio.Event()
+
+    async def says(writer: asyncio.StreamWriter, number: int) -> None:
+        del writer, number
+        asked.set()
+
+    async def begin(replies: Replies) -> None:
+        task = asyncio.create_task(replies.exchange(b"PING\r\n", 1, 10))
+        await asked.wait()
+        await ask(replies, task)
+
+    await _against(path, says, begin)
 
 
 async def _number(writer: asyncio.StreamWriter, number: int) -> None:
@@ -76,21 +93,13 @@ async def test_a_late_reply_is_given_to_nobody(tmp_path: Path) -> None:
 
 
 async def test_who_is_cancelled_leaves_a_connection_that_nobody_uses(tmp_path: Path) -> None:
-    asked = asyncio.Event()
-
-    async def says(writer: asyncio.StreamWriter, number: int) -> None:
-        del writer, number
-        asked.set()
-
-    async def ask(replies: Replies) -> None:
-        task = asyncio.create_task(replies.exchange(b"PING\r\n", 1, 10))
-        await asked.wait()
+    async def ask(replies: Replies, task: "asyncio.Task[list[Any]]") -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not replies.whole
 
-    await _against(tmp_path, says, ask)
+    await _while_asked(tmp_path, ask)
 
 
 @pytest.mark.parametrize(
@@ -124,40 +133,25 @@ async def test_a_reply_too_many_is_noticed_also_when_it_comes_before_the_replies
     tmp_path: Path, more: bytes
 ) -> None:
     """Two pieces may be read before whoever waits for the first goes on."""
-    asked = asyncio.Event()
 
-    async def says(writer: asyncio.StreamWriter, number: int) -> None:
-        del writer, number
-        asked.set()
-
-    async def ask(replies: Replies) -> None:
-        task = asyncio.create_task(replies.exchange(b"PING\r\n", 1, 10))
-        await asked.wait()
+    async def ask(replies: Replies, task: "asyncio.Task[list[Any]]") -> None:
         replies.data_received(b":1\r\n")
         replies.data_received(more)
         with pytest.raises(refused.InvalidResponse):
             await task
         assert not replies.whole
 
-    await _against(tmp_path, says, ask)
+    await _while_asked(tmp_path, ask)
 
 
 async def test_a_connection_that_ends_after_the_replies_has_replied(tmp_path: Path) -> None:
-    asked = asyncio.Event()
-
-    async def says(writer: asyncio.StreamWriter, number: int) -> None:
-        del writer, number
-        asked.set()
-
-    async def ask(replies: Replies) -> None:
-        task = asyncio.create_task(replies.exchange(b"PING\r\n", 1, 10))
-        await asked.wait()
+    async def ask(replies: Replies, task: "asyncio.Task[list[Any]]") -> None:
         replies.data_received(b":1\r\n")
         replies.connection_lost(None)
         assert await task == [1]
         assert not replies.whole
 
-    await _against(tmp_path, says, ask)
+    await _while_asked(tmp_path, ask)
 
 
 async def test_a_connection_that_speaks_unasked_is_not_whole(tmp_path: Path) -> None:
