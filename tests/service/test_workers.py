@@ -160,12 +160,22 @@ def supervised(tmp_path):
         each.process.stderr.close()
 
 
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def lives(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return state(pid) != "Z"
+
+
+def stop(pid):
+    """Stop the process, and wait for that: until it is stopped, another signal may overtake this one."""
+    os.kill(pid, signal.SIGSTOP)
+    when(lambda: state(pid) == "T")
 
 
 def when(true):
@@ -312,7 +322,7 @@ def test_a_supervisor_waits_quietly_for_a_worker_that_hung_up(supervised, tmp_pa
 def test_a_worker_that_was_stopped_is_killed_and_replaced(supervised):
     service = supervised("")
     service.wait_for("answers", 3)
-    os.kill(service.pid(1), signal.SIGSTOP)
+    stop(service.pid(1))
     service.wait_for("answers", 4)
     status, said = service.end()
     assert status == 0
@@ -335,7 +345,7 @@ def test_a_supervisor_that_stood_still_itself_kills_nobody(supervised):
     service.wait_for("answers", 3)
     everybody = [service.process.pid, *service.pids()]
     for pid in everybody:
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
     time.sleep(4.5)  # longer than a worker may say nothing
     for pid in everybody:
         os.kill(pid, signal.SIGCONT)
@@ -348,7 +358,7 @@ def test_a_supervisor_that_stood_still_itself_kills_nobody(supervised):
 def test_a_worker_that_was_stopped_does_not_keep_the_service_from_ending(supervised, told):
     service = supervised("")
     service.wait_for("answers", 3)
-    os.kill(service.pid(1), signal.SIGSTOP)
+    stop(service.pid(1))
     for each in told:
         service.process.send_signal(each)
     _, said = service.process.communicate(timeout=60)
@@ -362,6 +372,6 @@ def test_a_worker_that_hangs_does_not_outlive_a_supervisor_that_was_killed(super
     service = supervised(behaviour)
     service.wait_for("hangs" if behaviour == "hangs" else "answers", 1 if behaviour == "hangs" else 3)
     if behaviour == "stopped":
-        os.kill(service.pid(1), signal.SIGSTOP)
+        stop(service.pid(1))
     service.process.kill()
     assert gone(service.pids())
