@@ -17,7 +17,7 @@ Promised: the law of a draw is within `DISTANCE` of the ideal law in total varia
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -48,6 +48,7 @@ _FIRST_OCTAVE, _LAST_OCTAVE = -65, 64
 _SEGMENT_SHIFT = 52 - _SEGMENT_BITS  # of a double's bits: what is left are exponent and leading digits
 _PRECISION = 192  # bits after the point in fixed-point arithmetic
 _ONE = 1 << _PRECISION
+_SUM_BYTES = _PRECISION // 8 + 4  # of up to 2^32 masses of at most 1
 
 
 class NoiseLaw(Protocol):
@@ -229,7 +230,7 @@ def rounded_gaussian(scale: int) -> RoundedGaussian:
     reach = _GAUSSIAN_REACH * scale
     masses = itertools.islice(_gaussian_masses(scale), reach + 1)
     centre = next(masses)
-    return RoundedGaussian(scale, _table([centre, *(2 * mass for mass in masses)]))
+    return RoundedGaussian(scale, _table(itertools.chain([centre], (2 * mass for mass in masses))))
 
 
 @functools.lru_cache(maxsize=4)
@@ -253,7 +254,7 @@ def rounded_laplace(scale: int) -> RoundedLaplace:
     ratio = _exp_minus(Fraction(1, 2 * scale))
     digits = []
     for _ in range(_DIGITS):
-        digits.append(_table(list(itertools.islice(_powers(ratio), 1 << _DIGIT_BITS))))
+        digits.append(_table(itertools.islice(_powers(ratio), 1 << _DIGIT_BITS)))
         for _ in range(_DIGIT_BITS):
             ratio = ratio * ratio >> _PRECISION
     return RoundedLaplace(scale, tuple(digits))
@@ -318,11 +319,20 @@ def _powers(ratio: int) -> Iterator[int]:
     return itertools.accumulate(itertools.repeat(ratio), lambda power, r: power * r >> _PRECISION, initial=_ONE)
 
 
-def _table(masses: list[int]) -> InversionTable:
-    """Return the table of the law on 0, 1, ... with masses in proportion to `masses`."""
-    *sums, total = itertools.accumulate(masses)
-    largest = (1 << _THRESHOLD_BITS) - 1
-    octets = b"".join(min((s << _THRESHOLD_BITS) // total, largest).to_bytes(16, "little") for s in sums)
+def _table(masses: Iterable[int]) -> InversionTable:
+    """Return the table of the law on 0, 1, ... with masses in proportion to `masses`.
+
+    The numbers on the way are kept as bytes: nearly a million Python integers at once leave a process 12 MB larger for
+    good, because what else is made meanwhile lies between them.
+    """
+    total, sums = 0, bytearray()
+    for mass in masses:
+        sums += total.to_bytes(_SUM_BYTES, "little")
+        total += mass
+    largest, octets = (1 << _THRESHOLD_BITS) - 1, bytearray()
+    for place in range(_SUM_BYTES, len(sums), _SUM_BYTES):
+        below = int.from_bytes(sums[place : place + _SUM_BYTES], "little")
+        octets += min((below << _THRESHOLD_BITS) // total, largest).to_bytes(16, "little")
     words = np.frombuffer(octets, dtype="<u8").astype(np.uint64).reshape(-1, 2)
     high = (words[:, 1] << np.uint64(1)) | (words[:, 0] >> np.uint64(63))
     low = words[:, 0] & np.uint64(2**63 - 1)

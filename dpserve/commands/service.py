@@ -20,6 +20,7 @@ from dpserve.commands import options
 from dpserve.commands.admin import AdminOptions, where_the_key_is
 from dpserve.commands.front_options import FrontOptions
 from mechanisms.mechanism import Mechanism, priced
+from service import memory
 from service.admin.server import AdminPort
 from service.data_plane import ServedModel
 from service.errors import CannotServe
@@ -96,6 +97,7 @@ class Service:
 
     def run(self, workers: int) -> None:
         """Answer until told to stop. Raises CannotServe and what loading a bundle and opening the ledger raise."""
+        memory.keep_large_blocks_apart()
         with ExitStack() as opened:
             listening = opened.enter_context(bind(self.settings))
             if workers > 1 and not has_backbone(self.bundle):

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import tracemalloc
 from fractions import Fraction
 from typing import ClassVar
 
@@ -426,3 +427,13 @@ def test_one_table_serves_rows_of_every_sensitivity():
     mechanism.release(np.zeros((500, 10)), sensitivity, SystemRandomness())
     assert rounded_gaussian.cache_info().misses == built == 1
     np.testing.assert_array_less(19.99 * sensitivity, mechanism.noise_scale(sensitivity, 10))
+
+
+def test_making_a_table_takes_little_more_memory_than_the_table():
+    tracemalloc.start()
+    try:
+        table = rounded_gaussian.__wrapped__(4096).magnitudes
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 * (table.high.nbytes + table.low.nbytes)  # with a Python integer for each mass and sum it is 17
