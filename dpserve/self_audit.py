@@ -14,6 +14,7 @@ import os
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,14 @@ class SelfAudit:
         self._show()
 
     def _show(self) -> None:
-        if self.shown is not None:
+        if self.shown is None:
+            return
+        try:
             write_whole(self.shown, json.dumps(self.published()))
+        except OSError as error:
+            _log.warning("what the service's own audit found is not shown by the other workers: %s", error)
+            with suppress(OSError):
+                self.shown.unlink()  # what is there is no longer so
 
     def start(self, address: str, tls: Tls | None = None) -> None:
         """Begin, in a thread of its own, unless noise ended this audit before: to go on would choose looks by it.
@@ -216,8 +223,11 @@ class AuditOfTheFirstWorker:
     shown: Path
 
     def published(self) -> dict[str, Any]:
-        """Return what `GET /audit` returns. Raises OSError."""
-        found: dict[str, Any] = json.loads(self.shown.read_text("utf-8"))
+        """Return what `GET /audit` returns."""
+        try:
+            found: dict[str, Any] = json.loads(self.shown.read_text("utf-8"))
+        except OSError:
+            return {"state": "not known to this worker: the service's log says why"}
         return found
 
     def add_route(self, app: FastAPI) -> None:

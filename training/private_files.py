@@ -2,6 +2,7 @@
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -24,6 +25,11 @@ def owners_alone(path: str, flags: int) -> int:
 def write_whole(path: Path, text: str) -> None:
     """Write a file of its owner's alone that has all of this or stays as it was. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "w", encoding="utf-8", opener=owners_alone) as file:
-        file.write(text)
-    draft.replace(path)
+    try:
+        with open(draft, "w", encoding="utf-8", opener=owners_alone) as file:
+            file.write(text)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise

@@ -1,6 +1,7 @@
 """A real service that audits itself over HTTP until its key's budget is spent, and shows what it found."""
 
 import json
+import os
 import time
 from types import SimpleNamespace
 
@@ -168,6 +169,22 @@ def test_an_audit_that_gets_no_answer_says_so_once_for_each_reason(tmp_path, cap
     assert audit.published()["looks"] == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
     assert "certificate verify failed" in caplog.text
+
+
+def test_where_nothing_can_be_written_other_workers_show_nothing_and_the_audit_goes_on(tmp_path, caplog):
+    shown = tmp_path / "shown.json"
+    audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path / "kept", shown)
+    other = self_audit.AuditOfTheFirstWorker(shown)
+    assert other.published()["state"] == "waiting"
+    blocked = shown.with_name(f".{shown.name}.{os.getpid()}")
+    blocked.mkdir()
+    audit._set_state("asking")
+    assert audit.published()["state"] == "asking"
+    assert "not known" in other.published()["state"]
+    assert "not shown by the other workers" in caplog.text
+    blocked.rmdir()
+    audit._set_state("stopped")
+    assert other.published() == audit.published()
 
 
 def test_two_services_do_not_keep_one_audit(tmp_path):

@@ -1,12 +1,15 @@
 """Files that their owner alone can read."""
 
 import os
+import resource
+import signal
 import stat
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from training.private_files import owners_alone
+from training.private_files import owners_alone, write_whole
 from training.reproduction.store import ResultStore
 
 
@@ -39,3 +42,26 @@ def test_what_an_audit_keeps_to_go_on_is_its_owners_alone(tmp_path):
     ResultStore(tmp_path).result({"name": "scores"}, lambda: {"scores": [0.5]})
     (path,) = tmp_path.iterdir()
     assert mode(path) == 0o600
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_what_cannot_be_written_whole_leaves_what_was_there_and_nothing_else(tmp_path):
+    path = tmp_path / "there"
+    write_whole(path, "before")
+    assert (path.read_text(), mode(path)) == ("before", 0o600)
+    with limited_to(100), pytest.raises(OSError, match="File too large"):
+        write_whole(path, "x" * 10_000)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@contextmanager
+def limited_to(octets):
+    """No file of this process grows beyond that."""
+    limits, former = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (octets, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, former)
