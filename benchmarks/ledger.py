@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import redis
@@ -33,8 +34,9 @@ from redis.asyncio import Redis
 
 from accounting.budgets import Budget
 from accounting.ledger import ChargeRequest, EmbeddedStore, Ledger, key_digest
-from accounting.ledger.store import our_library
-from accounting.ledger.wire import Head, LineageKeys, charge_call
+from accounting.ledger.heads import Head
+from accounting.ledger.store import Reply, our_library
+from accounting.ledger.wire import LineageKeys, charge_call
 from accounting.losses import Cost, GaussianLoss
 
 CONCURRENCY = 32
@@ -77,8 +79,7 @@ async def _rates(ledger: Ledger, url: str, options: argparse.Namespace) -> None:
         if options.redis_benchmark:
             rate = await asyncio.to_thread(_redis_benchmark, url, options.redis_benchmark, options.charges)
             _add(figures, THEIRS, rate)
-        async with await Ledger.connect(url) as blind:
-            blind._heads = _Forgetful()
+        async with await _Blind.connect(url) as blind:
             _add(figures, BLIND, await _throughput(blind, options.charges, 1))
         with redis.Redis.from_url(url, protocol=2) as client:
             server = client.info("server")["process_id"]
@@ -103,11 +104,12 @@ async def _rates(ledger: Ledger, url: str, options: argparse.Namespace) -> None:
             print(f"{what:<52} {statistics.median(each):12.2f}   {min(each):.2f} to {max(each):.2f}")
 
 
-class _Forgetful(dict[str, Head]):
-    """Remembers no end of a chain, so that nothing is foreseen from it."""
+class _Blind(Ledger):
+    """Foresees no hash, so that the store computes them all."""
 
-    def __setitem__(self, lineage: str, head: Head) -> None:
-        """Forget it."""
+    async def _send_charges(self, lineage: str, requests: Sequence[ChargeRequest]) -> tuple[Reply, Head, Head]:
+        call = charge_call(requests, remembered_rows=self._remembered_rows, head=None)
+        return await self._store.call(lineage, "charge", call.keys, call.arguments), Head(), Head()
 
 
 async def _latencies(ledger: Ledger, url: str, figures: dict[str, list[float]], calls: int) -> None:
@@ -193,10 +195,19 @@ async def _bare_latency(client: Redis, calls: int) -> float:
 
 def _redis_benchmark(url: str, binary: str, charges: int) -> float:
     """Return calls a second of the function with one new row each; the row's id has a random number in it."""
-    keys, arguments = charge_call([_asking("benchmark", 1)], remembered_rows=10**6, head=None)
+    call = charge_call([_asking("benchmark", 1)], remembered_rows=10**6, head=None)
     library = our_library()
-    words = ["FCALL", f"{library.name}_charge", str(len(keys)), *keys, str(library.version), "nonce678", "", "0"]
-    words += [argument.hex() if isinstance(argument, bytes) else str(argument) for argument in arguments]
+    words = [
+        "FCALL",
+        f"{library.name}_charge",
+        str(len(call.keys)),
+        *call.keys,
+        str(library.version),
+        "nonce678",
+        "",
+        "0",
+    ]
+    words += [argument.hex() if isinstance(argument, bytes) else str(argument) for argument in call.arguments]
     words[-5:] = ["row:" + "x" * 16 + "__rand_int__", "t" * 32, "", "0", ""]  # 12 digits make it a row id of 32 bytes
     socket = url.removeprefix("unix://").partition("?")[0]
     command = [binary, "-s", socket, "-c", str(CONCURRENCY), "-n", str(charges), "-r", str(10**11), "--csv", *words]

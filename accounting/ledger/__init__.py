@@ -30,6 +30,7 @@ from accounting.ledger.errors import (
     UnsafeStore,
     WrongFunctionVersion,
 )
+from accounting.ledger.heads import SharedHeads
 from accounting.ledger.holdings import Holding, HoldQuote, HoldRequest
 from accounting.ledger.ledger import REMEMBERED_ROWS, Ledger
 from accounting.ledger.values import (
@@ -90,6 +91,7 @@ __all__ = [
     "RowNotCharged",
     "Scope",
     "ScopeMissing",
+    "SharedHeads",
     "Standing",
     "StoreBehind",
     "TermsChanged",

@@ -2,12 +2,14 @@
 -- charge and quote --------------------------------------------------------------------------------------------
 -- KEYS  services; the lineage's account, tally, receipts, young rows, old rows, clients, API keys; then each client's
 --       account, tally, receipts, young requests, old requests
--- ARGV  lineage, rows a generation holds, requests a generation holds; then for each request the fields that
---       `read_request` reads
+-- ARGV  lineage, rows a generation holds, requests a generation holds, the head that hashes are foreseen from if none
+--       is to be decided should it be another, else empty; then for each request the fields that `read_request` reads
 -- charge replies to each {'charged', receipt number or 0, rows charged, packed answers, the hash before the
 -- receipt, the number of the receipt that the same request got before or 0, how both accounts stand now}, or
 -- {'terms', model, mechanism, cost} for one that was sent before and was decided at other terms, or a refusal; quote
--- {'quoted', a letter for each row: new, paid or again}, then the refusal if any.
+-- {'quoted', a letter for each row: new, paid or again}, then the refusal if any. Where the head is another, the reply is
+-- {'stale', the newest receipt's hash, its number} for all, and nothing was decided: to ask again with hashes that are
+-- foreseen from there costs a third of what `sha256` here does for a call of ten requests.
 --
 -- A request that names the digest of an API key is decided only if that key is still its client's, has not expired and
 -- is good for predictions: whose it is may be remembered by a service, and is looked at here, at the instant of the
@@ -209,13 +211,23 @@ local function look_up(rows, ids)
 end
 
 -- The caller may foresee its receipt's hash, which it computes a hundred times faster than `sha256` here: 32
--- bytes of the hash before it, 32 of its own, and its rows. What it foresaw is taken if it came to pass so.
+-- bytes of the hash before it, 32 of its own, its number and its rows. What it foresaw is taken if it came to pass so.
 local function hash_of_next(account, request, rows)
-  local foreseen = request.foreseen
-  if string.sub(foreseen, 1, 32) == account.head and string.sub(foreseen, 65) == text(rows) then
+  local foreseen, number = request.foreseen, account.seq + 1
+  if string.sub(foreseen, 1, 32) == account.head and string.sub(foreseen, 65) == text(number) .. ' ' .. text(rows) then
     return string.sub(foreseen, 33, 64)
   end
-  return receipt_hash(account.head, request.terms, account.seq + 1, rows)
+  return receipt_hash(account.head, request.terms, number, rows)
+end
+
+-- Returns the reply to a caller who foresaw hashes from another head than the newest and wants to hear of that. What
+-- cannot be read of the lineage is left to its requests to say.
+local function refuse_stale(lineage, expected)
+  local ok, state = attempt(read_lineage_account, lineage)
+  if ok and state and state.head ~= expected then
+    return {'stale', state.head, text(state.seq)}
+  end
+  return nil
 end
 
 -- Writes what the charges so far cost all accounts, and returns whether there were any in this call.
@@ -317,13 +329,17 @@ end
 
 -- Decides on each request for itself: one that cannot be read, or whose client's keys cannot be, fails alone.
 local function decide_each(keys, args, decide)
-  if not args[7] or (#args - 7) % REQUEST_FIELDS ~= 0 then
+  if not args[8] or (#args - 8) % REQUEST_FIELDS ~= 0 then
     malformed('requests must come whole')
   end
   local replies, lineage, wrote = {}, read_lineage(keys), false
   local capacities = {rows = amount(args[6]), requests = amount(args[7])}
-  foresee_rows(lineage.rows, each_field(args, 18, REQUEST_FIELDS))
-  for at = 8, #args, REQUEST_FIELDS do
+  local stale = args[8] ~= '' and refuse_stale(lineage, args[8])
+  if stale then
+    return stale, false
+  end
+  foresee_rows(lineage.rows, each_field(args, 19, REQUEST_FIELDS))
+  for at = 9, #args, REQUEST_FIELDS do
     local ok, reply, detail = attempt(decide, lineage, capacities, keys, args, at)
     if ok then
       wrote = wrote or detail

@@ -24,6 +24,7 @@ from accounting.ledger import wire
 from accounting.ledger.accounts import UNREADABLE, reading, unreadable
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerError, LedgerRefusal, LedgerUnavailable
+from accounting.ledger.heads import Head, Heads, SharedHeads
 from accounting.ledger.holdings import (
     Holding,
     HoldQuote,
@@ -34,12 +35,15 @@ from accounting.ledger.holdings import (
 )
 from accounting.ledger.keyed_accounts import KeyedAccounts
 from accounting.ledger.micro_batches import MicroBatches
-from accounting.ledger.store import DEADLINE, Store
+from accounting.ledger.store import DEADLINE, Reply, Store
 from accounting.ledger.values import Charge, ChargeRequest, Quote, Standing
-from accounting.ledger.wire import DecidedBefore, Head, LineageKeys
+from accounting.ledger.wire import DecidedBefore, LineageKeys
 
 ROWS_IN_A_BATCH = 1000
 """How many rows of several requests share a call: enough to share its cost, not enough to keep others waiting."""
+
+MOST_TIMES_TOLD = 2
+"""How often a call is sent again because the chain ended elsewhere than its hashes were foreseen from."""
 
 REMEMBERED_ROWS = 1_000_000
 """How many answered rows of a lineage are remembered at most, unless the owner says otherwise."""
@@ -54,17 +58,25 @@ Settlement = Sequence[tuple[bytes, bytes]]
 class Ledger(KeyedAccounts):
     """A ledger in a store that speaks the Redis protocol. Make one with `connect` or `open`."""
 
-    def __init__(self, store: Store, *, journals: Path | None = None, remembered_rows: int = REMEMBERED_ROWS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        journals: Path | None = None,
+        remembered_rows: int = REMEMBERED_ROWS,
+        heads: SharedHeads | None = None,
+    ) -> None:
         """Use `store`, which was verified.
 
         `remembered_rows`: the most answered rows to keep for replays, no fewer than half of them; a forgotten
-        answer costs again. `journals`: the folder of this service's journals.
+        answer costs again. `journals`: the folder of this service's journals. `heads`: what it shares with the other
+        processes of this machine that charge the same lineages.
         """
         if remembered_rows < 1:
             raise ValueError(f"at least one row must be remembered, not {remembered_rows}")
         super().__init__(store, journals)
         self._remembered_rows = remembered_rows
-        self._heads: dict[str, Head] = {}
+        self._heads = Heads(heads)
         self._charges: dict[str, MicroBatches[ChargeRequest, Charge]] = {}
         self._settlements: dict[str, MicroBatches[Settlement, list[bytes]]] = {}
 
@@ -78,6 +90,7 @@ class Ledger(KeyedAccounts):
         replicas: int = 0,
         journals: Path | None = None,
         remembered_rows: int = REMEMBERED_ROWS,
+        heads: SharedHeads | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> Self:
         """Connect to the store at `url` and verify its settings and function library.
@@ -91,7 +104,7 @@ class Ledger(KeyedAccounts):
         store = Store(url, deadline=deadline, replicas=replicas, rehearsal=rehearsal, check=check)
         try:
             await store.verify()
-            return cls(store, journals=journals, remembered_rows=remembered_rows)
+            return cls(store, journals=journals, remembered_rows=remembered_rows, heads=heads)
         except BaseException:
             await store.close()
             raise
@@ -107,6 +120,7 @@ class Ledger(KeyedAccounts):
         replicas: int = 0,
         journals: Path | None = None,
         remembered_rows: int = REMEMBERED_ROWS,
+        heads: SharedHeads | None = None,
     ) -> AsyncIterator[Self]:
         """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts."""
         if isinstance(store, str) and "://" in store:
@@ -117,6 +131,7 @@ class Ledger(KeyedAccounts):
                 replicas=replicas,
                 journals=journals,
                 remembered_rows=remembered_rows,
+                heads=heads,
             ) as ledger:
                 yield ledger
             return
@@ -139,6 +154,7 @@ class Ledger(KeyedAccounts):
                 replicas=replicas,
                 journals=journals,
                 remembered_rows=remembered_rows,
+                heads=heads,
                 check=embedded.check_in_place,
             ) as ledger:
                 yield ledger
@@ -202,21 +218,37 @@ class Ledger(KeyedAccounts):
         return [decisions[position] for position in range(len(requests))]
 
     async def _charge_lineage(self, lineage: str, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerError]:
-        keys, arguments = wire.charge_call(
-            requests, remembered_rows=self._remembered_rows, head=self._heads.get(lineage)
-        )
-        reply = await self._store.call(lineage, "charge", keys, arguments, asker=self._asker(lineage))
+        reply, began, foreseen = await self._send_charges(lineage, requests)
         read: list[Charge | DecidedBefore | LedgerError]
         read = list(_read_each(lineage, wire.read_decision, requests, reply.values))
         # Before anything else can fail: what was charged is written down, whatever becomes of the others.
         receipts = [charge.receipt for charge in read if isinstance(charge, Charge) and charge.receipt]
-        if receipts:
-            self._heads[lineage] = Head(receipts[-1].sequence, receipts[-1].hash)
+        came = Head(receipts[-1].sequence, receipts[-1].hash) if receipts else began
+        self._heads.came(lineage, came, foreseen=foreseen)
         self._note(lineage, reply.writes, receipts)
         return [
             await self._charge_as_before(decision) if isinstance(decision, DecidedBefore) else decision
             for decision in read
         ]
+
+    async def _send_charges(self, lineage: str, requests: Sequence[ChargeRequest]) -> tuple[Reply, Head, Head]:
+        """Return the reply, the head that hashes were foreseen from, and the one that was foreseen last.
+
+        The store says if the chain ends elsewhere, having decided nothing: others write too. A lone request is decided
+        all the same, and so are those that others came before so often: then the store computes their hashes.
+        """
+        head = self._heads.newest(lineage)
+        may_be_told = MOST_TIMES_TOLD if len(requests) > 1 else 0
+        while True:
+            call = wire.charge_call(requests, remembered_rows=self._remembered_rows, head=head, told=may_be_told > 0)
+            assert call.head is not None
+            self._heads.foresee(lineage, call.head)
+            reply = await self._store.call(lineage, "charge", call.keys, call.arguments, asker=self._asker(lineage))
+            with reading(lineage):
+                newest = wire.read_stale(reply.values)
+            if newest is None:
+                return reply, head, call.head
+            head, may_be_told = newest, may_be_told - 1
 
     async def _charge_as_before(self, decided: DecidedBefore) -> Charge | LedgerError:
         """Ask again at the terms of then; the others of the batch were decided, and are told so if this fails."""
@@ -236,8 +268,8 @@ class Ledger(KeyedAccounts):
 
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
         """
-        keys, arguments = wire.charge_call([request], remembered_rows=self._remembered_rows, head=None)
-        (reply,) = await self.call(request.lineage, "quote", keys[1:], arguments, durably=False)
+        call = wire.charge_call([request], remembered_rows=self._remembered_rows, head=None)
+        (reply,) = await self.call(request.lineage, "quote", call.keys[1:], call.arguments, durably=False)
         with reading(request.lineage):
             quote = wire.read_quote(request, reply)
         if isinstance(quote, DecidedBefore):
@@ -263,7 +295,7 @@ class Ledger(KeyedAccounts):
         if isinstance(holding, LedgerRefusal):
             raise holding
         if holding.receipt:
-            self._heads[lineage] = Head(holding.receipt.sequence, holding.receipt.hash)
+            self._heads.came(lineage, Head(holding.receipt.sequence, holding.receipt.hash))
         self._note(lineage, reply.writes, holding.receipts)
         return holding
 

@@ -32,6 +32,7 @@ from accounting.ledger.errors import (
     UnknownLineage,
     WrongFunctionVersion,
 )
+from accounting.ledger.heads import Head
 from accounting.ledger.store import FORMAT
 from accounting.ledger.values import (
     Act,
@@ -186,14 +187,6 @@ class LineageKeys:
         return ClientKeys(*map(self._key, parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The end of a lineage's chain of receipts, as far as is known: the newest number and its hash."""
-
-    sequence: int
-    hash: bytes
-
-
 @lru_cache(maxsize=256)
 def _keys_of_charges(lineage: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
@@ -207,19 +200,33 @@ def _keys_of_charged(lineage: str, client: str) -> tuple[str, ...]:
     return keys.account, keys.tally, keys.receipts, keys.requests, keys.old_requests
 
 
+@dataclass(frozen=True, slots=True)
+class ChargeCall:
+    """The keys and arguments of one call of the functions `charge` and `quote`, for one lineage.
+
+    head: the end of the chain after it, if all came true that is foreseen in it; None if nothing is.
+    """
+
+    keys: list[str]
+    arguments: list[Argument]
+    head: Head | None
+
+
 def charge_call(
-    requests: Sequence[ChargeRequest], *, remembered_rows: int, head: Head | None
-) -> tuple[list[str], list[Argument]]:
-    """Return the keys and arguments of one call of the functions `charge` and `quote`, for one lineage.
+    requests: Sequence[ChargeRequest], *, remembered_rows: int, head: Head | None, told: bool = False
+) -> ChargeCall:
+    """Return the call that asks for all of `requests`, of one lineage.
 
     `remembered_rows` bounds the rows that the ledger remembers. If `head` is still the end of the chain and every
-    row is new and admitted, the hashes that are foreseen here come true and need not be computed by the store.
+    row is new and admitted, the hashes that are foreseen here come true and need not be computed by the store. If it is
+    not, nothing is decided and `read_stale` returns what is, where `told` asks for that.
     """
     lineage = requests[0].lineage
     named = list(_keys_of_charges(lineage))
     places: dict[str, int] = {}
     generation = max(1, remembered_rows // 2)
-    arguments: list[Argument] = [lineage, generation, IDEMPOTENCY_KEYS // 2]
+    expected = head.hash if told and head is not None else b""
+    arguments: list[Argument] = [lineage, generation, IDEMPOTENCY_KEYS // 2, expected]
     for request in requests:
         if request.client not in places:
             places[request.client] = len(places) + 1
@@ -228,7 +235,7 @@ def charge_call(
         if head is not None:
             rows = len(set(request.row_ids))
             following = chain.receipt_hash(head.hash, request.terms_digest, head.sequence + 1, rows)
-            foreseen = head.hash + following + str(rows).encode()
+            foreseen = head.hash + following + b"%d %d" % (head.sequence + 1, rows)
             head = Head(head.sequence + 1, following)
         idempotency = request.idempotency
         arguments += [
@@ -248,7 +255,15 @@ def charge_call(
             int(request.answered_only),
             request.key_digest,
         ]
-    return named, arguments
+    return ChargeCall(named, arguments, head)
+
+
+def read_stale(reply: Sequence[Any]) -> Head | None:
+    """Read where the chain ends from the reply to a call that nothing was decided of; None from any other."""
+    match reply:
+        case [b"stale", bytes(newest), bytes(number)]:
+            return Head(int(number), newest)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

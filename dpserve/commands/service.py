@@ -14,7 +14,7 @@ import typer
 import uvloop
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, SharedHeads
 from accounting.losses import Cost
 from dpserve.commands import options
 from dpserve.commands.admin import AdminOptions, where_the_key_is
@@ -78,6 +78,14 @@ class _Model:
     budget: Budget | None
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What the workers of a service have in common from before they are forked."""
+
+    folder: Path
+    heads: SharedHeads
+
+
 @dataclass(frozen=True, kw_only=True)
 class Service:
     """What was said."""
@@ -108,8 +116,8 @@ class Service:
             if workers == 1:
                 self._work(listening, admin, None, Worker())
                 return
-            shared = Path(share_between_processes())
-            opened.callback(rmtree, shared, ignore_errors=True)
+            shared = _Shared(Path(share_between_processes()), SharedHeads())
+            opened.callback(rmtree, shared.folder, ignore_errors=True)
             work = partial(self._work_and_say, listening, admin, shared)
             owners = [] if admin is None else [admin.listening]
             drain_seconds = self.settings.drain_seconds
@@ -117,7 +125,7 @@ class Service:
         if status:
             raise typer.Exit(status)
 
-    def _work_and_say(self, listening: socket, admin: AdminPort | None, shared: Path, worker: Worker) -> None:
+    def _work_and_say(self, listening: socket, admin: AdminPort | None, shared: _Shared, worker: Worker) -> None:
         from dpserve.cli import errors_said
 
         count_as(worker.number)
@@ -125,17 +133,17 @@ class Service:
         with errors_said():
             self._work(listening, admin, shared, worker)
 
-    def _work(self, listening: socket, admin: AdminPort | None, shared: Path | None, worker: Worker) -> None:
+    def _work(self, listening: socket, admin: AdminPort | None, shared: _Shared | None, worker: Worker) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._answer(listening, admin if worker.first else None, shared, worker))
 
-    async def _answer(self, listening: socket, admin: AdminPort | None, shared: Path | None, worker: Worker) -> None:
-        """Be one worker. shared: the folder of the workers that share a port; None for a service of one process."""
+    async def _answer(self, listening: socket, admin: AdminPort | None, shared: _Shared | None, worker: Worker) -> None:
+        """Be one worker. shared: what those have who share a port; None for a service of one process."""
         async with stopping_on_signals(), worker.supervised() as all_ready, AsyncExitStack() as not_ready:
             if worker.opens:
                 await not_ready.enter_async_context(answering_that_it_is_not_ready(listening, self.settings.tls))
             loaded = await asyncio.to_thread(lambda: self._loaded)
-            audit = self._audit(None if shared is None else shared / _SHOWN_AUDIT, worker)
+            audit = self._audit(None if shared is None else shared.folder / _SHOWN_AUDIT, worker)
             if admin is not None and audit is not None:
                 admin = replace(admin, live_audit=audit.published)
             settings = replace(self.settings, admin=admin, front=await self.front.front())
@@ -151,6 +159,7 @@ class Service:
                 # What a rehearsal loses is no loss.
                 journals=None if self.ledger.rehearsal else options.journals_folder(),
                 remembered_rows=self.ledger.remembered_rows,
+                heads=None if shared is None else shared.heads,
             ) as ledger:
                 # Whoever comes later finds the account; its budget may have been changed since the service began, and a
                 # service that goes on with what it refuses then needs its workers.

@@ -228,10 +228,10 @@ async def test_malformed_requests_fail_alone(books: Ledger, store: "redis.Redis[
         (10, "no ids"),
         (10, ""),
     ]:
-        keys, words = charge_call(requests, remembered_rows=1000, head=None)
-        words[3 + 15 + field] = value
-        words[3 + 15 + 8] = "key"
-        _, _, first, second, third = _raw(store, "charge", keys, words)
+        call = charge_call(requests, remembered_rows=1000, head=None)
+        call.arguments[4 + 15 + field] = value
+        call.arguments[4 + 15 + 8] = "key"
+        _, _, first, second, third = _raw(store, "charge", call.keys, call.arguments)
         assert (first[0], second[0], third[0]) == (b"charged", b"malformed", b"charged")
     assert (await books.client(lineage, "bob")).releases == 3
     assert (await verify(books, lineage)).findings == ()
@@ -242,7 +242,8 @@ async def test_malformed_requests_fail_alone(books: Ledger, store: "redis.Redis[
     [
         ("charge", ["lineage", "10"]),
         ("charge", ["lineage", "10", "ten"]),
-        ("charge", ["lineage", "10", "10", "1", "ann"]),
+        ("charge", ["lineage", "10", "10"]),
+        ("charge", ["lineage", "10", "10", "", "1", "ann"]),
         ("settle", ["x" * 32]),
         ("open_lineage", ["-5", "any", "1e-6", "0.0"]),
         ("set_budget", ["1.5", "any", "1e-6", ""]),
