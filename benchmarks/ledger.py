@@ -208,7 +208,7 @@ def _redis_benchmark(url: str, binary: str, charges: int) -> float:
         "0",
     ]
     words += [argument.hex() if isinstance(argument, bytes) else str(argument) for argument in call.arguments]
-    words[-5:] = ["row:" + "x" * 16 + "__rand_int__", "t" * 32, "", "0", ""]  # 12 digits make it a row id of 32 bytes
+    words[-4:] = ["row:" + "x" * 16 + "__rand_int__", "t" * 32, "", ""]  # 12 digits make it a row id of 32 bytes
     socket = url.removeprefix("unix://").partition("?")[0]
     command = [binary, "-s", socket, "-c", str(CONCURRENCY), "-n", str(charges), "-r", str(10**11), "--csv", *words]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=True)

@@ -2,10 +2,12 @@
 -- charge and quote --------------------------------------------------------------------------------------------
 -- KEYS  services; the lineage's account, tally, receipts, young rows, old rows, clients, API keys; then each client's
 --       account, tally, receipts, young requests, old requests
--- ARGV  lineage, rows a generation holds, requests a generation holds, the head that hashes are foreseen from if none
---       is to be decided should it be another, else empty; then for each request the fields that `read_request` reads
+-- ARGV  lineage, rows a generation holds, requests a generation holds, the head that hashes are foreseen from and its
+--       number or nothing, 1 if nothing is to be decided should it be another, how many offers there are; for each
+--       offer, which the requests share, the fields that `offer_of` reads; then for each request those that
+--       `read_request` reads
 -- charge replies to each {'charged', receipt number or 0, rows charged, packed answers, the hash before the
--- receipt, the number of the receipt that the same request got before or 0, how both accounts stand now}, or
+-- receipt, how both accounts stand now, the number of the receipt that the same request got before or nothing}, or
 -- {'terms', model, mechanism, cost} for one that was sent before and was decided at other terms, or a refusal; quote
 -- {'quoted', a letter for each row: new, paid or again}, then the refusal if any. Where the head is another, the reply is
 -- {'stale', the newest receipt's hash, its number} for all, and nothing was decided: to ask again with hashes that are
@@ -19,12 +21,13 @@
 -- or the price is another now: whoever asks hears the terms and asks again at these, with `answered_only`, which
 -- charges nothing.
 
-local REQUEST_FIELDS = 15
+local FIRST_OFFER, OFFER_FIELDS, REQUEST_FIELDS = 11, 8, 6
+local AT_ROW_IDS, AT_FORESEEN = 2, 4
 
 local function read_lineage(keys)
   return {
     account = keys[2], tally = keys[3], receipts = keys[4], rows = keep_rows({young = keys[5], old = keys[6]}),
-    clients = keys[7], api_keys = keys[8], name = 'the lineage', members = {},
+    clients = keys[7], api_keys = keys[8], name = 'the lineage', members = {}, offers = {},
   }
 end
 
@@ -44,19 +47,44 @@ local function client_of(lineage, keys, place, name)
   return client
 end
 
-local function read_request(lineage, keys, args, at)
-  local key, body_digest = args[at + 8], args[at + 9]
-  if key ~= '' and #body_digest ~= 32 then
-    malformed("a body's digest must have 32 bytes")
+-- Returns who asks for what at which price: what a request has in common with others of its call, read once.
+local function offer_of(lineage, keys, args, number)
+  local offer = lineage.offers[number]
+  if not offer then
+    local at = FIRST_OFFER + OFFER_FIELDS * amount(number)
+    if at + OFFER_FIELDS > lineage.first_request then
+      malformed('a request names no offer')
+    end
+    offer = {
+      client = client_of(lineage, keys, amount(args[at]), args[at + 1]),
+      lineage = args[5], model = args[at + 2], mechanism = args[at + 3],
+      cost = args[at + 4], kind = args[at + 5], price = amount(args[at + 6]), digest = args[at + 7],
+    }
+    lineage.offers[number] = offer
   end
-  return {
-    client = client_of(lineage, keys, amount(args[at]), args[at + 1]),
-    lineage = args[5], model = args[at + 2], mechanism = args[at + 3],
-    cost = args[at + 4], kind = args[at + 5], price = amount(args[at + 6]), time = args[at + 7],
-    key = key, body_digest = body_digest, ids = split_row_ids(args[at + 10]),
-    terms = args[at + 11], foreseen = args[at + 12], answered_only = args[at + 13] == '1',
-    digest = args[at + 14],
+  return offer
+end
+
+-- A request's last field says what few have: whether it is to be decided only if it is answered, by '1' or '0', and
+-- then, with an idempotency key, 32 bytes of the body's digest and the key.
+local function read_request(lineage, keys, args, at)
+  local offer, others = offer_of(lineage, keys, args, args[at]), args[at + 5]
+  local request = {
+    offer = offer, client = offer.client, time = args[at + 1], ids = split_row_ids(args[at + AT_ROW_IDS]),
+    terms = args[at + 3], foreseen = args[at + AT_FORESEEN], key = '',
+    comes_first = at == lineage.first_request,
+    foreseen_after = at == lineage.first_request and args[8] or args[at - REQUEST_FIELDS + AT_FORESEEN],
   }
+  if others ~= '' then
+    request.answered_only = string.sub(others, 1, 1) == '1'
+    if #others > 1 then
+      request.body_digest, request.key = string.sub(others, 2, 33), string.sub(others, 34)
+      if request.key == '' then
+        malformed("a body's digest must have 32 bytes, and a key behind it")
+      end
+    end
+  end
+  return request
 end
 
 local function read_lineage_account(lineage)
@@ -88,8 +116,9 @@ end
 -- mechanism and cost that it was decided at, behind their lengths. Without what follows the digest (as an older
 -- version wrote it) the terms are taken to be those of now.
 local function terms_of(request)
-  return struct.pack('>I4', #request.model) .. request.model .. struct.pack('>I4', #request.mechanism)
-    .. request.mechanism .. request.cost
+  local offer = request.offer
+  return struct.pack('>I4', #offer.model) .. offer.model .. struct.pack('>I4', #offer.mechanism)
+    .. offer.mechanism .. offer.cost
 end
 
 local function split_terms(packed)
@@ -154,7 +183,7 @@ end
 
 -- Returns the refusal of the API key that the request came with, or nil; a key that is good is looked at once a call.
 local function refuse_its_key(lineage, request)
-  local client, digest = request.client, request.digest
+  local client, digest = request.client, request.offer.digest
   if client.digest == digest then
     return nil
   end
@@ -183,18 +212,20 @@ local function refuse_for(lineage, request, fresh)
   if fresh == 0 then
     return nil
   end
-  local total = request.price * fresh
-  return refusal('client', request.client.state, request, total) or refusal('lineage', lineage.state, request, total)
+  local offer = request.offer
+  local total = offer.price * fresh
+  return refusal('client', request.client.state, offer, total) or refusal('lineage', lineage.state, offer, total)
 end
 
 -- Returns the ids never charged, each once, the answers that there are, packed with their positions, a letter for
--- each row, and whether every row is answered.
+-- each row, whether every row is answered, and whether none of them was known.
 local function look_up(rows, ids)
-  local fresh, answers, letters, seen = {}, {}, {}, {}
-  for position, entry in ipairs(find_rows(rows, ids)) do
-    local id = ids[position]
+  local fresh, answers, letters, seen, known = {}, {}, {}, {}, false
+  read_rows(rows, ids)
+  for position, id in ipairs(ids) do
+    local entry = find_row(rows, id)
     if entry then
-      letters[position] = 'p'
+      letters[position], known = 'p', true
       local answer = answer_of(entry)
       if answer then
         answers[#answers + 1] = pack_answer(position, answer)
@@ -207,24 +238,26 @@ local function look_up(rows, ids)
       fresh[#fresh + 1] = id
     end
   end
-  return fresh, table.concat(answers), table.concat(letters), #answers == #ids
+  return fresh, table.concat(answers), letters, #answers == #ids, not known
 end
 
--- The caller may foresee its receipt's hash, which it computes a hundred times faster than `sha256` here: 32
--- bytes of the hash before it, 32 of its own, its number and its rows. What it foresaw is taken if it came to pass so.
-local function hash_of_next(account, request, rows)
-  local foreseen, number = request.foreseen, account.seq + 1
-  if string.sub(foreseen, 1, 32) == account.head and string.sub(foreseen, 65) == text(number) .. ' ' .. text(rows) then
-    return string.sub(foreseen, 33, 64)
+-- The caller may foresee its receipt's hash, which it computes a hundred times faster than `sha256` here, taking it
+-- that the receipts before it in the call come as foreseen, too, and that no row of the request is known: it is taken if
+-- that came to pass. Of the head that the first one comes after the number is looked at as well: who shares heads with
+-- others may have read half of one.
+local function hash_of_next(account, request, rows, all_new)
+  local head = request.comes_first and account.head .. text(account.seq) or account.head
+  if all_new and #request.foreseen == 32 and request.foreseen_after == head then
+    return request.foreseen
   end
-  return receipt_hash(account.head, request.terms, number, rows)
+  return receipt_hash(account.head, request.terms, account.seq + 1, rows)
 end
 
 -- Returns the reply to a caller who foresaw hashes from another head than the newest and wants to hear of that. What
 -- cannot be read of the lineage is left to its requests to say.
 local function refuse_stale(lineage, expected)
   local ok, state = attempt(read_lineage_account, lineage)
-  if ok and state and state.head ~= expected then
+  if ok and state and state.head .. text(state.seq) ~= expected then
     return {'stale', state.head, text(state.seq)}
   end
   return nil
@@ -244,15 +277,14 @@ local function write_payments(lineage)
   return lineage.charged
 end
 
-local function write_charge(lineage, request, fresh, capacity)
-  request.rows = #fresh
+local function write_charge(lineage, request, fresh, all_new, capacity)
   if lacks_room(lineage.rows, #fresh, capacity) then
-    check_books(lineage, request.client, request)
+    check_books(lineage, request.client, request.offer, #fresh)
     write_payments(lineage) -- for making room marks rows
     make_room(lineage.rows, #fresh, capacity) -- first: if the store refuses it, nobody pays for rows that go unmarked
   end
-  local hash = hash_of_next(lineage.state, request, #fresh)
-  local number = write_receipt(lineage, request.client, request, hash)
+  local hash = hash_of_next(lineage.state, request, #fresh, all_new)
+  local number = write_receipt(lineage, request.client, request.offer, #fresh, request.time, hash)
   local entry = CHARGED .. lineage.state.epoch .. ':' .. number
   for _, id in ipairs(fresh) do
     lineage.rows.aged[id] = nil
@@ -265,8 +297,11 @@ end
 -- How both accounts stand: what the client has spent, its limit, what it accepts, its delta; the lineage's the same two.
 local function standing(lineage, client)
   local own, whole = client.state, lineage.state
-  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(whole.spent), text(whole.limit)},
-    ' ')
+  if not client.said then
+    client.said = ' ' .. text(own.limit) .. ' ' .. own.accepts .. ' ' .. own.delta .. ' '
+    lineage.said = ' ' .. text(whole.limit)
+  end
+  return text(own.spent) .. client.said .. text(whole.spent) .. lineage.said
 end
 
 -- Tells whether a request that came before cannot have what it bought: at other terms, no answer can be drawn at these
@@ -284,7 +319,7 @@ local function charge_request(lineage, capacities, keys, args, at)
   if reply then
     return reply, false
   end
-  local fresh, answers, _, answered = look_up(lineage.rows, request.ids)
+  local fresh, answers, _, answered, all_new = look_up(lineage.rows, request.ids)
   if is_cut_off(request, earlier, fresh, answered) then
     return {'unanswered'}, false
   end
@@ -294,14 +329,14 @@ local function charge_request(lineage, capacities, keys, args, at)
   end
   local number, head, wrote = '0', lineage.state.head, #fresh > 0
   if wrote then
-    number = write_charge(lineage, request, fresh, capacities.rows)
+    number = write_charge(lineage, request, fresh, all_new, capacities.rows)
   end
   if request.key ~= '' and not earlier then
     remember(request, number, capacities.requests)
     wrote = true
   end
   -- A replay counts as a write of whoever sends it on: it must not be on its way before it is durable.
-  local reply = {'charged', number, text(#fresh), answers, head, earlier or '0', standing(lineage, request.client)}
+  local reply = {'charged', number, text(#fresh), answers, head, standing(lineage, request.client), earlier}
   return reply, wrote or answers ~= ''
 end
 
@@ -318,28 +353,21 @@ local function write_charges(lineage)
   end
 end
 
--- Returns the arguments from the one at `first` on, one for each request.
-local function each_field(args, first, fields)
-  local found = {}
-  for at = first, #args, fields do
-    found[#found + 1] = args[at]
-  end
-  return found
-end
-
 -- Decides on each request for itself: one that cannot be read, or whose client's keys cannot be, fails alone.
 local function decide_each(keys, args, decide)
-  if not args[8] or (#args - 8) % REQUEST_FIELDS ~= 0 then
+  local replies, lineage, wrote = {}, read_lineage(keys), false
+  local first = FIRST_OFFER + OFFER_FIELDS * amount(args[FIRST_OFFER - 1])
+  if first > #args + 1 or (#args - first + 1) % REQUEST_FIELDS ~= 0 then
     malformed('requests must come whole')
   end
-  local replies, lineage, wrote = {}, read_lineage(keys), false
+  lineage.first_request = first
   local capacities = {rows = amount(args[6]), requests = amount(args[7])}
-  local stale = args[8] ~= '' and refuse_stale(lineage, args[8])
+  local stale = args[9] == '1' and refuse_stale(lineage, args[8])
   if stale then
     return stale, false
   end
-  foresee_rows(lineage.rows, each_field(args, 19, REQUEST_FIELDS))
-  for at = 9, #args, REQUEST_FIELDS do
+  foresee_rows(lineage.rows, args, first + AT_ROW_IDS, REQUEST_FIELDS)
+  for at = first, #args, REQUEST_FIELDS do
     local ok, reply, detail = attempt(decide, lineage, capacities, keys, args, at)
     if ok then
       wrote = wrote or detail
@@ -369,7 +397,7 @@ local function quote_request(lineage, _, keys, args, at)
   if is_cut_off(request, earlier, fresh, answered) then
     return {'unanswered'}, false
   end
-  return {'quoted', letters, refuse_for(lineage, request, #fresh)}, false
+  return {'quoted', table.concat(letters), refuse_for(lineage, request, #fresh)}, false
 end
 
 local function quote(keys, args)
@@ -387,13 +415,14 @@ local function settle_rows(rows, packed_ids, packed_answers)
   if #answers ~= #ids then
     malformed('each row id needs one answer')
   end
-  local stored, standing = {}, {}
-  local entries = find_rows(rows, ids)
+  local stored, standing, entries = {}, {}, {}
+  read_rows(rows, ids)
   for position, id in ipairs(ids) do
-    local entry = entries[position]
+    local entry = find_row(rows, id)
     if not entry then
       return {'uncharged', text(position)}
     end
+    entries[position] = entry
     local earlier = stored[id] or answer_of(entry)
     if earlier then
       standing[#standing + 1] = pack_answer(position, earlier)
@@ -418,7 +447,7 @@ local function settle(keys, args)
   local epoch = state and state.epoch or damaged('the lineage is lost')
   local rows = keep_rows({young = keys[3], old = keys[4], epoch = epoch})
   local replies = {}
-  foresee_rows(rows, each_field(args, 5, 2))
+  foresee_rows(rows, args, 5, 2)
   for at = 5, #args, 2 do
     local ok, reply, line = attempt(settle_rows, rows, args[at], args[at + 1])
     replies[#replies + 1] = ok and reply or {reply, line}

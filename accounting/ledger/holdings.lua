@@ -189,7 +189,7 @@ end
 
 local function pay_for_step(holder, step, number)
   holder.steps = holder.steps + 1
-  pay(holder, {price = step.price, rows = 1, cost = step.cost})
+  pay(holder, step, 1)
   write_books(holder, 'held', text(holder.steps))
   redis.call('HSET', holder.held, step.id, number)
 end

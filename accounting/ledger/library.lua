@@ -1,4 +1,4 @@
-#!lua name=dpserve_20
+#!lua name=dpserve_21
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -28,7 +28,7 @@
 -- another format is refused by an older one (see `read_account`). FORMAT counts the formats of published programs: it
 -- stays 1 until one is published, and what was written before that by another version need not be readable.
 
-local VERSION = '20'
+local VERSION = '21'
 local FORMAT = 1
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
@@ -60,8 +60,9 @@ local function stored_amount(text, what)
   return whole(text) or damaged(what .. ' holds no whole number from 0 to 2^53 - 1')
 end
 
+-- By '%d' where it can be said so, which takes half the time; a sum or product may be beyond 2^63.
 local function text(value)
-  return string.format('%.0f', value)
+  return string.format(value <= LARGEST and '%d' or '%.0f', value)
 end
 
 local function set_fields(key, fields)

@@ -101,9 +101,9 @@ local function check_index(client)
   end
 end
 
-local function pay(books, charged)
-  books.state.spent = books.state.spent + charged.price * charged.rows
-  books.releases[charged.cost] = books.releases[charged.cost] + charged.rows
+local function pay(books, charged, rows)
+  books.state.spent = books.state.spent + charged.price * rows
+  books.releases[charged.cost] = books.releases[charged.cost] + rows
   books.unwritten = books.unwritten or {}
   books.unwritten[charged.cost] = true
 end
@@ -137,7 +137,7 @@ local function check_appended(reply)
 end
 
 -- Fails unless the books of both can take the charge; `client` is nil where the lineage alone pays.
-local function check_books(lineage, client, charged)
+local function check_books(lineage, client, charged, rows)
   check_receipts(lineage)
   check_tally(lineage, charged.cost)
   if client then
@@ -145,29 +145,29 @@ local function check_books(lineage, client, charged)
     check_index(client)
   end
   local spent = math.max(lineage.state.spent, client and client.state.spent or 0)
-  if spent + charged.price * charged.rows > LARGEST then
+  if spent + charged.price * rows > LARGEST then
     malformed('a charge takes an account past 2^53 - 1')
   end
 end
 
--- Charges the lineage and the client, which is nil where the lineage alone pays, and writes the receipt, with
--- `hash`. Asks nothing, so whoever calls has decided, having read `state` of both, and writes the books of both
+-- Charges the lineage and the client, which is nil where the lineage alone pays, for so many rows at the model,
+-- mechanism, cost and price that were `charged`, and writes the receipt, with `hash`. Asks nothing, so whoever calls has decided, having read `state` of both, and writes the books of both
 -- before the call replies. Fails before its first write or not at all. Returns the receipt's number, as text.
-local function write_receipt(lineage, client, charged, hash)
-  local total, state = charged.price * charged.rows, lineage.state
-  local number = text(state.seq + 1)
-  check_books(lineage, client, charged)
+local function write_receipt(lineage, client, charged, rows, time, hash)
+  local state = lineage.state
+  local number, price = text(state.seq + 1), text(charged.price)
+  check_books(lineage, client, charged, rows)
   -- The first write: it fails, and nothing else is done, if the stream has this number or a later one.
   local id = number .. '-0'
   local appended = redis.pcall('XADD', lineage.receipts, id,
     'lineage', charged.lineage, 'client', client and client.name or '', 'model', charged.model,
-    'mechanism', charged.mechanism, 'cost', charged.cost, 'price', text(charged.price), 'rows', text(charged.rows),
-    'total', text(total), 'time', charged.time, 'previous', state.head, 'hash', hash)
+    'mechanism', charged.mechanism, 'cost', charged.cost, 'price', price, 'rows', text(rows),
+    'total', rows == 1 and price or text(charged.price * rows), 'time', time, 'previous', state.head, 'hash', hash)
   check_appended(appended)
   state.seq, state.head = state.seq + 1, hash
-  pay(lineage, charged)
+  pay(lineage, charged, rows)
   if client then
-    pay(client, charged)
+    pay(client, charged, rows)
     -- A mere index: that it takes no further entry must not leave the charge half done. `verify` finds it.
     redis.pcall('XADD', client.receipts, id, 'lineage', charged.lineage)
   end

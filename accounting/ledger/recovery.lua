@@ -99,21 +99,21 @@ local function apply_receipt(lineage, keys, args, at)
   end
   local charged = {
     lineage = args[5], model = args[at + 2], mechanism = args[at + 3], cost = args[at + 4],
-    price = amount(args[at + 5]), rows = amount(args[at + 6]), time = args[at + 7],
+    price = amount(args[at + 5]),
   }
-  local hash, terms = args[at + 9], args[at + 10]
+  local rows, hash, terms = amount(args[at + 6]), args[at + 9], args[at + 10]
   local id = text(amount(args[at + 8])) .. '-0'
   local found = redis.call('XRANGE', lineage.receipts, id, id)
   local there = found[1] and found[1][2][22] == hash
   if redis.call('SISMEMBER', keys[5], hash) == 1 or there then
     return 'there'
   end
-  local next_hash = receipt_hash(lineage.state.head, terms, lineage.state.seq + 1, charged.rows)
+  local next_hash = receipt_hash(lineage.state.head, terms, lineage.state.seq + 1, rows)
   if client then
-    bring_back(lineage, client, keys[6], charged.time)
+    bring_back(lineage, client, keys[6], args[at + 7])
     client.state = read_account(client.account, client.name)
   end
-  write_receipt(lineage, client, charged, next_hash)
+  write_receipt(lineage, client, charged, rows, args[at + 7], next_hash)
   if client then
     write_books(client)
   end

@@ -20,7 +20,9 @@ local ROW_ID_BYTES = 32
 local CHARGED, ANSWERED = '?', '='
 
 local function split_row_ids(packed)
-  if #packed == 0 or #packed % ROW_ID_BYTES ~= 0 then
+  if #packed == ROW_ID_BYTES then
+    return {packed}
+  elseif #packed == 0 or #packed % ROW_ID_BYTES ~= 0 then
     malformed('row ids must come as whole ids of 32 bytes')
   end
   local ids = {}
@@ -61,43 +63,55 @@ local function read_rows(rows, ids)
   if #lacking == 0 then
     return
   end
-  local young, old = get_rows(rows.young, lacking), get_rows(rows.old, lacking)
-  for position, id in ipairs(lacking) do
-    rows.entries[id] = young[position] or old[position]
-    rows.aged[id] = not young[position] and old[position] and true or nil
+  local young, older = get_rows(rows.young, lacking), {}
+  for position, entry in ipairs(young) do
+    if not entry then
+      older[#older + 1] = lacking[position]
+    end
+  end
+  local old = get_rows(rows.old, older)
+  if #older == 0 then
+    redis.call('HLEN', rows.old) -- which fails, before anything is known, if it is no hash
+  end
+  for position, entry in ipairs(young) do
+    rows.entries[lacking[position]] = entry
+  end
+  for position, entry in ipairs(old) do
+    rows.entries[older[position]] = entry
+    rows.aged[older[position]] = entry and true or nil
   end
 end
 
--- Reads together what the requests of a call name, each its ids packed. What cannot be read, or names none, is left
--- to fail by itself.
-local function foresee_rows(rows, every_packed)
+-- Reads together what the requests of a call name: in every so many arguments from the first, its ids packed. What
+-- cannot be read, or names none, is left to fail by itself.
+local function foresee_rows(rows, args, first, fields)
   local every_id = {}
-  for _, packed in ipairs(every_packed) do
-    local ok, ids = pcall(split_row_ids, packed)
-    for _, id in ipairs(ok and ids or {}) do
-      every_id[#every_id + 1] = id
+  for at = first, #args, fields do
+    local packed = args[at]
+    if #packed == ROW_ID_BYTES then
+      every_id[#every_id + 1] = packed
+    else
+      local ok, ids = pcall(split_row_ids, packed)
+      for _, id in ipairs(ok and ids or {}) do
+        every_id[#every_id + 1] = id
+      end
     end
   end
   pcall(read_rows, rows, every_id)
 end
 
--- Returns what is known of each id, false where nothing is.
-local function find_rows(rows, ids)
-  read_rows(rows, ids)
-  local entries = {}
-  for position, id in ipairs(ids) do
-    local entry = rows.entries[id]
-    local kind = entry and string.sub(entry, 1, 1)
-    if kind == CHARGED then
-      entry = string.sub(entry, 2, colon_in(entry) - 1) == rows.epoch and entry
-    elseif kind == ANSWERED then
-      colon_in(entry)
-    elseif kind then
-      damaged('a row')
-    end
-    entries[position] = entry
+-- Returns what is known of a row that was read, false where nothing is.
+local function find_row(rows, id)
+  local entry = rows.entries[id]
+  local kind = entry and string.sub(entry, 1, 1)
+  if kind == CHARGED then
+    return string.sub(entry, 2, colon_in(entry) - 1) == rows.epoch and entry
+  elseif kind == ANSWERED then
+    colon_in(entry)
+  elseif kind then
+    damaged('a row')
   end
-  return entries
+  return entry
 end
 
 -- Sees to it that `entry` stands for the row from now on, in the generation that knows it.

@@ -219,43 +219,56 @@ def charge_call(
 
     `remembered_rows` bounds the rows that the ledger remembers. If `head` is still the end of the chain and every
     row is new and admitted, the hashes that are foreseen here come true and need not be computed by the store. If it is
-    not, nothing is decided and `read_stale` returns what is, where `told` asks for that.
+    not, nothing is decided and `read_stale` returns what is, where `told` asks for that. What requests have in common,
+    which in a tick is nearly all that they say, is sent once.
     """
     lineage = requests[0].lineage
     named = list(_keys_of_charges(lineage))
     places: dict[str, int] = {}
-    generation = max(1, remembered_rows // 2)
-    expected = head.hash if told and head is not None else b""
-    arguments: list[Argument] = [lineage, generation, IDEMPOTENCY_KEYS // 2, expected]
+    numbers: dict[tuple[Argument, ...], int] = {}
+    asked: list[Argument] = []
+    first = b"" if head is None else head.hash + b"%d" % head.sequence
     for request in requests:
-        if request.client not in places:
-            places[request.client] = len(places) + 1
-            named += _keys_of_charged(lineage, request.client)
-        foreseen = b""
-        if head is not None:
-            rows = len(set(request.row_ids))
-            following = chain.receipt_hash(head.hash, request.terms_digest, head.sequence + 1, rows)
-            foreseen = head.hash + following + b"%d %d" % (head.sequence + 1, rows)
-            head = Head(head.sequence + 1, following)
-        idempotency = request.idempotency
-        arguments += [
-            places[request.client],
-            request.client,
+        client, terms = request.client, request.terms
+        if client not in places:
+            places[client] = len(places) + 1
+            named += _keys_of_charged(lineage, client)
+        offer = (
+            places[client],
+            client,
             request.model,
             request.mechanism,
-            request.terms.text,
-            request.terms.standing,
-            request.terms.price,
+            terms.text,
+            terms.standing,
+            terms.price,
+            request.key_digest,
+        )
+        foreseen = b""
+        if head is not None:
+            distinct = len(set(request.row_ids)) if len(request.row_ids) > 1 else 1
+            foreseen = chain.receipt_hash(head.hash, request.terms_digest, head.sequence + 1, distinct)
+            head = Head(head.sequence + 1, foreseen)
+        asked += (
+            numbers.setdefault(offer, len(numbers)),
             repr(request.time),
-            idempotency.key if idempotency else "",
-            idempotency.body_digest if idempotency else "",
             b"".join(request.row_ids),
             request.terms_digest,
             foreseen,
-            int(request.answered_only),
-            request.key_digest,
-        ]
-    return ChargeCall(named, arguments, head)
+            _rarely_said(request),
+        )
+    generation = max(1, remembered_rows // 2)
+    arguments: list[Argument] = [lineage, generation, IDEMPOTENCY_KEYS // 2, first, int(told), len(numbers)]
+    for shared in numbers:
+        arguments += shared
+    return ChargeCall(named, arguments + asked, head)
+
+
+def _rarely_said(request: ChargeRequest) -> bytes:
+    """Return what few requests have, in one argument: whether an answer is required, body digest, idempotency key."""
+    idempotency = request.idempotency
+    if idempotency is None:
+        return b"1" if request.answered_only else b""
+    return b"%d" % request.answered_only + idempotency.body_digest + idempotency.key.encode()
 
 
 def read_stale(reply: Sequence[Any]) -> Head | None:
@@ -276,8 +289,9 @@ class DecidedBefore:
 def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | DecidedBefore | LedgerError:
     """Read what the function `charge` replied to one request."""
     match _words(reply):
-        case ["charged", number, releases, answers, previous, earlier, standing]:
-            return _charge(request, int(number), int(releases), answers, previous, int(earlier) or None, standing)
+        case ["charged", number, releases, answers, previous, standing, *earlier]:
+            sent_before = int(earlier[0]) or None if earlier else None
+            return _charge(request, int(number), int(releases), answers, previous, sent_before, standing)
         case others:
             return _undecided(request, others)
 

@@ -1,6 +1,7 @@
 """Damaged keys, lost accounts, malformed calls, a store without memory: refused, and nothing half done."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,22 +218,27 @@ def _raw(store: "redis.Redis[bytes]", function: str, keys: list[Any], words: lis
 async def test_malformed_requests_fail_alone(books: Ledger, store: "redis.Redis[bytes]") -> None:
     lineage = new_lineage()
     await _opened(books, lineage)
-    requests = [asking(lineage, "bob", str(number), key="key" * (number == 1)) for number in range(1, 4)]
-    for field, value in [
-        (0, "x"),
-        (0, "7"),
-        (1, "eve"),
-        (6, "-1"),
-        (6, "1e400"),
-        (9, "short"),
-        (10, "no ids"),
-        (10, ""),
+    first, second, third = (asking(lineage, "bob", str(number), key="key" * (number == 1)) for number in range(1, 4))
+    requests = [first, replace(second, model="another"), third]
+    of_call, of_offer, of_request = 6, 8, 6
+    second_offer, second_request = of_call + of_offer, of_call + 2 * of_offer + of_request
+    for at, value in [
+        (second_offer, "x"),
+        (second_offer, "7"),
+        (second_offer + 1, "eve"),
+        (second_offer + 6, "-1"),
+        (second_offer + 6, "1e400"),
+        (second_request, "x"),
+        (second_request, "2"),
+        (second_request + 2, "no ids"),
+        (second_request + 2, ""),
+        (second_request + 5, "0short"),
+        (second_request + 5, "0" + 32 * "x"),
     ]:
         call = charge_call(requests, remembered_rows=1000, head=None)
-        call.arguments[4 + 15 + field] = value
-        call.arguments[4 + 15 + 8] = "key"
-        _, _, first, second, third = _raw(store, "charge", call.keys, call.arguments)
-        assert (first[0], second[0], third[0]) == (b"charged", b"malformed", b"charged")
+        call.arguments[at] = value
+        _, _, *replies = _raw(store, "charge", call.keys, call.arguments)
+        assert [reply[0] for reply in replies] == [b"charged", b"malformed", b"charged"]
     assert (await books.client(lineage, "bob")).releases == 3
     assert (await verify(books, lineage)).findings == ()
 
@@ -242,8 +248,9 @@ async def test_malformed_requests_fail_alone(books: Ledger, store: "redis.Redis[
     [
         ("charge", ["lineage", "10"]),
         ("charge", ["lineage", "10", "ten"]),
-        ("charge", ["lineage", "10", "10"]),
-        ("charge", ["lineage", "10", "10", "", "1", "ann"]),
+        ("charge", ["lineage", "10", "10", "", "0"]),
+        ("charge", ["lineage", "10", "10", "", "0", "1", "1", "ann"]),
+        ("charge", ["lineage", "10", "10", "", "0", "0", "0"]),
         ("settle", ["x" * 32]),
         ("open_lineage", ["-5", "any", "1e-6", "0.0"]),
         ("set_budget", ["1.5", "any", "1e-6", ""]),
