@@ -2,7 +2,8 @@
 
 A lone request goes at once. While a tick is being charged all who come gather for the next, which is charged while the
 one before it is finished, once it is as large: what a tick costs is shared by its requests, and two of equal size share
-it best. No timer holds anybody back, and nobody waits for more than the end of the tick before.
+it best. After a tick of several the next is held back for a moment, until those who were answered have come again
+(`service.gathering`); but for that, nobody waits for more than the end of the tick before.
 
 Promises: a tick is charged after the one before it was; a request that was given up, or whose deadline passed, before
 its tick began is not part of it; one that is part of it is finished whoever still waits for it; who would have to wait
@@ -20,6 +21,7 @@ from typing import Generic, TypeVar
 from accounting.ledger import LedgerError
 from accounting.ledger.micro_batches import another, deliver
 from service.errors import DeadlinePassed, Overloaded
+from service.gathering import Gathering
 
 Asked = TypeVar("Asked")
 Charged = TypeVar("Charged")
@@ -84,6 +86,8 @@ class Ticks(Generic[Asked, Charged, Got]):
         self._under_way: set[asyncio.Task[None]] = set()
         self._seconds_per_tick = 0.0
         self._ended = -math.inf
+        self._gathering = Gathering(clock)
+        self._held: asyncio.TimerHandle | None = None
 
     def submit(self, asked: Asked, *, deadline: float = math.inf) -> "asyncio.Future[Got]":
         """Put `asked` into the next tick; return its result to come. Cancel that to take back what has no tick yet.
@@ -139,12 +143,27 @@ class Ticks(Generic[Asked, Charged, Got]):
         """Begin a tick once whatever else arrived by now has been read."""
         if self._charging or self._scheduled or not self._waiting or len(self._under_way) >= MOST_UNDER_WAY:
             return
-        if not self._under_way or self._waiting_rows >= self._newest_rows:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin)
+        if self._waiting_rows < self._newest_rows if self._under_way else self._is_held():
+            return
+        self._scheduled = True
+        asyncio.get_running_loop().call_soon(self._begin)
+
+    def _is_held(self) -> bool:
+        seconds = self._gathering.seconds(self._waiting_rows)
+        if seconds and self._held is None:
+            self._held = asyncio.get_running_loop().call_later(seconds, self._look_again)
+        return seconds > 0.0
+
+    def _look_again(self) -> None:
+        self._held = None
+        self._gathering.look(self._waiting_rows)
+        self._schedule()
 
     def _begin(self) -> None:
         self._scheduled = False
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
         batch = self._next_batch()
         if batch:
             self._charging = True
@@ -155,6 +174,8 @@ class Ticks(Generic[Asked, Charged, Got]):
 
     def _ended_one(self, task: "asyncio.Task[None]") -> None:
         self._under_way.discard(task)
+        if not self._under_way:
+            self._gathering.answered(self._newest_rows, self._waiting_rows)
         self._schedule()
 
     def _next_batch(self) -> list[_Waiting[Asked, Got]]:

@@ -223,3 +223,23 @@ async def test_a_tick_holds_no_more_than_its_capacity() -> None:
         line.finish_gates.put_nowait(None)
     assert await asyncio.gather(*map(line.ticks.submit, range(5))) == [0, 10, 20, 30, 40]
     assert line.charged == [[0, 1], [2, 3], [4]]
+
+
+async def test_after_a_crowd_the_next_tick_is_held_until_it_came_back_and_for_a_moment_only() -> None:
+    line = Line()
+    for _ in range(4):
+        line.charge_gates.put_nowait(None)
+        line.finish_gates.put_nowait(None)
+    crowd = range(MOST_UNDER_WAY * 4)
+    await asyncio.gather(*map(line.ticks.submit, crowd))
+    await turns()
+    back = [line.ticks.submit(number) for number in crowd[:-1]]
+    await turns()
+    assert line.charged[1:] == []  # the last of the crowd is still to come
+    back.append(line.ticks.submit(crowd[-1]))
+    assert await asyncio.gather(*back) == [10 * number for number in crowd]
+    assert line.charged[1:] == [list(crowd)]
+    # This clock stands still: a timer of the event loop's ends the moment.
+    assert await line.ticks.submit(1) == 10
+    assert line.charged[2:] == [[1]]
+    assert await line.ticks.submit(2) == 20
