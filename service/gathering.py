@@ -10,11 +10,11 @@ is far away), few of the ticks are held to see whether they do now.
 
 from collections.abc import Callable
 
-CROWD = 4
-"""Rows of a tick that it takes: fewer are soon answered again without."""
+CROWD = 2
+"""Requests of a tick that it takes: who was alone is not waited for, and waits for nobody."""
 
 MOST_ROWS = 64
-"""Who has so many does not wait for more: what a tick costs is well shared by then."""
+"""So many do not wait for more: what a tick costs is well shared by then."""
 
 PAUSE = 0.001
 """Seconds in which somebody must come for the others to be waited for. An event loop's timers count milliseconds."""
@@ -27,7 +27,7 @@ _ENOUGH = 0.75
 
 
 class Gathering:
-    """Says for how long a tick is held back; counts rows."""
+    """Says for how long a tick is held back; counts requests."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Hold nothing until a crowd was answered."""
@@ -36,26 +36,26 @@ class Gathering:
         self._until = 0.0
         self._to_pass_over = self._passed_over = 0
 
-    def answered(self, rows: int, waiting: int) -> None:
-        """Note that a tick was answered and none is under way."""
+    def answered(self, requests: int, waiting: int) -> None:
+        """Note that a tick of so many was answered, and none is under way."""
         self._expected = 0
-        if rows < CROWD:
+        if requests < CROWD:
             return
         if self._passed_over < self._to_pass_over:
             self._passed_over += 1
             return
-        self._expected = min(MOST_ROWS, rows + waiting)
+        self._expected = requests + waiting
         self._came = waiting
         self._until = self._clock() + LONGEST
 
-    def seconds(self, waiting: int) -> float:
+    def seconds(self, waiting: int, rows: int) -> float:
         """Return after how long to look whether the next tick is still to be held, 0 if it is to begin."""
         if not self._expected:
             return 0.0
         left = self._until - self._clock()
-        if waiting < self._expected and left > 0.0:
+        if waiting < self._expected and rows < MOST_ROWS and left > 0.0:
             return min(PAUSE, left)
-        self._end(waiting)
+        self._end(self._expected if rows >= MOST_ROWS else waiting)
         return 0.0
 
     def look(self, waiting: int) -> None:

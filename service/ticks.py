@@ -80,7 +80,7 @@ class Ticks(Generic[Asked, Charged, Got]):
         self._limits = limits or QueueLimits()
         self._clock = clock
         self._waiting: deque[_Waiting[Asked, Got]] = deque()
-        self._waiting_rows = self._newest_rows = 0
+        self._waiting_rows = self._newest_rows = self._newest_requests = 0
         self._charging = False
         self._scheduled = False
         self._under_way: set[asyncio.Task[None]] = set()
@@ -149,14 +149,14 @@ class Ticks(Generic[Asked, Charged, Got]):
         asyncio.get_running_loop().call_soon(self._begin)
 
     def _is_held(self) -> bool:
-        seconds = self._gathering.seconds(self._waiting_rows)
+        seconds = self._gathering.seconds(len(self._waiting), self._waiting_rows)
         if seconds and self._held is None:
             self._held = asyncio.get_running_loop().call_later(seconds, self._look_again)
         return seconds > 0.0
 
     def _look_again(self) -> None:
         self._held = None
-        self._gathering.look(self._waiting_rows)
+        self._gathering.look(len(self._waiting))
         self._schedule()
 
     def _begin(self) -> None:
@@ -168,6 +168,7 @@ class Ticks(Generic[Asked, Charged, Got]):
         if batch:
             self._charging = True
             self._newest_rows = sum(waiting.weight for waiting in batch)
+            self._newest_requests = len(batch)
             task = asyncio.get_running_loop().create_task(self._tick(batch))
             self._under_way.add(task)
             task.add_done_callback(self._ended_one)
@@ -175,7 +176,7 @@ class Ticks(Generic[Asked, Charged, Got]):
     def _ended_one(self, task: "asyncio.Task[None]") -> None:
         self._under_way.discard(task)
         if not self._under_way:
-            self._gathering.answered(self._newest_rows, self._waiting_rows)
+            self._gathering.answered(self._newest_requests, len(self._waiting))
         self._schedule()
 
     def _next_batch(self) -> list[_Waiting[Asked, Got]]:
