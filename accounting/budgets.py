@@ -149,12 +149,7 @@ class Budget:
         if self.accepts == "unproven":
             return 1.0
         self._check_reserve(spent_picorho)
-        rho = _rho(spent_picorho)
-        if self.accepts == "gaussian":
-            ideal = identifiability.gaussian_advantage(conversions.mu_of_rho(rho))
-        else:
-            ideal = identifiability.zcdp_advantage(rho)
-        return min(1.0, math.nextafter(ideal + sampling_error.RESERVED_SHARE * self.delta, 1.0)) if rho else 0.0
+        return _advantage(spent_picorho, self.accepts, self.delta)
 
     def _check_reserve(self, amount: int) -> None:
         if not _fits(amount, self.delta):
@@ -200,3 +195,15 @@ def _belief(amount: int, accepts: Accepts, delta: float) -> float:
         log_odds = identifiability.zcdp_log_odds(rho, ideal)
     belief = identifiability.posterior_belief(log_odds + _LOG_ODDS_OF_RESERVE)
     return min(1.0, belief * (1 + 2.0**-50))
+
+
+@lru_cache(maxsize=8192)
+def _advantage(amount: int, accepts: Accepts, delta: float) -> float:
+    rho = _rho(amount)
+    if not rho:
+        return 0.0
+    if accepts == "gaussian":
+        ideal = identifiability.gaussian_advantage(conversions.mu_of_rho(rho))
+    else:
+        ideal = identifiability.zcdp_advantage(rho)
+    return min(1.0, math.nextafter(ideal + sampling_error.RESERVED_SHARE * delta, 1.0))

@@ -311,7 +311,7 @@ class Cost:
         """The zCDP parameter, exactly: zCDP composes by addition (Bun and Steinke 2016, Lemma 7)."""
         return sum((loss.rho for loss in self.losses), Fraction(0))
 
-    @property
+    @cached_property
     def picorho(self) -> int:
         """What the ledger charges for one release."""
         return picorho.charge(self.rho)

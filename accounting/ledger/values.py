@@ -137,8 +137,7 @@ class Idempotency:
             raise ValueError("the body's digest must be a SHA-256 of 32 bytes")
 
 
-@dataclass(frozen=True)
-class ChargeRequest:
+class ChargeRequest(Struct, frozen=True, dict=True):
     """One request to pay for: all of its rows or none.
 
     `rows` are the rows' canonical bytes (the caller sees to it that equal rows have equal bytes); a row that
@@ -158,17 +157,19 @@ class ChargeRequest:
     idempotency: Idempotency | None = None
     answered_only: bool = False
     key_digest: bytes = b""
-    terms: Terms = field(init=False, repr=False, compare=False)
-    """The cost of one row, as the ledger writes it."""
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold."""
-        terms = _checked_terms(self.lineage, self.client, self.model, self.mechanism, self.cost)
-        object.__setattr__(self, "terms", terms)
+        self.__dict__["terms"] = _checked_terms(self.lineage, self.client, self.model, self.mechanism, self.cost)
         if not math.isfinite(self.time):
             raise ValueError(f"a request's time must be finite, not {self.time}")
         if not 0 < len(self.rows) <= LARGEST_REQUEST:
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} rows, not {len(self.rows)}")
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The cost of one row, as the ledger writes it."""
+        return _checked_terms(self.lineage, self.client, self.model, self.mechanism, self.cost)
 
     @property
     def price(self) -> int:
@@ -188,8 +189,7 @@ class ChargeRequest:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class Receipt(Struct, frozen=True, kw_only=True):
     """What one request was charged, as written in the store. `price` and `total` are picorho.
 
     `sequence` counts the receipts of the lineage from 1; `rows` is how many rows were charged, replays and

@@ -5,10 +5,12 @@ function touches is handed to it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Protocol, cast
+
+from msgspec.structs import replace
 
 from accounting.budgets import Accepts, Budget
 from accounting.ledger import chain

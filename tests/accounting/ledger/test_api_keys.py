@@ -1,9 +1,9 @@
 """API keys: they end by the store's clock, are good for what they say, and are looked at with the charge."""
 
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from accounting.ledger import (
     SCOPES,

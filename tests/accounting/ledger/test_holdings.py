@@ -17,6 +17,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from msgspec import structs
 
 from accounting.budgets import Budget
 from accounting.ledger import (
@@ -409,7 +410,7 @@ def forged_from(request: HoldRequest, cheap: Cost) -> list[Receipt]:
             held=step,
             after=after,
         )
-        receipts.append(replace(receipt, hash=receipt.hash_from_contents()))
+        receipts.append(structs.replace(receipt, hash=receipt.hash_from_contents()))
         previous = receipts[-1].hash
     return receipts
 
@@ -424,7 +425,9 @@ async def test_no_receipt_marks_a_step_as_held_for_less_than_it_costs(ledger: Le
     with pytest.raises(LedgerError, match="must have the id that its model and its cost give"):
         await ledger.call(lineage, "apply_held", *apply_held_call(forged[0]), durably=True)
     with pytest.raises(StepNotPaidFor):
-        await apply(ledger, lineage, [replace(receipt, model="two") for receipt in forged_from(request, STEPS[0])])
+        await apply(
+            ledger, lineage, [structs.replace(receipt, model="two") for receipt in forged_from(request, STEPS[0])]
+        )
 
     assert await spent(ledger, lineage) == {"": 0, "ann": 0}
     assert (await ledger.hold(request)).charged == sum(PRICES[:2])
@@ -445,7 +448,7 @@ async def test_verify_finds_a_step_that_its_receipt_does_not_pay_for(
             receipts = await ledger.receipts(lineage)
             store.delete(key + "receipts", key + "held", key + "client:ann:held")
             for receipt, step, after in zip(receipts, request.step_ids, request.befores, strict=True):
-                forged = replace(receipt, held=step, after=after, previous=previous)
+                forged = structs.replace(receipt, held=step, after=after, previous=previous)
                 previous = forged.hash_from_contents()
                 described = {"held": step, "after": after, "previous": forged.previous, "hash": previous}
                 words = {"lineage": lineage, "client": "ann", "model": "one", "mechanism": receipt.mechanism}

@@ -2,9 +2,9 @@
 
 import asyncio
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from accounting.ledger import (
     AcceptsTooLate,
