@@ -89,6 +89,8 @@ ServedModel = CertifiedHead | PublishedNetwork | Teachers
 class DataPlane(Plane):
     """Serves one certified head of one lineage through one mechanism at one price."""
 
+    begins_at_once = True
+
     def __init__(
         self,
         head: ServedModel,
@@ -148,6 +150,12 @@ class DataPlane(Plane):
         except (ClientRevoked, KeyExpired):
             self._ledger.forget(self.lineage, caller.key_digest)
             raise
+
+    def begin(
+        self, caller: Caller, X: Floats, idempotency: Idempotency | None = None, deadline: float = math.inf
+    ) -> "asyncio.Future[Prediction]":
+        """Put rows that `check_rows` returned into the next tick."""
+        return self._submit(caller, X, idempotency, deadline)
 
     def _submit(
         self, caller: Caller, X: Floats, idempotency: Idempotency | None, deadline: float

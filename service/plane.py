@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -125,6 +125,8 @@ class Plane(ABC):
     mechanism_name: str
     mechanism_status: Literal["proven", "unproven"]
     price_per_row: Cost
+    begins_at_once: ClassVar[bool] = False
+    """Whether there is `begin`."""
 
     def __init__(
         self, certificate: ServedCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
@@ -231,6 +233,16 @@ class Plane(ABC):
         the ledger raises; then nothing was charged. Cancelling the caller takes back what is not charged yet; what is,
         is answered and stored all the same.
         """
+
+    def begin(
+        self, caller: Caller, X: Floats, idempotency: Idempotency | None = None, deadline: float = math.inf
+    ) -> "asyncio.Future[Prediction]":
+        """Begin to answer as `answer` does, without a tier and without a task, where `begins_at_once` says so.
+
+        Raises Overloaded. Cancelling the answer to come is cancelling the caller of `answer`. UnknownKey, ClientRevoked
+        or KeyExpired in its place charged nothing, and mean that `answer` is to be asked, which sees to the key.
+        """
+        raise NotImplementedError
 
     async def drain(self) -> None:  # noqa: B027 - nothing outlives its request unless a subclass says so
         """Wait until everything that was charged is answered."""

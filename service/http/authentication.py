@@ -80,6 +80,15 @@ class Authentication:
         shown = bearer(authorization, LONGEST_CREDENTIAL)
         return shown is not None and self._ledger.remembered(self._lineage, key_digest(shown)) is not None
 
+    def payer_at_once(self, authorization: str) -> Caller | None:
+        """Return what `payer` would, or None where that has to ask somebody first, or to refuse."""
+        shown = bearer(authorization, LONGEST_CREDENTIAL)
+        if shown is None or self._rate_limit is not None or self._may_be_token(shown):
+            return None
+        digest = key_digest(shown)
+        client = self._ledger.remembered(self._lineage, digest)
+        return None if client is None else Caller(client, digest)
+
     async def payer(self, authorization: str, peer: str) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
 
@@ -101,9 +110,12 @@ class Authentication:
         if self._rate_limit is not None:
             await self._rate_limit.check(self._lineage, client)
 
+    def _may_be_token(self, shown: str) -> bool:
+        return self._tokens is not None and shown.count(".") == _DOTS_OF_A_TOKEN
+
     async def _by_token(self, shown: str, scope: KeyScope, peer: str) -> Caller | None:
         """Return the client that a token names, which the ledger must know; None for what is no token."""
-        if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
+        if self._tokens is None or not self._may_be_token(shown):
             return None
         try:
             token = await self._tokens.verify(shown)

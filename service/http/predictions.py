@@ -4,6 +4,7 @@ The route is FastAPI's in the OpenAPI document, and is called past FastAPI's rou
 which cost more than everything that happens here.
 """
 
+import asyncio
 import math
 import re
 import time
@@ -23,7 +24,7 @@ from service.errors import RequestRefused
 from service.fault_points import pass_point
 from service.http import npy
 from service.http.authentication import Authentication, authorization_of, peer_of
-from service.http.bodies import parse_off_the_loop, read_body
+from service.http.bodies import Rows, parse_off_the_loop, parse_rows, read_body
 from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
 from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, wants_dry_run
 from service.http.problems import Problem, ProblemType
@@ -167,6 +168,38 @@ class Predictions:
     async def reply(self, caller: Caller, head: Head, body: bytes) -> Reply:
         """Answer rows. Raises Problem and the refusals that `as_problem` knows."""
         _, prediction, headers = await self.paid(caller, self._asked(head, body), head.prefer, head.began)
+        return self._reply_with(prediction, head, headers)
+
+    def begin(self, head: Head, body: bytes) -> "asyncio.Future[Prediction] | None":
+        """Begin to answer a small request without a task; None, with nothing done, where `caller` and `reply` must.
+
+        Raises Overloaded. What comes is for `begun`; what `Plane.begin` says of it holds.
+        """
+        caller = self._authentication.payer_at_once(head.authorization) if self._plane.begins_at_once else None
+        if caller is None:
+            return None
+        try:
+            asked = self._checked(head, body, None if _is_npy(head) else parse_rows(body))
+        except (Problem, RequestRefused):
+            return None  # which is refused only once the ledger has said whose the key is
+        if asked.tier is not None:
+            return None
+        pass_point("authenticated")
+        pass_point("validated")
+        wait = wait_of(head.prefer)
+        deadline = math.inf if wait is None else head.began + wait
+        return self._plane.begin(caller, asked.X, asked.idempotency, deadline)
+
+    def begun(self, prediction: Prediction, head: Head) -> Reply:
+        """Return the reply to a request that `begin` began."""
+        self._count(prediction)
+        return self._reply_with(prediction, head, _applied(wait_of(head.prefer)))
+
+    def _count(self, prediction: Prediction) -> None:
+        self.metrics.answered(len(prediction.probabilities), prediction.charged_rows)
+        pass_point("answered")
+
+    def _reply_with(self, prediction: Prediction, head: Head, headers: dict[str, str]) -> Reply:
         receipt = msgspec.json.encode(self.receipt_of(prediction))
         budget = self.budget_of(prediction)
         if _takes_npy(head.accept):
@@ -192,9 +225,8 @@ class Predictions:
         wait = wait_of(prefer)
         deadline = math.inf if wait is None else began + wait
         prediction = await self._plane.answer(caller, asked.X, asked.idempotency, asked.tier, deadline)
-        self.metrics.answered(len(asked.X), prediction.charged_rows)
-        pass_point("answered")
-        return asked, prediction, {} if wait is None else {"preference-applied": f"wait={wait:g}"}
+        self._count(prediction)
+        return asked, prediction, _applied(wait)
 
     async def _quote(self, caller: Caller, head: Head, body: bytes) -> dict[str, Any]:
         asked = await self._asked(head, body)
@@ -203,13 +235,16 @@ class Predictions:
         return quote_out(self._plane, quote, noise)
 
     async def _asked(self, head: Head, body: bytes) -> Asked:
+        return self._checked(head, body, None if _is_npy(head) else await parse_off_the_loop(body))
+
+    def _checked(self, head: Head, body: bytes, parsed: Rows | None) -> Asked:
+        """Return what is asked for. parsed: the body, unless it is an array."""
         plane = self._plane
-        if _media_type(head.content_type) == npy.MEDIA_TYPE:
+        if parsed is None:
             tier = head.tier
             plane.check_tier(tier)
             X = plane.check_array(npy.parse_npy(body))
         else:
-            parsed = await parse_off_the_loop(body)
             if parsed.model is not None:
                 plane.check_model(parsed.model)
             tier = _tier(head.tier, parsed.tier)
@@ -277,6 +312,14 @@ def wait_of(prefer: str) -> float | None:
 
 def _media_type(said: str) -> str:
     return said.partition(";")[0].strip().lower()
+
+
+def _is_npy(head: Head) -> bool:
+    return _media_type(head.content_type) == npy.MEDIA_TYPE
+
+
+def _applied(wait: float | None) -> dict[str, str]:
+    return {} if wait is None else {"preference-applied": f"wait={wait:g}"}
 
 
 def _takes_npy(accept: str) -> bool:

@@ -1,5 +1,6 @@
 """Connections: who hangs up with a request behind the first, and who never ends a header."""
 
+import asyncio
 import json
 import re
 import socket
@@ -10,6 +11,7 @@ import pytest
 
 from accounting.losses import Cost, GaussianLoss
 from service.http import impatience
+from service.http.short_way import ShortWayProtocol
 
 from .test_overload import held_ledger, rows
 
@@ -64,6 +66,32 @@ def test_who_hangs_up_takes_back_what_waits_whatever_was_asked_behind_it(service
     assert service.http(first).post("/predict", json=rows(3)).status_code == 200
     assert service.spent("second") == 0
     assert service.spent("first") == 2 * PRICE
+
+
+def test_a_plain_prediction_of_a_known_key_takes_no_task(service, monkeypatch):
+    http = service.http(service.add_client("ann"))
+    assert http.post("/predict", json=rows(1)).status_code == 200  # the first asks the ledger whose the key is
+    monkeypatch.setattr(ShortWayProtocol, "_answer", None)
+    assert http.post("/predict", json=rows(2)).status_code == 200
+    assert service.spent("ann") == 2 * PRICE
+
+
+def test_an_answer_waits_until_its_reader_reads(service, monkeypatch):
+    key, made, seen = service.add_client("ann"), ShortWayProtocol.connection_made, []
+    assert service.http(key).post("/predict", json=rows(1)).status_code == 200
+
+    def full(protocol, transport):
+        made(protocol, transport)
+        protocol.flow.pause_writing()
+        seen.append(protocol)
+
+    monkeypatch.setattr(ShortWayProtocol, "connection_made", full)
+    with connected(service) as connection:
+        connection.sendall(prediction(key))
+        until(lambda: seen and seen[0].cycle is not None and isinstance(seen[0].cycle.task, asyncio.Task))
+        assert not seen[0].cycle.response_complete
+        service.loop.call_soon_threadsafe(seen[0].flow.resume_writing)
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
 
 
 @pytest.mark.parametrize("unfinished", [PROBE[:-2], b"\r\n"], ids=["a header", "empty lines"])

@@ -1,13 +1,13 @@
 """A store that comes back older is found out, and made whole again from backup and journals."""
 
 import asyncio
-import dataclasses
 import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from accounting.ledger import Answered, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind, Unanswered, key_digest
 from accounting.ledger.journal import Journal, _whole_lines, read_acknowledged, read_journal, read_journals
@@ -368,7 +368,7 @@ def test_a_journal_is_opened_without_holding_what_is_in_it(tmp_path: Path) -> No
             previous=previous,
             hash=b"",
         )
-        receipts.append(dataclasses.replace(blank, hash=blank.hash_from_contents()))
+        receipts.append(structs.replace(blank, hash=blank.hash_from_contents()))
         previous = receipts[-1].hash
     journal = Journal.open(tmp_path, "lineage")
     journal.note(2000, receipts)

@@ -1,9 +1,9 @@
-import dataclasses
 import hashlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from accounting.ledger import LARGEST_REQUEST, ChargeRequest, Idempotency, key_digest, new_api_key, row_id
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
@@ -14,7 +14,7 @@ _PARTS = st.tuples(st.text(max_size=4), st.text(max_size=4), st.text(max_size=4)
 
 def _request(**changes: object) -> ChargeRequest:
     plain = ChargeRequest("lineage", "ann", "model", "gaussian", Cost((GaussianLoss(0.5),)), (b"row",), 0.0)
-    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+    return structs.replace(plain, **changes)  # type: ignore[arg-type]
 
 
 @given(_PARTS, _PARTS)
