@@ -290,12 +290,11 @@ class DecidedBefore:
 
 def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | DecidedBefore | LedgerError:
     """Read what the function `charge` replied to one request."""
-    match _words(reply):
-        case ["charged", number, releases, answers, previous, standing, *earlier]:
+    match reply:
+        case [b"charged", number, releases, answers, previous, standing, *earlier]:
             sent_before = int(earlier[0]) or None if earlier else None
             return _charge(request, int(number), int(releases), answers, previous, sent_before, standing)
-        case others:
-            return _undecided(request, others)
+    return _undecided(request, _words(reply))
 
 
 def read_quote(request: ChargeRequest, reply: Sequence[Any]) -> Quote | DecidedBefore | LedgerError:
@@ -382,8 +381,9 @@ def _charge(
     standing: bytes,
 ) -> Charge:
     rows: list[Answered | Unanswered] = [Unanswered(row) for row in request.row_ids]
-    for position, answer in _unpacked(answers):
-        rows[position - 1] = Answered(rows[position - 1].row_id, answer)
+    if answers:
+        for position, answer in _unpacked(answers):
+            rows[position - 1] = Answered(rows[position - 1].row_id, answer)
     receipt = None
     if number:
         receipt = Receipt(
@@ -416,12 +416,15 @@ def read_standing(
     lineage: str, settlement: Sequence[tuple[bytes, bytes]], reply: Sequence[Any]
 ) -> list[bytes] | LedgerError:
     """Read what the function `settle` replied to one settlement: every row's answer, by position."""
-    match _words(reply):
-        case ["settled", standing]:
+    match reply:
+        case [b"settled", b""]:
+            return [answer for _, answer in settlement]
+        case [b"settled", standing]:
             answers = [answer for _, answer in settlement]
             for position, answer in _unpacked(standing):
                 answers[position - 1] = answer
             return answers
+    match _words(reply):
         case ["uncharged", position]:
             return RowNotCharged(int(position) - 1)
         case ["damaged", what]:
