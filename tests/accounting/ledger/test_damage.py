@@ -1,12 +1,12 @@
 """Damaged keys, lost accounts, malformed calls, a store without memory: refused, and nothing half done."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from accounting.ledger import (
     BudgetExhausted,
