@@ -28,6 +28,7 @@ from service.fault_points import HELD, OPENED, pass_point
 from service.http.accepting import LimitedServer
 from service.http.app import create_app
 from service.http.front import Front, protocol_of
+from service.open_connections import Place
 from service.plane import Plane
 from service.release_plane import ReleasePlane, hold_request
 from service.stopping import STOPPING_SIGNALS
@@ -58,6 +59,8 @@ class ServiceSettings:
     """What HTTPS is served with, at both ports; plain HTTP without it."""
     front: Front = field(default_factory=Front)
     """What stands before the routes."""
+    place: Place | None = None
+    """Among the workers that accept from the same socket; none for a service of one process."""
 
     def largest_body(self, features: int) -> int:
         """Return how many bytes a request's body may have: what the largest batch takes in full precision."""
@@ -256,7 +259,7 @@ async def _listen(
         **(settings.tls.for_uvicorn() if settings.tls is not None else {}),
     )
     address = url_of(listening, settings.tls)
-    server = _AnnouncingServer(config, lambda: on_ready(address))
+    server = _AnnouncingServer(config, lambda: on_ready(address), settings.place)
     await before_answering()
     if ledger.rehearsal:
         logging.getLogger("dpserve").warning("this is a rehearsal: the ledger may lose charges; use no private records")
@@ -270,8 +273,8 @@ async def _listen(
 
 
 class _AnnouncingServer(LimitedServer):
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], place: Place | None) -> None:
+        super().__init__(config, place)
         self._on_ready = on_ready
 
     @contextmanager

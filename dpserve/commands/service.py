@@ -25,6 +25,7 @@ from service.admin.server import AdminPort
 from service.data_plane import ServedModel
 from service.errors import CannotServe
 from service.http.waiting import answering_that_it_is_not_ready
+from service.open_connections import OpenConnections
 from service.run import (
     ServiceSettings,
     bind,
@@ -84,6 +85,7 @@ class _Shared:
 
     folder: Path
     heads: SharedHeads
+    open_connections: OpenConnections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,7 @@ class Service:
             if workers == 1:
                 self._work(listening, admin, None, Worker())
                 return
-            shared = _Shared(Path(share_between_processes()), SharedHeads())
+            shared = _Shared(Path(share_between_processes()), SharedHeads(), OpenConnections(workers))
             opened.callback(rmtree, shared.folder, ignore_errors=True)
             work = partial(self._work_and_say, listening, admin, shared)
             owners = [] if admin is None else [admin.listening]
@@ -146,7 +148,8 @@ class Service:
             audit = self._audit(None if shared is None else shared.folder / _SHOWN_AUDIT, worker)
             if admin is not None and audit is not None:
                 admin = replace(admin, live_audit=audit.published)
-            settings = replace(self.settings, admin=admin, front=await self.front.front())
+            place = None if shared is None else shared.open_connections.of(worker.number)
+            settings = replace(self.settings, admin=admin, front=await self.front.front(), place=place)
 
             async def before_answering() -> None:
                 await all_ready()

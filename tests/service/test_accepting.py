@@ -1,10 +1,10 @@
-"""HTTPS connections that never shake hands: they count, and they end."""
+"""HTTPS connections that never shake hands count and end, and workers share those that come."""
 
 import asyncio
 import socket
 import ssl
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -13,6 +13,7 @@ import uvloop
 
 from service.http.accepting import LimitedServer
 from service.http.impatience import ImpatientProtocol
+from service.open_connections import OpenConnections
 from service.run import ServiceSettings, bind
 from service.tls import Tls
 from tests.dpserve.test_https import write_certificate
@@ -101,3 +102,76 @@ def test_who_speaks_no_tls_is_closed_and_a_server_that_ends_waits_for_nobody(tls
         silent = socket.create_connection(address, timeout=60)
     assert silent.recv(1) == b""
     silent.close()
+
+
+@contextmanager
+def accepting(listening, place, loop_factory, most=MOST):
+    """A worker at `place`, of at most `most` connections."""
+    protocol = type("Few", (ImpatientProtocol,), {"most_connections": most})
+    config = uvicorn.Config(hello, http=protocol, lifespan="off", log_config=None, date_header=False)
+    server, started = LimitedServer(config, place), threading.Event()
+
+    async def run():
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        started.set()
+        await serving
+
+    def main():
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    assert started.wait(60)
+    try:
+        yield server.server_state.connections
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def asked(connection):
+    """Return what a connection hears that asks; nothing if it was closed."""
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    heard = b""
+    while b"hi" not in heard and (more := connection.recv(4096)):
+        heard += more
+    return heard
+
+
+@pytest.mark.parametrize("most", [20, 12], ids=["with room", "full together"])
+def test_workers_share_connections_evenly_and_close_none_that_another_could_take(loop_factory, monkeypatch, most):
+    monkeypatch.setattr("service.http.accepting._MOST_TIMES_LEFT", 10**9)  # whoever is slow is not taken to be away
+    counts = OpenConnections(2)
+    with bind(ServiceSettings(port=0)) as listening:
+        address = listening.getsockname()
+        with (
+            accepting(listening.dup(), counts.of(0), loop_factory, most) as first,
+            accepting(listening.dup(), counts.of(1), loop_factory, most) as second,
+            ExitStack() as opened,
+        ):
+            open_now = [opened.enter_context(socket.create_connection(address, timeout=60)) for _ in range(24)]
+            assert all(b"hi" in asked(connection) for connection in open_now)
+            assert {len(first), len(second)} == {12}
+            if most == 12:
+                with socket.create_connection(address, timeout=60) as refused:
+                    assert refused.recv(1) == b""
+
+
+def test_a_worker_that_takes_nobody_keeps_nobody_waiting(loop_factory):
+    counts = OpenConnections(3)
+    counts.of(1).has(0)
+    with bind(ServiceSettings(port=0)) as listening:
+        address = listening.getsockname()
+        with accepting(listening.dup(), counts.of(0), loop_factory) as connections, ExitStack() as opened:
+            open_now = [opened.enter_context(socket.create_connection(address, timeout=60)) for _ in range(MOST)]
+            assert all(b"hi" in asked(connection) for connection in open_now)
+            assert len(connections) == MOST
+            with socket.create_connection(address, timeout=60) as refused:
+                assert refused.recv(1) == b""
+        assert counts.of(2).fewest_elsewhere() == 0  # what is away says so no more
+        counts.of(1).closes()
+        assert counts.of(2).fewest_elsewhere() > 10**9  # who ended accepts nobody
