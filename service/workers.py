@@ -6,9 +6,9 @@ all workers until one writes to it. Each worker is a service of its own, as a re
 own connections to the ledger, its own journal, and noise keyed anew for every draw (`mechanisms.randomness`). The first
 worker alone has what there must be one of: the owner's port and the service's own audit.
 
-All workers accept from one socket, each leaving who waits to the one that has fewest (`service.open_connections`): 32 at
-once fall 16 to 16, and fell as unevenly as 27 to 5 before. One socket per worker (SO_REUSEPORT) spreads connections by a
-hash, whoever is busy, 32 at once as unevenly as 21 to 11. It leaves the connections of a worker that died or hangs
+All workers accept from one socket, each leaving who waits to the one that has fewest (`service.open_connections`): 32
+at once fall 16 to 16, and fell as unevenly as 27 to 5 before. One socket per worker (SO_REUSEPORT) spreads connections
+by a hash, whoever is busy, 32 at once as unevenly as 21 to 11. It leaves the connections of a worker that died or hangs
 waiting, and lets two services take one port unnoticed.
 
 uvicorn's own supervisor was not taken: it starts every worker from nothing, replaces without end or pause, and lets the
