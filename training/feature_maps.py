@@ -18,7 +18,6 @@ from the one of exact arithmetic, whatever the order of summation.
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -224,14 +223,26 @@ HeadFeatureMap = Annotated[Identity | Fourier | Relu | Backbone, Field(discrimin
 """Those that a certified head may stand on."""
 
 
-@lru_cache(maxsize=16)
 def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
-    """Return the bounds and their differences, (d,) each: records are mapped one at a time, and this takes longer."""
-    lows, highs = np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)
-    arrays = lows, highs, highs - lows
-    for array in arrays:
-        array.setflags(write=False)
-    return arrays
+    """Return the bounds and their differences, (d,) each: records are mapped one at a time, and this takes longer.
+
+    Kept by which tuples they are: to hash a thousand floats takes longer than to map a row.
+    """
+    kept = _kept_bounds.get((id(lower), id(upper)))
+    if kept is None:
+        lows, highs = np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)
+        arrays = lows, highs, highs - lows
+        for array in arrays:
+            array.setflags(write=False)
+        if len(_kept_bounds) >= _MOST_KEPT:
+            _kept_bounds.clear()
+        kept = _kept_bounds[id(lower), id(upper)] = lower, upper, arrays
+    return kept[2]
+
+
+_MOST_KEPT = 16
+_kept_bounds: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...], tuple[Floats, Floats, Floats]]] = {}
+"""By the ids of tuples, which are kept with what was made of them, so that no other tuple has their ids meanwhile."""
 
 
 def default_clip_norm(features: int) -> float:

@@ -22,6 +22,15 @@ MAPS = [
 ]
 
 
+def test_bounds_are_those_of_the_map_however_many_came_and_went():
+    for number in range(100):
+        low, high = float(number), float(2 * number + 1)
+        feature_map = Identity(lower=(low, low), upper=(high, high), clip_norm=2.0, bias=0.0)
+        for _ in range(2):
+            phi = feature_map(np.array([[low, high]]), {})
+            np.testing.assert_allclose(phi, [[0.0, 0.5, 0.0]], atol=1e-8)
+
+
 @pytest.mark.parametrize("feature_map", MAPS, ids=lambda feature_map: feature_map.kind)
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(row=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3))
