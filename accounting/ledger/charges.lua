@@ -9,9 +9,9 @@
 -- charge replies to each {'charged', receipt number or 0, rows charged, packed answers, the hash before the
 -- receipt, how both accounts stand now, the number of the receipt that the same request got before or nothing}, or
 -- {'terms', model, mechanism, cost} for one that was sent before and was decided at other terms, or a refusal; quote
--- {'quoted', a letter for each row: new, paid or again}, then the refusal if any. Where the head is another, the reply is
--- {'stale', the newest receipt's hash, its number} for all, and nothing was decided: to ask again with hashes that are
--- foreseen from there costs a third of what `sha256` here does for a call of ten requests.
+-- {'quoted', a letter for each row: new, paid or again}, then the refusal if any. Where the head is another, the reply
+-- is {'stale', the newest receipt's hash, its number} for all, and nothing was decided: to ask again with hashes that
+-- are foreseen from there costs a third of what `sha256` here does for a call of ten requests.
 --
 -- A request that names the digest of an API key is decided only if that key is still its client's, has not expired and
 -- is good for predictions: whose it is may be remembered by a service, and is looked at here, at the instant of the
@@ -35,6 +35,9 @@ local function client_of(lineage, keys, place, name)
   local first = 5 * place + 4
   local client = lineage.members[place]
   if not client then
+    if string.sub(keys[first] or '', -#name - 8) ~= ':client:' .. name then
+      malformed('a request names no client') -- or its receipt would name another than who pays
+    end
     client = {
       account = keys[first], tally = keys[first + 1], receipts = keys[first + 2], name = name,
       requests = {young = keys[first + 3], old = keys[first + 4]},
@@ -242,9 +245,9 @@ local function look_up(rows, ids)
 end
 
 -- The caller may foresee its receipt's hash, which it computes a hundred times faster than `sha256` here, taking it
--- that the receipts before it in the call come as foreseen, too, and that no row of the request is known: it is taken if
--- that came to pass. Of the head that the first one comes after the number is looked at as well: who shares heads with
--- others may have read half of one.
+-- that the receipts before it in the call come as foreseen, too, and that no row of the request is known. It is taken
+-- if that came to pass. Of the head that the first one comes after the number is looked at as well: who shares heads
+-- with others may have read half of one.
 local function hash_of_next(account, request, rows, all_new)
   local head = request.comes_first and account.head .. text(account.seq) or account.head
   if all_new and #request.foreseen == 32 and request.foreseen_after == head then
@@ -294,7 +297,8 @@ local function write_charge(lineage, request, fresh, all_new, capacity)
   return number
 end
 
--- How both accounts stand: what the client has spent, its limit, what it accepts, its delta; the lineage's the same two.
+-- How both accounts stand: what the client has spent, its limit, what it accepts, its delta; what the lineage has
+-- spent, its limit.
 local function standing(lineage, client)
   local own, whole = client.state, lineage.state
   if not client.said then

@@ -21,6 +21,9 @@ _PLACES = 16
 _PLACE = Struct("=16sQ32s")
 """A lineage's digest, the number of its newest receipt, and its hash."""
 
+_MOST_RECEIPTS = 2**53
+"""The store counts no further; what stands for a number beyond is none, and could not even be counted on from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -44,7 +47,7 @@ class SharedHeads:
         """Return what was written of the lineage last, which may be half of one head and half of another."""
         digest = _digest(lineage)
         found, sequence, newest = _PLACE.unpack_from(self._memory, _place(digest))
-        return Head(sequence, newest) if found == digest else None
+        return Head(sequence, newest) if found == digest and sequence < _MOST_RECEIPTS else None
 
     def write(self, lineage: str, head: Head) -> None:
         """Let the others read `head`."""

@@ -12,6 +12,7 @@ compute, settle, send what settling returned. Promises:
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -44,6 +45,12 @@ ROWS_IN_A_BATCH = 1000
 
 MOST_TIMES_TOLD = 2
 """How often a call is sent again because the chain ended elsewhere than its hashes were foreseen from."""
+
+FEWEST_TOLD_ONCE, FEWEST_TOLD = 4, 8
+"""Requests of a call that is sent again at most once, and so often: for fewer the store's own hashes are as cheap."""
+
+SHARE_TO_BE_TOLD = 0.1
+"""Of the deadline for one call: what has taken longer is sent to be decided."""
 
 REMEMBERED_ROWS = 1_000_000
 """How many answered rows of a lineage are remembered at most, unless the owner says otherwise."""
@@ -234,13 +241,15 @@ class Ledger(KeyedAccounts):
     async def _send_charges(self, lineage: str, requests: Sequence[ChargeRequest]) -> tuple[Reply, Head, Head]:
         """Return the reply, the head that hashes were foreseen from, and the one that was foreseen last.
 
-        The store says if the chain ends elsewhere, having decided nothing: others write too. A lone request is decided
-        all the same, and so are those that others came before so often: then the store computes their hashes.
+        The store says if the chain ends elsewhere, having decided nothing: others write too. A few requests are decided
+        all the same, and so are those that others came before so often: then the store computes their hashes. A store
+        that is slow to say so is not asked to again, so that the calls together take about two deadlines at most.
         """
-        head = self._heads.newest(lineage)
-        may_be_told = MOST_TIMES_TOLD if len(requests) > 1 else 0
+        head, began = self._heads.newest(lineage), time.monotonic()
+        may_be_told = 0 if len(requests) < FEWEST_TOLD_ONCE else 1 if len(requests) < FEWEST_TOLD else MOST_TIMES_TOLD
         while True:
-            call = wire.charge_call(requests, remembered_rows=self._remembered_rows, head=head, told=may_be_told > 0)
+            told = may_be_told > 0 and time.monotonic() - began < self._store.deadline * SHARE_TO_BE_TOLD
+            call = wire.charge_call(requests, remembered_rows=self._remembered_rows, head=head, told=told)
             assert call.head is not None
             self._heads.foresee(lineage, call.head)
             reply = await self._store.call(lineage, "charge", call.keys, call.arguments, asker=self._asker(lineage))
@@ -256,6 +265,8 @@ class Ledger(KeyedAccounts):
             (decision,) = await self._charge_lineage(decided.request.lineage, [decided.request])
         except LedgerError as error:
             return error
+        except UNREADABLE as error:
+            return unreadable(decided.request.lineage, error)
         return decision
 
     @staticmethod

@@ -1,4 +1,4 @@
-#!lua name=dpserve_21
+#!lua name=dpserve_22
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -28,7 +28,7 @@
 -- another format is refused by an older one (see `read_account`). FORMAT counts the formats of published programs: it
 -- stays 1 until one is published, and what was written before that by another version need not be readable.
 
-local VERSION = '21'
+local VERSION = '22'
 local FORMAT = 1
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

@@ -151,8 +151,9 @@ local function check_books(lineage, client, charged, rows)
 end
 
 -- Charges the lineage and the client, which is nil where the lineage alone pays, for so many rows at the model,
--- mechanism, cost and price that were `charged`, and writes the receipt, with `hash`. Asks nothing, so whoever calls has decided, having read `state` of both, and writes the books of both
--- before the call replies. Fails before its first write or not at all. Returns the receipt's number, as text.
+-- mechanism, cost and price that were `charged`, and writes the receipt, with `hash`. Asks nothing, so whoever calls
+-- has decided, having read `state` of both, and writes the books of both before the call replies. Fails before its
+-- first write or not at all. Returns the receipt's number, as text.
 local function write_receipt(lineage, client, charged, rows, time, hash)
   local state = lineage.state
   local number, price = text(state.seq + 1), text(charged.price)

@@ -169,8 +169,8 @@ class ChargeRequest(Struct, frozen=True, dict=True):
     @property
     def terms(self) -> Terms:
         """The cost of one row, as the ledger writes it."""
-        terms: Terms = self.__dict__["terms"]
-        return terms
+        terms: Terms | None = self.__dict__.get("terms")  # which a copy does not have
+        return terms or _checked_terms(self.lineage, self.client, self.model, self.mechanism, self.cost)
 
     @property
     def price(self) -> int:

@@ -10,8 +10,6 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Protocol, cast
 
-from msgspec.structs import replace
-
 from accounting.budgets import Accepts, Budget
 from accounting.ledger import chain
 from accounting.ledger.api_keys import read_keys
@@ -224,6 +222,8 @@ def charge_call(
     not, nothing is decided and `read_stale` returns what is, where `told` asks for that. What requests have in common,
     which in a tick is nearly all that they say, is sent once.
     """
+    if told and head is None:
+        raise ValueError("who does not say where the chain ends cannot be told that it ends elsewhere")
     lineage = requests[0].lineage
     named = list(_keys_of_charges(lineage))
     places: dict[str, int] = {}
@@ -328,12 +328,17 @@ def _undecided(request: ChargeRequest, reply: list[Any]) -> DecidedBefore | Ledg
             return LedgerDamaged(request.lineage, f"what an idempotency key of {request.client} stands for")
         case ["terms", model, mechanism, cost]:
             return DecidedBefore(
-                replace(
-                    request,
+                ChargeRequest(
+                    lineage=request.lineage,
+                    client=request.client,
                     model=model.decode(),
                     mechanism=mechanism.decode(),
                     cost=Cost.parse(cost.decode()),
+                    rows=request.rows,
+                    time=request.time,
+                    idempotency=request.idempotency,
                     answered_only=True,
+                    key_digest=request.key_digest,
                 )
             )
     return refusal(request, reply)

@@ -215,6 +215,19 @@ def _raw(store: "redis.Redis[bytes]", function: str, keys: list[Any], words: lis
     )
 
 
+async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger, store: "redis.Redis[bytes]") -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    of_call = 6
+    for at, value in [(of_call, "0"), (of_call + 1, "ann"), (of_call + 1, "b"), (of_call + 1, "ob"), (of_call + 1, "")]:
+        call = charge_call([asking(lineage, "bob", "1")], remembered_rows=1000, head=None)
+        call.arguments[at] = value
+        _, _, (kind, *_) = _raw(store, "charge", call.keys, call.arguments)
+        assert kind == b"malformed"
+    assert [(await books.client(lineage, name)).releases for name in ("ann", "bob")] == [1, 1]
+    assert (await verify(books, lineage)).findings == ()
+
+
 async def test_malformed_requests_fail_alone(books: Ledger, store: "redis.Redis[bytes]") -> None:
     lineage = new_lineage()
     await _opened(books, lineage)
@@ -340,8 +353,11 @@ async def test_an_idempotency_key_that_reads_as_nothing_leaves_the_others_charge
     assert [receipt.client for receipt in journal.receipts] == ["bob"] * 2
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"), [(LedgerUnavailable("the connection is gone"), LedgerUnavailable), (KeyError(1), LedgerDamaged)]
+)
 async def test_a_second_call_that_fails_fails_its_request_alone(
-    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raised: Exception, said: type[Exception]
 ) -> None:
     """A request that was decided at other terms is asked again at these; then the connection may be gone."""
     lineage = new_lineage()
@@ -355,7 +371,7 @@ async def test_a_second_call_that_fails_fails_its_request_alone(
             nonlocal calls
             calls += 1
             if calls > 1:
-                raise LedgerUnavailable("the connection is gone")
+                raise raised
             return await real(self, *words, **options)
 
         monkeypatch.setattr(Store, "call", only_once)
@@ -363,7 +379,7 @@ async def test_a_second_call_that_fails_fails_its_request_alone(
         decisions = await books.charge_batch(
             [asking(lineage, "ann", "1", key="key", cost=dearer), asking(lineage, "bob", "1", "2")]
         )
-        assert [type(decision) for decision in decisions] == [LedgerUnavailable, Charge]
+        assert [type(decision) for decision in decisions] == [said, Charge]
     (journal,) = read_journals(tmp_path)
     assert [(receipt.client, receipt.rows) for receipt in journal.receipts] == [("ann", 1), ("bob", 2)]
 
