@@ -226,7 +226,7 @@ class AuditOfTheFirstWorker:
         """Return what `GET /audit` returns."""
         try:
             found: dict[str, Any] = json.loads(self.shown.read_text("utf-8"))
-        except OSError:
+        except (OSError, ValueError):
             return {"state": "not known to this worker: the service's log says why"}
         return found
 

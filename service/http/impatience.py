@@ -1,11 +1,12 @@
 """Connections that ask for nothing are closed, so that nobody can use them up by only opening them."""
 
 import asyncio
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.http.parsing import RequestParser
 from service.http.problems import Problem, ProblemType
@@ -29,6 +30,8 @@ class ImpatientProtocol(HttpToolsProtocol):
     _header_bytes = 0
     _in_header = True
     _refused_for = "this is not HTTP/1.1"
+    _before: Sequence[RequestResponseCycle] = ()
+    """What was not answered when another request came behind it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """As uvicorn's, with a parser of ours."""
@@ -69,8 +72,11 @@ class ImpatientProtocol(HttpToolsProtocol):
             return  # the parser reads it again
         if self.parser.get_http_version() == "1.1" and [name for name, _ in self.headers].count(b"host") != 1:
             self._is_no_request("a request has one Host header")  # RFC 9112, section 3.2
+        before = self.cycle
         super().on_headers_complete()
         self.header_is_complete()
+        if before is not None and not before.response_complete:
+            self._before = [cycle for cycle in (*self._before, before) if not cycle.response_complete]
 
     def on_message_complete(self) -> None:
         """End the request, unless the parser reads it again."""
@@ -117,9 +123,12 @@ class ImpatientProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget the connection, and tell all who answer on it, not the newest alone as uvicorn does."""
         if self._deadline is not None:
             self._deadline.cancel()
+        for cycle in self._before:
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
 

@@ -19,6 +19,7 @@ from accounting.picorho import to_rho
 from accounting.report import AccountReport
 from service.http.authentication import BEARER, Authentication, authorization_of, peer_of
 from service.http.bodies import SMALL_BODY, read_body
+from service.http.hanging_up import unless_hung_up
 from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
 from service.http.openinference_schemas import (
     ErrorOut,
@@ -156,7 +157,9 @@ class OpenInference:
         caller = await self._authentication.payer(authorization_of(request.headers), peer_of(request))
         body = await read_body(request, self._largest_body)
         prefer = request.headers.get("prefer", "")
-        asked, prediction, headers = await self._predictions.paid(caller, self._asked(request, body), prefer, began)
+        asked, prediction, headers = await unless_hung_up(
+            request, self._predictions.paid(caller, self._asked(request, body), prefer, began)
+        )
         response = self._response(asked, prediction)
         response.headers.update(headers)
         return response

@@ -25,6 +25,7 @@ from service.fault_points import pass_point
 from service.http import npy
 from service.http.authentication import Authentication, authorization_of, peer_of
 from service.http.bodies import Rows, parse_off_the_loop, parse_rows, read_body
+from service.http.hanging_up import unless_hung_up
 from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
 from service.http.ledger_routes import DRY_RUN_PARAMETER, quote_out, wants_dry_run
 from service.http.problems import Problem, ProblemType
@@ -152,7 +153,7 @@ class Predictions:
         body = await read_body(request, self.largest_body)
         if wants_dry_run(request):
             return self._json(await self._quote(await self._plane.confirm(caller), head, body))
-        reply = await self.reply(caller, head, body)
+        reply = await unless_hung_up(request, self.reply(caller, head, body))
         return Response(reply.body, headers=reply.headers)
 
     async def caller(self, head: Head) -> Caller:

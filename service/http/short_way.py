@@ -36,6 +36,7 @@ class _Exchange:
 
     __slots__ = (
         "began",
+        "begun",
         "body",
         "disconnected",
         "head",
@@ -54,6 +55,7 @@ class _Exchange:
         self.more_body = True
         self.response_complete = False
         self.disconnected = False
+        self.begun = False
         self.message_event = self
         self.task: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -76,7 +78,7 @@ class ShortWayProtocol(ImpatientProtocol):
         head = self._head_of_short_way()
         if head is None:
             super().on_headers_complete()
-            if len(self.pipeline) < _MOST_BEHIND and not self._is_answered():
+            if 0 < len(self.pipeline) < _MOST_BEHIND:
                 self.flow.resume_reading()  # that the client hangs up is heard by reading alone
             return
         self.header_is_complete()
@@ -84,10 +86,11 @@ class ShortWayProtocol(ImpatientProtocol):
         self.cycle = self._exchange  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
-        """Begin to answer."""
+        """Begin to answer, once: whatever ends after it is another request, though it has no cycle of its own."""
         super().on_message_complete()
         exchange = self.cycle
-        if isinstance(exchange, _Exchange) and exchange.task is None:
+        if isinstance(exchange, _Exchange) and not exchange.begun:
+            exchange.begun = True
             self._predict(exchange)
 
     def data_received(self, data: bytes) -> None:
@@ -107,6 +110,9 @@ class ShortWayProtocol(ImpatientProtocol):
                 exchange.timer.cancel()
             if exchange.task is not None:
                 exchange.task.cancel()
+            if not exchange.begun:
+                exchange.begun = True
+                self._count(exchange, HUNG_UP, {})
 
     def _is_answered(self) -> bool:
         return self._exchange is None or self._exchange.response_complete
@@ -198,12 +204,10 @@ class ShortWayProtocol(ImpatientProtocol):
         task.add_done_callback(self.tasks.discard)
 
     def _too_late(self, exchange: _Exchange) -> None:
-        if exchange.more_body and exchange.task is None:
+        if not exchange.begun:
+            exchange.begun = True
             exchange.keep_alive = False
-            self._begin(exchange, self._refuse(exchange, body_too_late()))
-
-    async def _refuse(self, exchange: _Exchange, problem: Problem) -> None:
-        await self._send(exchange, *_refused(problem))
+            self._end(exchange, *_refused(body_too_late()))
 
     async def _answer(self, exchange: _Exchange) -> None:
         status, headers = HUNG_UP, dict[str, str]()

@@ -10,13 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from accounting.losses import Cost, GaussianLoss
-from service.http import impatience
+from service.errors import Overloaded
+from service.http import bodies, impatience, short_way
 from service.http.short_way import ShortWayProtocol
 
 from .test_overload import held_ledger, rows
 
 PRICE = Cost((GaussianLoss(0.1),)).picorho
 PROBE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+BYE = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 def connected(service):
@@ -24,10 +26,14 @@ def connected(service):
     return socket.create_connection((host, int(port)), timeout=60)
 
 
-def prediction(key):
+TWICE = "X-A: 1\r\nX-A: 2\r\n"
+"""Header fields that send a prediction past the short way."""
+
+
+def prediction(key, fields=""):
     body = b'{"instances":[[0.2,0.2,0.2,0.2]]}'
-    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    named = f"Host: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n{fields}"
+    return f"POST /predict HTTP/1.1\r\n{named}\r\n".encode() + body
 
 
 def heard_by(service, *parts, pause=0.02):
@@ -50,8 +56,9 @@ def until(happened):
     raise AssertionError("it never happened")
 
 
-@pytest.mark.parametrize("behind", [b"", PROBE], ids=["alone", "with another behind"])
-def test_who_hangs_up_takes_back_what_waits_whatever_was_asked_behind_it(service, behind):
+@pytest.mark.parametrize("fields", ["", TWICE], ids=["short way", "long way"])
+@pytest.mark.parametrize("behind", [b"", PROBE, 3 * PROBE], ids=["alone", "with another behind", "with three behind"])
+def test_who_hangs_up_takes_back_what_waits_whatever_was_asked_behind_it(service, caplog, behind, fields):
     first, second = service.add_client("first"), service.add_client("second")
     ticks = service.data_plane._ticks
     with ThreadPoolExecutor(1) as pool:
@@ -59,13 +66,58 @@ def test_who_hangs_up_takes_back_what_waits_whatever_was_asked_behind_it(service
             answered = pool.submit(service.http(first).post, "/predict", json=rows(1))
             assert came.wait(60)
             with connected(service) as connection:
-                connection.sendall(prediction(second) + behind)
+                connection.sendall(prediction(second, fields) + behind)
                 until(lambda: ticks._waiting_rows == 1)
             until(lambda: ticks._waiting_rows == 0)
         assert answered.result(60).status_code == 200
     assert service.http(first).post("/predict", json=rows(3)).status_code == 200
     assert service.spent("second") == 0
     assert service.spent("first") == 2 * PRICE
+    assert caplog.text == ""
+
+
+UPGRADE = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+
+
+@pytest.mark.parametrize("behind", [UPGRADE, PROBE, UPGRADE + PROBE])
+def test_what_was_refused_at_once_is_not_asked_again_by_a_request_behind_it(service, monkeypatch, behind):
+    key, begin = service.add_client("ann"), service.data_plane.begin
+    assert service.http(key).post("/predict", json=rows(1)).status_code == 200
+    refusals = iter([Overloaded(1)])
+
+    def begin_or_refuse(*asked, **how):
+        for refusal in refusals:
+            raise refusal
+        return begin(*asked, **how)
+
+    monkeypatch.setattr(service.data_plane, "begin", begin_or_refuse)
+    statuses, heard = heard_by(service, prediction(key), behind, BYE)
+    assert statuses == [503, *[200] * behind.count(b"GET"), 200], heard
+    assert heard.count(b"predictions") == 0
+    assert service.spent("ann") == PRICE
+    statuses, heard = heard_by(service, prediction(key) + behind + prediction(key) + behind, BYE)
+    assert statuses == [200] * (3 + 2 * behind.count(b"GET")), heard
+
+
+@pytest.mark.parametrize("fields", ["", TWICE], ids=["short way", "long way"])
+def test_a_body_that_does_not_come_is_counted_as_what_became_of_it(service, monkeypatch, fields):
+    part = prediction(service.add_client("ann"), fields)[:-3]
+
+    def counted(status):
+        return service.metrics.registry.get_sample_value(
+            "dpserve_requests_total", {"route": "/predict", "status": str(status)}
+        )
+
+    with connected(service) as connection:
+        connection.sendall(PROBE)
+        assert connection.recv(65536)
+        connection.sendall(part)
+    until(lambda: counted(499) == 1)
+    for module in (bodies, short_way):
+        monkeypatch.setattr(module, "SECONDS_FOR_BODY", 0.05)
+    assert heard_by(service, part)[0] == [408]
+    until(lambda: counted(408) == 1)
+    assert counted(499) == 1
 
 
 def test_a_plain_prediction_of_a_known_key_takes_no_task(service, monkeypatch):
@@ -119,9 +171,6 @@ def test_a_header_that_does_not_end_takes_no_answer_from_the_request_before_it(s
         while connection.recv(65536):
             pass
     assert service.spent() == PRICE
-
-
-BYE = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
