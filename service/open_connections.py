@@ -2,8 +2,8 @@
 
 Workers accept from one socket, and whoever is idle when many connect takes most of them, for as long as these last.
 
-Promises: the counts are hints that cost a moment at most (`service.http.accepting`), so that a worker that died with
-its count standing keeps nobody waiting for long.
+Promises: the counts are hints that cost a moment at most (`service.http.accepting`), so that a worker that hangs with
+its count standing keeps nobody waiting for long. The supervisor strikes out the count of one that died.
 """
 
 import mmap

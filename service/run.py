@@ -25,7 +25,7 @@ from service.admin.server import AdminPort, admin_port
 from service.data_plane import DataPlane, ServedModel
 from service.errors import CannotServe
 from service.fault_points import HELD, OPENED, pass_point
-from service.http.accepting import LimitedServer
+from service.http.accepting import BACKLOG, LimitedServer
 from service.http.app import create_app
 from service.http.front import Front, protocol_of
 from service.open_connections import Place
@@ -99,7 +99,7 @@ def bind(address: Address, option: str = "port") -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((address.host, address.port))
-        listening.listen(1024)
+        listening.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listening.close()
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
@@ -253,6 +253,7 @@ async def _listen(
         log_config=None,
         access_log=False,
         lifespan="off",
+        backlog=BACKLOG,
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=settings.drain_seconds,

@@ -123,7 +123,15 @@ class Service:
             work = partial(self._work_and_say, listening, admin, shared)
             owners = [] if admin is None else [admin.listening]
             drain_seconds = self.settings.drain_seconds
-            status = Supervisor(workers, work, [listening], owners, drain_seconds=drain_seconds).run()
+            supervisor = Supervisor(
+                workers,
+                work,
+                [listening],
+                owners,
+                drain_seconds=drain_seconds,
+                open_connections=shared.open_connections,
+            )
+            status = supervisor.run()
         if status:
             raise typer.Exit(status)
 

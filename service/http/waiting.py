@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 
+from service.http.accepting import BACKLOG
 from service.http.problems import MEDIA_TYPE, ProblemType
 from service.tls import Tls
 
@@ -19,7 +20,9 @@ async def answering_that_it_is_not_ready(listening: socket.socket, tls: Tls | No
     """Answer 503 to everything but `GET /livez` while the block lasts. The socket goes on listening after it."""
     context = None if tls is None else tls.context()
     # Closing a server closes its socket: it gets one of its own.
-    server = await asyncio.start_server(_answer, sock=listening.dup(), limit=_LARGEST_HEADER, ssl=context)
+    server = await asyncio.start_server(
+        _answer, sock=listening.dup(), limit=_LARGEST_HEADER, ssl=context, backlog=BACKLOG
+    )
     try:
         yield
     finally:

@@ -20,7 +20,8 @@ import numpy as np
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
 from service import workers
-from service.workers import Supervisor
+from service.open_connections import OpenConnections
+from service.workers import Supervisor, Worker
 
 workers._SHORTEST_PAUSE = 0.001
 workers._LONGEST_PAUSE = 0.05
@@ -28,6 +29,7 @@ workers.BEAT_SECONDS = 0.1
 workers.MARGIN_SECONDS = 0.5
 workers.SILENCE_SECONDS = workers.LONGEST_START_SECONDS = 4.0
 LOOKS = 0
+counts = OpenConnections(3)
 events, behaviour = Path(sys.argv[1]), sys.argv[2]
 randomness, mechanism = SystemRandomness(), Gaussian(5.0)
 mechanism.prepare(3)
@@ -78,6 +80,7 @@ def work(worker):
 async def until_told(worker):
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    counts.of(worker.number).has(worker.number)
     async with worker.supervised() as all_ready:
         note(worker, "ready")
         await all_ready()
@@ -97,7 +100,11 @@ class Counting(Supervisor):
         LOOKS += 1
         super()._look()
 
-status = Counting(3, work, [], drain_seconds=0.5).run()
+    def _bury(self, running):
+        super()._bury(running)
+        note(Worker(running.number), f"buried {counts.of(2).fewest_elsewhere()}")
+
+status = Counting(3, work, [], drain_seconds=0.5, open_connections=counts).run()
 print(LOOKS)
 raise SystemExit(status)
 """
@@ -214,6 +221,15 @@ def test_workers_are_ready_together_apart_in_their_noise_and_replaced_when_they_
     assert said.count("\n") == said.count("ended by SIGKILL") == 1
     assert [line[1] for line in service.lines()].count("ends") == 3
     assert gone(service.pids())
+
+
+def test_nobody_leaves_connections_to_a_worker_that_died(supervised):
+    service = supervised("")
+    service.wait_for("answers", 3)
+    os.kill(service.pid(0), signal.SIGKILL)
+    service.wait_for("answers", 4)
+    assert [line[2] for line in service.lines() if line[:2] == ["0", "buried"]] == ["1"], "what worker 1 has"
+    assert service.end()[0] == 0
 
 
 def test_workers_that_die_again_and_again_end_the_service(supervised):
