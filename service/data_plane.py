@@ -111,7 +111,12 @@ class DataPlane(Plane):
         self.cost = self.price_per_row = mechanism.cost
         self._randomness = randomness
         self._ticks: Ticks[_Asked, _Tick, Prediction] = Ticks(
-            self._charge, self._finish, weight=lambda asked: len(asked.X), capacity=self._rows_in_a_tick, limits=limits
+            self._charge,
+            self._finish,
+            weight=lambda asked: len(asked.X),
+            client=lambda asked: asked.request.client,
+            capacity=self._rows_in_a_tick,
+            limits=limits,
         )
 
     @property

@@ -2,8 +2,9 @@
 
 A lone request goes at once. While a tick is being charged all who come gather for the next, which is charged while the
 one before it is finished, once it is as large: what a tick costs is shared by its requests, and two of equal size share
-it best. After a tick of several the next is held back for a moment, until those who were answered have come again
-(`service.gathering`); but for that, nobody waits for more than the end of the tick before.
+it best. After a tick of several the next is held back for a moment, until those clients who were answered have come
+again (`service.gathering`), and not if anybody else's request waits; but for that, nobody waits for more than the end
+of the tick before.
 
 Promises: a tick is charged after the one before it was; a request that was given up, or whose deadline passed, before
 its tick began is not part of it; one that is part of it is finished whoever still waits for it; who would have to wait
@@ -14,14 +15,14 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from accounting.ledger import LedgerError
 from accounting.ledger.micro_batches import another, deliver
 from service.errors import DeadlinePassed, Overloaded
-from service.gathering import Gathering
+from service.gathering import MOST_ROWS, Gathering
 
 Asked = TypeVar("Asked")
 Charged = TypeVar("Charged")
@@ -50,6 +51,7 @@ class _Waiting(Generic[Asked, Got]):
     result: "asyncio.Future[Got]"
     weight: int
     begun: bool = False
+    awaited: bool = False
     timer: asyncio.TimerHandle | None = None
 
 
@@ -68,19 +70,25 @@ class Ticks(Generic[Asked, Charged, Got]):
         finish: Callable[[Sequence[Asked], Charged], Awaitable[Sequence[Got | Exception]]],
         *,
         weight: Callable[[Asked], int],
+        client: Callable[[Asked], Hashable],
         capacity: int,
         limits: QueueLimits | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """weight: how many rows a request has; a tick holds at most `capacity`, or one request with more."""
+        """weight: how many rows a request has; a tick holds at most `capacity`, or one request with more.
+
+        client: whose request it is.
+        """
         self._charge = charge
         self._finish = finish
         self._weight = weight
+        self._client = client
         self._capacity = capacity
         self._limits = limits or QueueLimits()
         self._clock = clock
         self._waiting: deque[_Waiting[Asked, Got]] = deque()
-        self._waiting_rows = self._newest_rows = self._newest_requests = 0
+        self._waiting_rows = self._newest_rows = 0
+        self._newest_clients: list[Hashable] = []
         self._charging = False
         self._scheduled = False
         self._under_way: set[asyncio.Task[None]] = set()
@@ -104,6 +112,7 @@ class Ticks(Generic[Asked, Charged, Got]):
         waiting.result.add_done_callback(lambda _: self._make_room(waiting))
         self._waiting.append(waiting)
         self._waiting_rows += weight
+        waiting.awaited = self._gathering.came(self._client(asked))
         self._schedule()
         return waiting.result
 
@@ -138,6 +147,8 @@ class Ticks(Generic[Asked, Charged, Got]):
         if not waiting.begun:
             self._waiting_rows -= waiting.weight
             waiting.weight = 0
+            if waiting.awaited:
+                self._gathering.left()
 
     def _schedule(self) -> None:
         """Begin a tick once whatever else arrived by now has been read."""
@@ -149,14 +160,14 @@ class Ticks(Generic[Asked, Charged, Got]):
         asyncio.get_running_loop().call_soon(self._begin)
 
     def _is_held(self) -> bool:
-        seconds = self._gathering.seconds(len(self._waiting), self._waiting_rows)
+        seconds = self._gathering.seconds(self._waiting_rows)
         if seconds and self._held is None:
             self._held = asyncio.get_running_loop().call_later(seconds, self._look_again)
         return seconds > 0.0
 
     def _look_again(self) -> None:
         self._held = None
-        self._gathering.look(len(self._waiting))
+        self._gathering.look()
         self._schedule()
 
     def _begin(self) -> None:
@@ -168,15 +179,17 @@ class Ticks(Generic[Asked, Charged, Got]):
         if batch:
             self._charging = True
             self._newest_rows = sum(waiting.weight for waiting in batch)
-            self._newest_requests = len(batch)
+            self._newest_clients = [self._client(waiting.asked) for waiting in batch]
+            self._gathering.begun(self._newest_clients)
             task = asyncio.get_running_loop().create_task(self._tick(batch))
             self._under_way.add(task)
             task.add_done_callback(self._ended_one)
 
     def _ended_one(self, task: "asyncio.Task[None]") -> None:
         self._under_way.discard(task)
-        if not self._under_way:
-            self._gathering.answered(self._newest_requests, len(self._waiting))
+        if not self._under_way and self._waiting_rows < MOST_ROWS:
+            live = [self._client(waiting.asked) for waiting in self._waiting if not waiting.result.done()]
+            self._gathering.answered(self._newest_clients, live, self._seconds_per_tick)
         self._schedule()
 
     def _next_batch(self) -> list[_Waiting[Asked, Got]]:

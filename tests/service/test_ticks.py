@@ -25,6 +25,7 @@ class Line:
             self._charge,
             self._finish,
             weight=lambda asked: 1,
+            client=lambda asked: asked,
             capacity=capacity,
             limits=limits,
             clock=lambda: self.now,
@@ -224,14 +225,23 @@ async def test_a_tick_holds_no_more_than_its_capacity() -> None:
     assert line.charged == [[0, 1], [2, 3], [4]]
 
 
-async def test_after_a_crowd_the_next_tick_is_held_until_it_came_back_and_for_a_moment_only() -> None:
-    line = Line()
-    for _ in range(4):
+async def crowd_answered(line: Line, crowd: Sequence[int]) -> None:
+    """Let ticks take long, and the newest be one of a crowd that was answered; what comes is let through."""
+    answers = [line.ticks.submit(number) for number in crowd]
+    await turns()  # it has begun
+    line.now += 1.0
+    for _ in range(6):
         line.charge_gates.put_nowait(None)
         line.finish_gates.put_nowait(None)
-    crowd = range(MOST_UNDER_WAY * 4)
-    await asyncio.gather(*map(line.ticks.submit, crowd))
+    assert await asyncio.gather(*answers) == [10 * number for number in crowd]
     await turns()
+    assert line.charged == [list(crowd)]
+
+
+async def test_after_a_crowd_the_next_tick_is_held_until_it_came_back_and_for_a_moment_only() -> None:
+    line = Line()
+    crowd = range(MOST_UNDER_WAY * 4)
+    await crowd_answered(line, crowd)
     back = [line.ticks.submit(number) for number in crowd[:-1]]
     await turns()
     assert line.charged[1:] == []  # the last of the crowd is still to come
@@ -242,3 +252,50 @@ async def test_after_a_crowd_the_next_tick_is_held_until_it_came_back_and_for_a_
     assert await line.ticks.submit(1) == 10
     assert line.charged[2:] == [[1]]
     assert await line.ticks.submit(2) == 20
+
+
+async def test_a_stranger_takes_those_who_are_held_with_it_at_once() -> None:
+    line = Line()
+    await crowd_answered(line, range(4))
+    held = line.ticks.submit(1)
+    await turns()
+    assert line.charged[1:] == []
+    stranger = line.ticks.submit(7)
+    await turns()
+    assert line.charged[1:] == [[1, 7]]
+    assert [await held, await stranger] == [10, 70]
+
+
+async def test_a_stranger_who_came_during_the_tick_is_not_held_after_it_unless_it_gave_up() -> None:
+    for gives_up in (False, True):
+        line = Line()
+        for _ in range(2):
+            line.charge_gates.put_nowait(None)
+        crowd = [line.ticks.submit(number) for number in range(4)]
+        await turns()
+        stranger, known = line.ticks.submit(7), line.ticks.submit(1)
+        await turns()
+        assert line.charged == [[0, 1, 2, 3]]
+        if gives_up:
+            stranger.cancel()
+        line.now += 1.0
+        line.finish_gates.put_nowait(None)
+        await asyncio.gather(*crowd)
+        await turns()
+        assert line.charged[1:] == ([] if gives_up else [[7, 1]])
+        line.finish_gates.put_nowait(None)
+        assert await known == 10
+
+
+async def test_a_request_that_is_given_up_while_it_is_held_did_not_come_back() -> None:
+    line = Line()
+    await crowd_answered(line, range(4))
+    back = [line.ticks.submit(number) for number in range(3)]
+    back[0].cancel()
+    assert await asyncio.gather(*back[1:]) == [10, 20]
+    await turns()
+    # Three of four would have been enough. Two are too few, and the next crowd is not waited for.
+    last = line.ticks.submit(1)
+    await turns()
+    assert line.charged[1:] == [[1, 2], [1]]
+    assert await last == 10
