@@ -96,7 +96,7 @@ class Gathering:
 
     def look(self) -> None:
         """Hold no longer if nobody came since it was last looked."""
-        if self._expected and (self._came <= self._came_before or self._clock() >= self._until):
+        if self._expected and self._came <= self._came_before:
             self._end(enough=self._came >= _ENOUGH * self._expected)
         self._came_before = self._came
 

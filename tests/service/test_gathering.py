@@ -61,6 +61,9 @@ def test_each_answer_is_awaited_once_and_no_more_than_pay(gathering: Gathering, 
     come(gathering, "aaa")
     assert gathering.seconds(MOST_ROWS - 1) > 0.0
     assert gathering.seconds(MOST_ROWS) == 0.0
+    answer(gathering, "a" * 4)
+    come(gathering, "aaa")  # not those of before: and so many rows had been enough, whoever was missing
+    assert gathering.seconds(3) > 0.0
 
 
 def test_a_stranger_is_not_held_and_ends_the_hold(gathering: Gathering) -> None:
