@@ -145,8 +145,12 @@ class Goal:
 
 
 def goals(results: Results, idle_by_name: Mapping[str, Idle], name: str = OURS) -> list[Goal]:
-    """Return the goals that this run has figures for, of the contender `name`: OURS or IN_MEMORY."""
+    """Return the goals that this run has figures for, of the contender `name`: OURS, IN_MEMORY or OURS_WORKERS.
+
+    Two workers are compared with as many without privacy and ledger, and with whatever others have.
+    """
     found: list[Goal] = []
+    unprotected = UNPROTECTED_WORKERS if name == OURS_WORKERS else UNPROTECTED
 
     def add(what: str, setting: Setting, others: Sequence[str], bound: float, *, latency: bool = False) -> None:
         by_name = results.get(str(setting), {})
@@ -163,13 +167,13 @@ def goals(results: Results, idle_by_name: Mapping[str, Idle], name: str = OURS) 
     add("requests/s over MLServer's faster", MANY, (MLSERVER, MLSERVER_WORKERS), 3.5)
     add("requests/s over BentoML's", MANY, (BENTOML,), 9)
     add("requests/s over LitServe's", MANY, (LITSERVE,), 9)
-    add("requests/s over ours without privacy and ledger", MANY, (UNPROTECTED,), 0.9)
+    add("requests/s over ours without privacy and ledger", MANY, (unprotected,), 0.9)
     add("requests/s over plain", MANY, (PLAIN,), 1)
     many = results.get(str(MANY), {}).get(name)
     if many is not None:
         found.append(Goal(f"{MANY}: p99 over p50", ratio(many.p99, many.p50), 2, at_least=False))
     add("median latency over MLServer's faster", ONE, (MLSERVER, MLSERVER_WORKERS), 0.7, latency=True)
-    add("requests/s over ours without privacy and ledger", BATCHES, (UNPROTECTED,), 0.9)
+    add("requests/s over ours without privacy and ledger", BATCHES, (unprotected,), 0.9)
     if name in idle_by_name:
         megabytes = idle_by_name[name].worker * 2**20 / 1e6
         found.append(Goal("MB of an idle worker, certified head", megabytes, 120, at_least=False))

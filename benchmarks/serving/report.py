@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.serving import results
-from benchmarks.serving.figures import IN_MEMORY, OURS, Figures, Goal, Idle, Results, goals, ratio
+from benchmarks.serving.figures import IN_MEMORY, OURS, OURS_WORKERS, Figures, Goal, Idle, Results, goals, ratio
 from benchmarks.serving.results import Document
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,9 +19,10 @@ _PART = r"(<!-- {name} -->\n).*?(<!-- end -->)"
 
 def terminal(by_setting: Results, idle: Mapping[str, Idle]) -> str:
     """Return the whole comparison as text: the goals, then a table for each setting."""
-    lines = [f"{'goals, as ratios of this run':66}{'':8}   {'':17}{'but for the disk':>18}"]
-    for goal, elsewhere in both(by_setting, idle):
-        lines.append(f"{goal!s:95}{'' if elsewhere is None else f'{elsewhere.value:.2f}':>16}")
+    lines = [f"{'goals, as ratios of this run':66}{'':8}   {'':17}{'but for the disk':>18}{'2 workers':>12}"]
+    for goal, others in beside(by_setting, idle):
+        no_disk, workers = ("" if other is None else f"{other.value:.2f}" for other in others)
+        lines.append(f"{goal!s:95}{no_disk:>16}{workers:>12}")
     for setting, by_name in by_setting.items():
         lines += [
             "",
@@ -69,10 +70,13 @@ def _machine(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def both(by_setting: Results, idle: Mapping[str, Idle]) -> list[tuple[Goal, Goal | None]]:
-    """Return the goals, each with the same of our service where it waits for no disk, if that was measured."""
-    elsewhere = {goal.what: goal for goal in goals(by_setting, idle, IN_MEMORY)}
-    return [(goal, elsewhere.get(goal.what)) for goal in goals(by_setting, idle)]
+def beside(by_setting: Results, idle: Mapping[str, Idle]) -> list[tuple[Goal, list[Goal | None]]]:
+    """Return the goals, each with the same of our service in other forms: without a disk to wait for, by two workers.
+
+    None where that was not measured.
+    """
+    others = [{goal.what: goal for goal in goals(by_setting, idle, name)} for name in (IN_MEMORY, OURS_WORKERS)]
+    return [(goal, [other.get(goal.what) for other in others]) for goal in goals(by_setting, idle)]
 
 
 def _goals(document: Document) -> str:
@@ -82,11 +86,11 @@ def _goals(document: Document) -> str:
             f"{goal.value:.2f}",
             f"{'≥' if goal.at_least else '≤'} {goal.bound:g}",
             _verdict(goal),
-            "" if elsewhere is None else f"{elsewhere.value:.2f}, {_verdict(elsewhere)}",
+            *("" if other is None else f"{other.value:.2f}, {_verdict(other)}" for other in others),
         )
-        for goal, elsewhere in both(*results.read_comparison(document["comparison"]))
+        for goal, others in beside(*results.read_comparison(document["comparison"]))
     ]
-    return _markdown(("ratio of one run", "measured", "goal", "", "ledger's disk in memory"), rows)
+    return _markdown(("ratio of one run", "measured", "goal", "", "ledger's disk in memory", "by 2 workers"), rows)
 
 
 def _verdict(goal: Goal) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving import environments
-from benchmarks.serving.figures import IN_MEMORY, OURS, Figures, Idle, goals
+from benchmarks.serving.figures import IN_MEMORY, OURS, OURS_WORKERS, Figures, Idle, goals
 from benchmarks.serving.load import available_generator
 from benchmarks.serving.scaling import Point
 from benchmarks.serving.stages import Stage
@@ -66,7 +66,7 @@ def comparison(results: dict[str, dict[str, Figures]], idle: dict[str, Idle], ro
             "peers": environments.versions(),
             "goals": {
                 name: [asdict(goal) | {"met": goal.met} for goal in goals(results, idle, name)]
-                for name in (OURS, IN_MEMORY)
+                for name in (OURS, IN_MEMORY, OURS_WORKERS)
             },
             "settings": {
                 setting: {name: asdict(one) for name, one in by_name.items()} for setting, by_name in results.items()

@@ -4,7 +4,17 @@ import json
 from dataclasses import asdict
 
 from benchmarks.serving import report, results
-from benchmarks.serving.figures import IN_MEMORY, MANY, OURS, PLAIN, Figures, Idle, goals
+from benchmarks.serving.figures import (
+    IN_MEMORY,
+    MANY,
+    OURS,
+    OURS_WORKERS,
+    PLAIN,
+    UNPROTECTED_WORKERS,
+    Figures,
+    Idle,
+    goals,
+)
 from benchmarks.serving.scaling import Point
 from benchmarks.serving.stages import Stage
 
@@ -66,6 +76,16 @@ def test_the_terminal_shows_goals_then_ratios():
         "3",
         "0.25",
     ]
+
+
+def test_two_workers_are_compared_with_two_that_are_unprotected():
+    more = {OURS_WORKERS: Figures(10_500, 1, 1, 2, 3, 1, 1, 1, 0), UNPROTECTED_WORKERS: OUR_FIGURES}
+    by_setting = {str(MANY): BY_SETTING[str(MANY)] | more}
+    found = {goal.what.partition(": ")[2]: goal.value for goal in goals(by_setting, IDLE, OURS_WORKERS)}
+    assert found["requests/s over ours without privacy and ledger"] == 1.5
+    assert found["requests/s over plain"] == 3
+    idle = IDLE | dict.fromkeys(more, Idle(90, 90))
+    assert report.terminal(by_setting, idle).splitlines()[1].split()[-2:] == ["0.50", "3.00"]
 
 
 def test_the_page_is_made_from_the_document_and_from_nothing_else():
