@@ -66,10 +66,20 @@ function leave() {
 function show(found) {
   budget = found;
   showAccount(found, model);
-  byId("refusal-body").replaceChildren(refusalPanel(exampleProblem(found), { example: true }));
+  showExample(exampleProblem(found));
   byId("foot").textContent =
     `Every epsilon here is at delta = ${figure(found.delta)}, ${chance(found.delta)}, by the ${found.analysis}. ` +
     "Bounds are rounded up; amounts of rho are exact to twelve decimals, and shown to four digits.";
+}
+
+/** What is open, or has the focus, stays so when the account is read again. */
+function showExample(problem) {
+  const body = byId("refusal-body");
+  const open = body.querySelector("details[open]") !== null;
+  const focused = body.contains(document.activeElement) ? document.activeElement.localName : null;
+  body.replaceChildren(refusalPanel(problem, { example: true }));
+  body.querySelector("details").open = open;
+  if (focused) body.querySelector(focused)?.focus();
 }
 
 async function refreshReceipts() {

@@ -83,7 +83,7 @@ function scrolling(label, content) {
     const scrolls = frame.scrollWidth > frame.clientWidth;
     for (const [name, value] of Object.entries(reachable)) {
       if (scrolls) frame.setAttribute(name, value);
-      else frame.removeAttribute(name);
+      else if (document.activeElement !== frame) frame.removeAttribute(name);
     }
   });
   sizes.observe(frame);

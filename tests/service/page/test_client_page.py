@@ -422,6 +422,23 @@ def test_everything_can_be_done_from_the_keyboard(service, tab, key):
     expect(page.locator("#refusal pre")).to_be_visible()
 
 
+def test_what_is_open_and_has_the_focus_stays_so_when_the_account_is_read_again(service, tab, key):
+    page = tab.sign_in(service.url, key)
+    left = page.locator("#answers-left").inner_text()
+    page.locator("#refusal summary").click()
+    expect(page.locator("#refusal pre")).to_be_visible()
+    before = page.locator("#refusal pre").inner_text()
+    service.http(key).post("/predict", json={"instances": SOME})
+    paste(page, lines([[0.3] * 4]))
+    pay = page.locator("#pay")
+    expect(pay).to_be_visible()
+    page.locator("#refusal summary").focus()
+    pay.evaluate("button => button.click()")
+    expect(page.locator("#answers-left")).not_to_have_text(left)
+    expect(page.locator("#refusal pre")).not_to_have_text(before)
+    expect(page.locator("#refusal pre")).to_be_visible()
+
+
 def test_receipts_are_paged_newest_first(service, tab, key):
     http = service.http(key)
     for place in range(23):
