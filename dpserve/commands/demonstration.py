@@ -23,7 +23,7 @@ from dpserve.commands.bundles import print_certificate
 from dpserve.commands.training_progress import train_with_progress
 from dpserve.configuration import environment_without_settings
 from service.errors import CannotServe
-from service.run import ServiceSettings, bind
+from service.serving import ServiceSettings, bind
 from training.bundle import save_bundle
 from training.data.digits import Digits, load_digits
 from training.feature_maps import Fourier, default_clip_norm

@@ -15,7 +15,7 @@ from cryptography import x509
 from dpserve.client import Client, ServiceError
 from dpserve.configuration import environment_without_settings
 from service.http.waiting import answering_that_it_is_not_ready
-from service.run import ServiceSettings, bind, url_of
+from service.serving import ServiceSettings, bind, url_of
 from service.tls import Tls
 from tests.certificates import write_certificate
 

@@ -18,7 +18,7 @@ from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
-from service.data_plane import DataPlane
+from service.metered import MeteredPredictor
 from service.fault_points import POINTS
 from service.http.app import create_app
 from training.bundle import CertifiedHead
@@ -203,7 +203,7 @@ async def test_what_clients_are_told(head: CertifiedHead, tmp_path: Path) -> Non
             assert Cost((GaussianLoss(0.01),)) == COST
             short = type(account.budget)(2 * price - 1, "gaussian", account.budget.delta)
             await ledger.add_client(LINEAGE, "short", short, key_digest("short"), time=0.0)
-            plane = DataPlane(head, mechanism, ledger, SystemRandomness(), largest_batch=10_000)
+            plane = MeteredPredictor(head, mechanism, ledger, SystemRandomness(), largest_batch=10_000)
             app = create_app(plane, ledger, largest_body=10**7)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
 

@@ -17,11 +17,11 @@ from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
-from service.data_plane import DataPlane
+from service.metered import MeteredPredictor
 from service.http.app import create_app
-from service.http.front import Front, protocol_of
-from service.plane import Plane
-from service.release_plane import ReleasePlane
+from service.http.app import HttpOptions, protocol_of
+from service.predictor import Predictor
+from service.pay_once import PayOncePredictor
 from service.telemetry.metrics import Metrics
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
@@ -94,9 +94,9 @@ class Starter:
         self._running: list[tuple[uvicorn.Server, threading.Thread]] = []
         self._services: list[RunningService] = []
 
-    def __call__(self, head, mechanism=None, lineage_rho=100.0, accepts="gaussian", randomness=None, front=None):
+    def __call__(self, head, mechanism=None, lineage_rho=100.0, accepts="gaussian", randomness=None, options=None):
         def make(ledger):
-            return DataPlane(
+            return MeteredPredictor(
                 head,
                 mechanism or Gaussian(10.0),
                 ledger,
@@ -104,17 +104,17 @@ class Starter:
                 largest_batch=LARGEST_BATCH,
             )
 
-        return self.start(make, head.certificate.lineage, lineage_rho, accepts, front=front)
+        return self.start(make, head.certificate.lineage, lineage_rho, accepts, options=front)
 
     def release(self, model, lineage_rho=1.0):
         """Start a service of a model that is paid for once, as `dpserve serve` does."""
 
         def make(ledger):
-            return ReleasePlane(model, ledger, largest_batch=LARGEST_BATCH)
+            return PayOncePredictor(model, ledger, largest_batch=LARGEST_BATCH)
 
-        return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", ReleasePlane.hold_for_owner)
+        return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", PayOncePredictor.hold_for_owner)
 
-    def start(self, make, lineage, lineage_rho, accepts, before=None, front=None):
+    def start(self, make, lineage, lineage_rho, accepts, before=None, options=None):
         started: list[RunningService] = []
         ready = threading.Event()
         failure: list[BaseException] = []
@@ -128,11 +128,11 @@ class Starter:
                 if before is not None:
                     await before(data_plane)
                 metrics = Metrics()
-                app = create_app(data_plane, ledger, largest_body=LARGEST_BODY, metrics=metrics, front=front)
+                app = create_app(data_plane, ledger, largest_body=LARGEST_BODY, metrics=metrics, options=front)
                 server = uvicorn.Server(
                     uvicorn.Config(
                         app,
-                        http=protocol_of(app, front or Front(), 512),
+                        http=protocol_of(app, front or HttpOptions(), 512),
                         log_config=None,
                         access_log=False,
                         lifespan="off",

@@ -60,7 +60,7 @@ def until(happened):
 @pytest.mark.parametrize("behind", [b"", PROBE, 3 * PROBE], ids=["alone", "with another behind", "with three behind"])
 def test_who_hangs_up_takes_back_what_waits_whatever_was_asked_behind_it(service, caplog, behind, fields):
     first, second = service.add_client("first"), service.add_client("second")
-    ticks = service.data_plane._ticks
+    ticks = service.predictor._ticks
     with ThreadPoolExecutor(1) as pool:
         with held_ledger(service) as came:
             answered = pool.submit(service.http(first).post, "/predict", json=rows(1))
@@ -81,7 +81,7 @@ UPGRADE = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2
 
 @pytest.mark.parametrize("behind", [UPGRADE, PROBE, UPGRADE + PROBE])
 def test_what_was_refused_at_once_is_not_asked_again_by_a_request_behind_it(service, monkeypatch, behind):
-    key, begin = service.add_client("ann"), service.data_plane.begin
+    key, begin = service.add_client("ann"), service.predictor.begin
     assert service.http(key).post("/predict", json=rows(1)).status_code == 200
     refusals = iter([Overloaded(1)])
 
@@ -90,7 +90,7 @@ def test_what_was_refused_at_once_is_not_asked_again_by_a_request_behind_it(serv
             raise refusal
         return begin(*asked, **how)
 
-    monkeypatch.setattr(service.data_plane, "begin", begin_or_refuse)
+    monkeypatch.setattr(service.predictor, "begin", begin_or_refuse)
     statuses, heard = heard_by(service, prediction(key), behind, BYE)
     assert statuses == [503, *[200] * behind.count(b"GET"), 200], heard
     assert heard.count(b"predictions") == 0

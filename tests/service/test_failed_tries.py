@@ -4,7 +4,7 @@ import pytest
 
 from accounting.ledger import new_api_key
 from service.http.failed_tries import SECONDS, FailedTries
-from service.http.front import Front
+from service.http.app import HttpOptions
 from service.http.problems import Problem
 
 from .test_http import PRICE, ROW, problem
@@ -13,7 +13,7 @@ BODY = {"instances": [ROW]}
 
 
 def test_whoever_guesses_is_refused_alike_whichever_key_and_way(start, head):
-    service = start(head, front=Front(failed_tries=FailedTries(3)))
+    service = start(head, options=HttpOptions(failed_tries=FailedTries(3)))
     known, unseen = service.http(service.add_client()), service.http(service.add_client("bob"))
     assert known.post("/predict", json=BODY).status_code == 200
     for ask in (
@@ -34,7 +34,7 @@ def test_whoever_guesses_is_refused_alike_whichever_key_and_way(start, head):
 
 def test_a_proxy_that_is_believed_says_whose_tries_they_are(start, head):
     """uvicorn believes 127.0.0.1, unless told otherwise."""
-    service = start(head, front=Front(failed_tries=FailedTries(1)))
+    service = start(head, options=HttpOptions(failed_tries=FailedTries(1)))
     key = service.add_client()
     for address, expected in (("192.0.2.1", 401), ("192.0.2.1", 429), ("192.0.2.2", 401), ("192.0.2.2", 429)):
         response = service.http(new_api_key()).post("/predict", json=BODY, headers={"X-Forwarded-For": address})

@@ -15,7 +15,7 @@ from accounting.losses import Cost, GaussianLoss
 from mechanisms.laplace import Laplace
 from service.http.last_resort import failure
 from service.http.problems import MEDIA_TYPE
-from service.run import ServiceSettings, bind
+from service.serving import ServiceSettings, bind
 from training.bundle import CertifiedHead
 from training.objective import softmax
 
@@ -67,10 +67,10 @@ def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gauss
 
     answer = http.get("/budget").json()
 
-    account = service.call(service.ledger.client(service.data_plane.lineage, "alice"))
-    whole = service.call(service.ledger.lineage(service.data_plane.lineage))
+    account = service.call(service.ledger.client(service.predictor.lineage, "alice"))
+    whole = service.call(service.ledger.lineage(service.predictor.lineage))
     expected = explain_account(
-        account.tally, account.budget, price=service.data_plane.cost, lineage_left=whole.remaining
+        account.tally, account.budget, price=service.predictor.cost, lineage_left=whole.remaining
     )
     assert answer == json.loads(expected.model_dump_json())
     exact = answer["explanation"]["analyses"][-1]
@@ -198,7 +198,7 @@ def test_keys(service):
             assert response.headers["www-authenticate"].startswith("Bearer")
     http = service.http(key)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
-    service.call(service.ledger.revoke(service.data_plane.lineage, "alice"))
+    service.call(service.ledger.revoke(service.predictor.lineage, "alice"))
     problem(http.post("/predict", json={"instances": [ROW]}), 401, "key-revoked")
     problem(http.get("/budget"), 401, "key-revoked")
     assert service.spent() == PRICE
@@ -209,7 +209,7 @@ def test_a_key_that_was_seen_before_is_checked_at_every_request(service):
     old = service.add_client()
     http = service.http(old)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
-    lineage = service.data_plane.lineage
+    lineage = service.predictor.lineage
     service.call(service.ledger.rotate_key(lineage, "alice", key_digest("another")))
     for rows in ([ROW], [[0.5] * 4], [[9.0] * 4], "nonsense"):
         problem(http.post("/predict", json={"instances": rows}), 401, "unauthenticated")
@@ -319,7 +319,7 @@ def test_a_row_that_was_charged_and_not_answered_is_answered_for_nothing(start, 
     service = start(unreadable(head))
     http = service.http(service.add_client())
     problem(http.post("/predict", json={"instances": [ROW]}), 500, "internal")
-    service.data_plane.head = head
+    service.predictor.head = head
     answer = http.post("/predict", json={"instances": [ROW]}).json()
     assert answer["receipt"]["charged_rows"] == 0
     assert http.post("/predict", json={"instances": [ROW]}).json()["predictions"] == answer["predictions"]

@@ -32,7 +32,7 @@ def test_a_dry_run_says_how_much_noise_the_answers_will_have(service, head):
     http = service.http(service.add_client())
     rows = np.array([ROW, [0.0] * 4])
     quote = http.post("/predict?dry_run=true", json={"instances": rows.tolist()}).json()["quote"]
-    mechanism = service.data_plane.mechanism
+    mechanism = service.predictor.mechanism
     expected = mechanism.noise_scale(head.logit_sensitivity(head.features(rows)), 3)
     assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist(), "on": "logits"}
 
@@ -41,7 +41,7 @@ def test_a_dry_run_for_labels_says_how_they_are_chosen(start, head):
     service = start(head, priced("label", "rho:0.005", 3), accepts="any")
     http = service.http(service.add_client(accepts="any"))
     quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
-    expected = service.data_plane.mechanism.scale(head.logit_sensitivity(head.features(np.array([ROW]))))
+    expected = service.predictor.mechanism.scale(head.logit_sensitivity(head.features(np.array([ROW]))))
     assert quote["noise"] == {"law": "exponential", "scale": expected.tolist(), "on": "selection"}
 
 

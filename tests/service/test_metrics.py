@@ -17,7 +17,7 @@ from accounting.ledger import key_digest
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
 from service.http.problems import ProblemType
-from service.run import ServiceSettings, bind, url_of
+from service.serving import ServiceSettings, bind, url_of
 from service.telemetry.metrics import ROUTES, Metrics, route_of
 from service.telemetry.throughput import Throughput, totals_of
 from training.data.records import Declaration, Records
@@ -37,7 +37,7 @@ def exported(service, folder):
     """The families that the owner's port of a service exports, by name."""
     listening = bind(ServiceSettings(port=0))
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": True, "looks": 3})
-    opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
+    opened = admin_port(admin, service.predictor, service.ledger, service.metrics)
     service.call(opened.__aenter__())
     try:
         service.http("not the owner's key").get(f"{url_of(listening)}/api/models")
@@ -161,12 +161,12 @@ def test_two_models_of_different_records_count_the_same(start, head, tmp_path):
         seconds = counts.pop("dpserve_request_seconds")
         counts["answers timed"] = {key: value for key, value in seconds.items() if key[0].endswith("_count")}
         text = repr(sorted((name, sorted(each.items())) for name, each in counts.items()))
-        found.append(text.replace(service.data_plane.lineage, "LINEAGE"))
+        found.append(text.replace(service.predictor.lineage, "LINEAGE"))
     assert found[0] == found[1]
 
 
 def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
-    name = f"dpserve:{{{service.data_plane.lineage}}}:account"
+    name = f"dpserve:{{{service.predictor.lineage}}}:account"
     service.call(service.ledger._store.command(name, "DEL", name))
     families = exported(service, tmp_path)
     assert values(families["dpserve_ledger_up"]) == {("dpserve_ledger_up",): 0}

@@ -15,9 +15,9 @@ from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import SystemRandomness
-from service.data_plane import DataPlane
+from service.metered import MeteredPredictor
 from service.errors import DeadlinePassed, InvalidRows
-from service.plane import Caller
+from service.predictor import Caller
 from service.ticks import QueueLimits
 from training.bundle import CertifiedHead
 
@@ -92,7 +92,7 @@ def test_a_deadline_that_passes_while_features_are_computed_is_kept(start, head)
 def test_who_is_dropped_from_a_tick_takes_nobodys_place(start, head):
     service = start(head, Gaussian(0.25))
     key = service.add_client(rho=50.0)
-    plane, caller = service.data_plane, Caller("alice", key_digest(key))
+    plane, caller = service.predictor, Caller("alice", key_digest(key))
     X = plane.check_rows((0.15 + 0.7 * np.eye(3, 4)).tolist())
 
     async def ask():
@@ -120,7 +120,7 @@ class Unbounded(CertifiedHead):
 def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(start, head):
     service = start(Unbounded(head.certificate, head.weights, head.tensors))
     key = service.add_client()
-    plane, caller = service.data_plane, Caller("alice", key_digest(key))
+    plane, caller = service.predictor, Caller("alice", key_digest(key))
 
     async def ask():
         asked = ([[0.1] * 4], [[0.1] * 4, [1.0, 0.0, 0.0, 0.0]])
@@ -138,7 +138,7 @@ def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(sta
 @pytest.fixture
 def crowded(start, head):
     def make(ledger):
-        return DataPlane(
+        return MeteredPredictor(
             head,
             Gaussian(10.0),
             ledger,

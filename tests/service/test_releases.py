@@ -14,8 +14,8 @@ from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe, DeadlinePassed
-from service.plane import Caller
-from service.run import check_release
+from service.predictor import Caller
+from service.opening import check_release
 from training.releases.weights import release_weights
 
 from .test_http import ROW, problem
@@ -49,7 +49,7 @@ def picorho_of(certificate, tier):
 
 
 def lineage_spent(service):
-    return service.call(service.ledger.lineage(service.data_plane.lineage)).spent
+    return service.call(service.ledger.lineage(service.predictor.lineage)).spent
 
 
 def test_a_release_is_charged_to_the_lineage_at_start_and_to_a_client_with_its_first_answer(start, single):
@@ -115,7 +115,7 @@ def test_a_client_moves_to_a_finer_tier_for_the_difference(service, tiered):
         {"name": "fine", "held": False, "cost_rho": to_rho(fine - middle), "admitted": True},
     ]
     assert lineage_spent(service) == fine
-    assert service.call(verify(service.ledger, service.data_plane.lineage)).findings == ()
+    assert service.call(verify(service.ledger, service.predictor.lineage)).findings == ()
     receipts = ann.get("/budget/receipts").json()["receipts"]
     assert [receipt["mechanism"] for receipt in receipts] == ["weights/coarse", "weights/fine", "weights/fine"]
 
@@ -242,7 +242,7 @@ class Gated:
 
 
 def test_what_was_charged_is_finished_before_the_service_ends_and_what_is_late_is_not_charged(service):
-    plane = service.data_plane
+    plane = service.predictor
     tier = plane.tier_names[0]
     gated = plane._models[tier] = Gated(plane._models[tier])
     caller = Caller("alice", key_digest(service.add_client()))

@@ -14,8 +14,8 @@ import pytest
 from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest
 from mechanisms.randomness import SystemRandomness
-from service.data_plane import DataPlane
-from service.plane import Prediction
+from service.metered import MeteredPredictor
+from service.predictor import Prediction
 from training.objective import softmax
 
 from .conftest import DELTA, LARGEST_BATCH, Plain, RunningService
@@ -23,7 +23,7 @@ from .conftest import DELTA, LARGEST_BATCH, Plain, RunningService
 CLIENTS, REQUESTS = 12, 240
 
 
-class Shuffled(DataPlane):
+class Shuffled(MeteredPredictor):
     """Puts the requests of every tick into a random order."""
 
     turns = random.Random(3)
@@ -61,7 +61,7 @@ class Misreporting(Shuffled):
 
 
 def _service(start, head, plane) -> RunningService:
-    def make(ledger: Ledger) -> DataPlane:
+    def make(ledger: Ledger) -> MeteredPredictor:
         return plane(head, Plain(), ledger, SystemRandomness(), largest_batch=LARGEST_BATCH)
 
     return start.start(make, head.certificate.lineage, 100.0, "gaussian")
@@ -73,7 +73,7 @@ def _accounts(service: RunningService) -> list[tuple[str, float]]:
     for number in range(CLIENTS):
         name, rho = f"client-{number}", 1.0 + number / 16
         budget = Budget.from_rho(rho, DELTA, "gaussian")
-        added = service.ledger.add_client(service.data_plane.lineage, name, budget, key_digest(name), time=0.0)
+        added = service.ledger.add_client(service.predictor.lineage, name, budget, key_digest(name), time=0.0)
         service.call(added)
         accounts.append((name, rho))
     return accounts
@@ -119,7 +119,7 @@ def test_every_reply_is_its_own(start, head, seed):
     checked = asyncio.run(_ask_all(service.url, head, accounts, seed))
     assert checked >= REQUESTS // 2
     spent = sum(service.spent(name) for name, _ in accounts)
-    assert spent == service.call(service.ledger.lineage(service.data_plane.lineage)).spent
+    assert spent == service.call(service.ledger.lineage(service.predictor.lineage)).spent
 
 
 @pytest.mark.parametrize("broken", [Swapping, Misreporting])

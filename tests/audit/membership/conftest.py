@@ -15,7 +15,7 @@ from audit.in_process import BundleEndpoint, Lineage
 from audit.membership.candidates import Candidates, Labelled
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
-from service.data_plane import DataPlane
+from service.metered import MeteredPredictor
 from service.http.app import create_app
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -98,7 +98,7 @@ class Service:
         async with Ledger.open(str(folder / "ledger")) as self._ledger:
             budget = Budget.from_rho(lineage_rho, DELTA, self._accepts)
             await self._ledger.open_lineage(self._lineage, budget, time=time.time())
-            data_plane = DataPlane(head, mechanism, self._ledger, randomness, largest_batch=50)
+            data_plane = MeteredPredictor(head, mechanism, self._ledger, randomness, largest_batch=50)
             app = create_app(data_plane, self._ledger, largest_body=10**6)
             self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
             self._loop = asyncio.get_running_loop()

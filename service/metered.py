@@ -1,15 +1,12 @@
-"""The way of a request, without a transport: validate, charge durably, compute, make private, store, answer.
+"""A model that is paid for by the row: charge a batch in one call of the ledger, then add noise, then answer.
 
-Promises: nothing is computed before it is charged; nothing is answered before it is stored, and what is answered
-is what was stored first; a refusal spends nothing; replies are put together by row identity, so one row's answer
-cannot be another's; nothing but the mechanism's release ever leaves.
+Promises: nothing is answered before its charge is durable; a refusal spends nothing; one row's answer cannot be
+another's; nothing but the mechanism's release ever leaves.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -20,7 +17,6 @@ from accounting.ledger import (
     Charge,
     ChargeRequest,
     ClientRevoked,
-    Idempotency,
     KeyExpired,
     Ledger,
     LedgerError,
@@ -38,10 +34,9 @@ from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 from mechanisms.selected_neuron import SelectedNeuron
+from service.batcher import Batcher, BatchLimits
 from service.errors import DeadlinePassed, InvalidRows, RequestRefused, UnknownTier
-from service.fault_points import pass_point
-from service.plane import AnswerNoise, Caller, Clock, Floats, Plane, Prediction
-from service.ticks import QueueLimits, Ticks
+from service.predictor import AnswerNoise, Asked, Caller, Clock, Floats, Prediction, Predictor
 from training.bundle import CertifiedHead
 from training.published.bundle import PublishedNetwork
 from training.teachers.bundle import Teachers
@@ -53,43 +48,27 @@ _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
     LaplaceLoss: "laplace",
 }
 
-ROWS_IN_A_TICK = 1000
-"""How many rows of several requests are answered together: enough to share costs, not enough to keep others waiting."""
+_BATCH_SIZE = 1000
+"""Rows of a batch, unless told otherwise: enough to share costs, not enough to keep others waiting."""
 
-ROWS_IN_A_DEEP_TICK = 64
-"""The same where a deep network computes the features: what it takes at a time. A row is an image, of a megabyte."""
+_DEEP_BATCH_SIZE = 64
+"""Rows of a batch where a deep network computes the features: what it takes at a time. A row may be a megabyte."""
 
 
-class _Asked(Struct, frozen=True, eq=False):
-    """A request of a tick. X: (n, d). deadline: by `time.monotonic`, after which it is not charged any more."""
-
-    request: ChargeRequest
-    X: Floats
-    deadline: float
-    expires: float
-    """When the caller's token ends, in seconds since the epoch: after that nothing is charged."""
+class _Request(Struct, frozen=True, eq=False):
+    caller: Caller
+    asked: Asked
+    charge: ChargeRequest
 
 
 Refusal = LedgerError | RequestRefused
-
-
-@dataclass(frozen=True, slots=True)
-class _Tick:
-    """A tick that was charged: its rows' features (n, D) and sensitivities (n,), and what became of each request."""
-
-    phi: Floats
-    sensitivity: Floats
-    charges: Sequence[Charge | Refusal]
-
 
 ServedModel = CertifiedHead | PublishedNetwork | Teachers
 """What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
 
 
-class DataPlane(Plane):
-    """Serves one certified head of one lineage through one mechanism at one price."""
-
-    begins_at_once = True
+class MeteredPredictor(Predictor):
+    """Serves one model of one lineage through one mechanism at one price."""
 
     def __init__(
         self,
@@ -99,10 +78,14 @@ class DataPlane(Plane):
         randomness: Randomness,
         *,
         largest_batch: int,
+        max_batch_size: int | None = None,
+        max_batch_time: float = 0.0,
         clock: Clock = time.time,
-        limits: QueueLimits | None = None,
     ) -> None:
-        """Serve `head`. largest_batch: the most rows of one request. limits: how much may wait."""
+        """Serve `head`. largest_batch: the most rows of one request.
+
+        max_batch_size, max_batch_time: as `BatchLimits` has them.
+        """
         super().__init__(head.certificate, ledger, largest_batch=largest_batch, clock=clock)
         self.head = head
         self.mechanism = mechanism
@@ -110,128 +93,81 @@ class DataPlane(Plane):
         self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
         self.cost = self.price_per_row = mechanism.cost
         self._randomness = randomness
-        self._ticks: Ticks[_Asked, _Tick, Prediction] = Ticks(
-            self._charge,
-            self._finish,
-            weight=lambda asked: len(asked.X),
-            client=lambda asked: asked.request.client,
-            capacity=self._rows_in_a_tick,
-            limits=limits,
+        limits = BatchLimits(
+            max_batch_size=max_batch_size or (_DEEP_BATCH_SIZE if self._on_backbone else _BATCH_SIZE),
+            max_batch_time=max_batch_time,
         )
+        self._batcher: Batcher[_Request, Prediction] = Batcher(self._answer, limits)
 
     @property
     def _on_backbone(self) -> bool:
         return isinstance(self.head, CertifiedHead) and self.head.on_backbone
-
-    @property
-    def _rows_in_a_tick(self) -> int:
-        return ROWS_IN_A_DEEP_TICK if self._on_backbone else ROWS_IN_A_TICK
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
         if tier is not None:
             raise UnknownTier("this model has no tiers: every answer is paid for at the same price")
 
-    async def answer(
-        self,
-        caller: Caller,
-        X: Floats,
-        idempotency: Idempotency | None = None,
-        tier: str | None = None,
-        deadline: float = math.inf,
-    ) -> Prediction:
-        """Answer rows that `check_rows` returned, charging the client and the lineage for those that are new.
+    async def predict(self, caller: Caller, asked: Asked) -> Prediction:
+        """Answer all rows or none; requests that wait at the same time share a forward pass and a call of the ledger.
 
-        Requests that come while others are on their way go together in the next tick: one charge, one forward pass,
-        one draw, one settlement. Raises what `Ledger.charge` and `Ledger.settle` raise, Overloaded and DeadlinePassed;
-        a refusal charged nothing.
+        Cancelling the caller withdraws what is not charged yet; what is charged stays so, and asking again is free.
         """
-        del tier
         try:
-            return await self._submit(caller, X, idempotency, deadline)
+            return await self._submit(caller, asked)
         except UnknownKey:
             # Whose the key was is remembered, and it may be another's now.
-            return await self._submit(await self.confirm(caller), X, idempotency, deadline)
+            return await self._submit(await self.confirm(caller), asked)
         except (ClientRevoked, KeyExpired):
             self._ledger.forget(self.lineage, caller.key_digest)
             raise
 
-    def begin(
-        self, caller: Caller, X: Floats, idempotency: Idempotency | None = None, deadline: float = math.inf
-    ) -> "asyncio.Future[Prediction]":
-        """Put rows that `check_rows` returned into the next tick."""
-        return self._submit(caller, X, idempotency, deadline)
-
-    def _submit(
-        self, caller: Caller, X: Floats, idempotency: Idempotency | None, deadline: float
-    ) -> "asyncio.Future[Prediction]":
-        asked = _Asked(self._request(caller, X, idempotency), X, deadline, caller.expires)
-        return self._ticks.submit(asked, deadline=deadline)
+    def _submit(self, caller: Caller, asked: Asked) -> "asyncio.Future[Prediction]":
+        request = _Request(caller, asked, self._charge_request(caller, asked))
+        return self._batcher.submit(request, len(asked.X), deadline=asked.deadline)
 
     async def drain(self) -> None:
         """Wait until everything that was charged is answered."""
-        await self._ticks.drain()
+        await self._batcher.drain()
 
-    async def _charge(self, asked: Sequence[_Asked]) -> _Tick:
-        """Charge the requests of a tick, in one call."""
+    async def _answer(self, requests: Sequence[_Request]) -> list[Prediction | Refusal]:
         # Features and sensitivities are public, and computed first: what they fail on is never charged.
-        phi = await self._features(np.concatenate([one.X for one in asked]))
+        X = requests[0].asked.X if len(requests) == 1 else np.concatenate([each.asked.X for each in requests])
+        phi = await self._features(X)
         sensitivity = self.head.logit_sensitivity(phi)
-        refused = self._refused(asked, sensitivity)
-        charged = await self._charge_others(asked, refused)
-        pass_point("charged")
-        return _Tick(phi, sensitivity, charged)
+        refused = self._refused(requests, sensitivity)
+        charges = await self._charge_others(requests, refused)
+        return await self._finish(requests, charges, phi, sensitivity)
 
-    def _refused(self, asked: Sequence[_Asked], sensitivity: Floats) -> dict[int, Refusal]:
+    def _refused(self, requests: Sequence[_Request], sensitivity: Floats) -> dict[int, Refusal]:
         """Return by place who must not be charged, and why: with a row that no noise hides, too late, or expired."""
         refused: dict[int, Refusal] = {}
         inside = in_range(sensitivity)
         if not inside.all():
             first = 0
-            for place, one in enumerate(asked):
-                outside = np.flatnonzero(~inside[first : first + len(one.X)])
+            for place, each in enumerate(requests):
+                outside = np.flatnonzero(~inside[first : first + len(each.asked.X)])
                 if len(outside):
                     row = int(outside[0])
                     refused[place] = InvalidRows(f"row {row} is too large to be answered: no noise hides it", row)
-                first += len(one.X)
+                first += len(each.asked.X)
         now, date = time.monotonic(), self._clock()
-        refused |= {place: DeadlinePassed() for place, one in enumerate(asked) if now >= one.deadline}
-        return refused | {place: KeyExpired("token") for place, one in enumerate(asked) if date >= one.expires}
+        for place, each in enumerate(requests):
+            if now >= each.asked.deadline:
+                refused[place] = DeadlinePassed()
+            elif date >= each.caller.expires:
+                refused[place] = KeyExpired("token")
+        return refused
 
-    async def _charge_others(self, asked: Sequence[_Asked], refused: dict[int, Refusal]) -> Sequence[Charge | Refusal]:
-        """Charge whom nothing speaks against, and return everybody's charge or refusal, in order."""
+    async def _charge_others(
+        self, requests: Sequence[_Request], refused: dict[int, Refusal]
+    ) -> Sequence[Charge | Refusal]:
+        """Charge all but the refused in one call, and return everybody's charge or refusal, in order."""
         if not refused:
-            return await self._ledger.charge_batch([one.request for one in asked])
-        others = [one.request for place, one in enumerate(asked) if place not in refused]
+            return await self._ledger.charge_batch([each.charge for each in requests])
+        others = [each.charge for place, each in enumerate(requests) if place not in refused]
         charged = iter(await self._ledger.charge_batch(others) if others else ())
-        return [refused.get(place) or next(charged) for place in range(len(asked))]
-
-    async def _finish(self, asked: Sequence[_Asked], tick: _Tick) -> list[Prediction | Refusal]:
-        """Answer requests together: each gets its own rows' answers, found by row identity, or its own refusal."""
-        answers, unanswered = _known(tick.charges, [len(one.X) for one in asked])
-        failed: dict[int, LedgerError] = {}
-        if unanswered:
-            rows = list(unanswered.values())
-            released = self.mechanism.release(
-                self.head.logits(tick.phi[rows]), tick.sensitivity[rows], self._randomness
-            ).astype("<f8", copy=False)
-            drawn = {row_id: row.tobytes() for row_id, row in zip(unanswered, released, strict=True)}
-            pass_point("released")
-            settling = asyncio.get_running_loop().create_task(self._settle(tick.charges, drawn, answers))
-            await asyncio.sleep(0)  # it is on its way: while the disk writes, there is time for the reports
-            try:
-                budgets = self._budgets(asked, tick.charges)
-            finally:
-                failed = await settling
-            pass_point("settled")
-        else:
-            budgets = self._budgets(asked, tick.charges)
-        return [
-            charge
-            if not isinstance(charge, Charge)
-            else failed.get(place) or _prediction(charge, answers, budgets[one.request.client])
-            for place, (one, charge) in enumerate(zip(asked, tick.charges, strict=True))
-        ]
+        return [refused.get(place) or next(charged) for place in range(len(requests))]
 
     async def _features(self, X: Floats) -> Floats:
         """phi of each row, (n, D). A backbone takes its time, in which the loop serves others."""
@@ -239,13 +175,35 @@ class DataPlane(Plane):
             return await asyncio.to_thread(self.head.features, X)
         return self.head.features(X)
 
+    async def _finish(
+        self, requests: Sequence[_Request], charges: Sequence[Charge | Refusal], phi: Floats, sensitivity: Floats
+    ) -> list[Prediction | Refusal]:
+        """Each request gets its own rows' answers, found by row identity, or its own refusal."""
+        answers, unanswered = _known(charges, [len(each.asked.X) for each in requests])
+        failed: dict[int, LedgerError] = {}
+        if unanswered:
+            rows = list(unanswered.values())
+            released = self.mechanism.release(self.head.logits(phi[rows]), sensitivity[rows], self._randomness)
+            drawn = {
+                row_id: row.tobytes()
+                for row_id, row in zip(unanswered, released.astype("<f8", copy=False), strict=True)
+            }
+            failed = await self._settle(charges, drawn, answers)
+        budgets = self._budgets(requests, charges)
+        return [
+            charge
+            if not isinstance(charge, Charge)
+            else failed.get(place) or _prediction(charge, answers, budgets[each.caller.client])
+            for place, (each, charge) in enumerate(zip(requests, charges, strict=True))
+        ]
+
     def _budgets(
-        self, asked: Sequence[_Asked], charges: Sequence[Charge | Refusal]
+        self, requests: Sequence[_Request], charges: Sequence[Charge | Refusal]
     ) -> dict[str, AccountReport | LedgerError]:
-        """Return each client's account, once for the tick: as it stood after the last of its requests."""
+        """Return each client's account, once for the batch: as it stood after the last of its requests."""
         last = {
-            one.request.client: (one.request, charge)
-            for one, charge in zip(asked, charges, strict=True)
+            each.caller.client: (each.charge, charge)
+            for each, charge in zip(requests, charges, strict=True)
             if isinstance(charge, Charge)
         }
         budgets: dict[str, AccountReport | LedgerError] = {}
@@ -284,15 +242,12 @@ class DataPlane(Plane):
                 answers.update((row_id, answer) for (row_id, _), answer in zip(settlement, stored, strict=True))
         return failed
 
-    async def quote(
-        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
-    ) -> Quote:
+    async def quote(self, client: str, asked: Asked) -> Quote:
         """Return what rows that `check_rows` returned would cost now. Spends nothing and computes no logits.
 
         Raises what `Ledger.quote` raises.
         """
-        del tier
-        return await self._ledger.quote(self._request(Caller(client), X, idempotency))
+        return await self._ledger.quote(self._charge_request(Caller(client), asked))
 
     async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
         """Return the noise on answers to rows that `check_rows` returned, of the mechanisms whose law is known."""
@@ -310,7 +265,7 @@ class DataPlane(Plane):
         scale = mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
         return AnswerNoise(_LAWS[type(mechanism)], tuple(scale.tolist()))
 
-    def _request(self, caller: Caller, X: Floats, idempotency: Idempotency | None) -> ChargeRequest:
+    def _charge_request(self, caller: Caller, asked: Asked) -> ChargeRequest:
         return ChargeRequest(
             lineage=self.lineage,
             client=caller.client,
@@ -318,9 +273,9 @@ class DataPlane(Plane):
             model=self.head.certificate.model_id,
             mechanism=self.mechanism.name,
             cost=self.cost,
-            rows=tuple(row.tobytes() for row in X),
+            rows=tuple(row.tobytes() for row in asked.X),
             time=self._clock(),
-            idempotency=idempotency,
+            idempotency=asked.idempotency,
         )
 
     def model(self) -> dict[str, object]:
