@@ -40,8 +40,8 @@ class BatchLimits:
 class _Waiting(Generic[Request, Result]):
     request: Request
     rows: int
-    deadline: float
     result: "asyncio.Future[Result]"
+    begun: bool = False
 
 
 class Batcher(Generic[Request, Result]):
@@ -76,8 +76,12 @@ class Batcher(Generic[Request, Result]):
         self._check_room(rows)
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Result] = loop.create_future()
-        self._waiting.append(_Waiting(request, rows, deadline, result))
+        waiting = _Waiting(request, rows, result)
+        self._waiting.append(waiting)
         self._waiting_rows += rows
+        if deadline < math.inf:
+            timer = loop.call_later(max(0.0, deadline - self._clock()), _expire, waiting)
+            result.add_done_callback(lambda _: timer.cancel())
         if self._running is None:
             # A task begins in the next turn of the loop, with whatever else was read in this one.
             self._running = loop.create_task(self._run())
@@ -111,13 +115,11 @@ class Batcher(Generic[Request, Result]):
     def _next_batch(self) -> list[_Waiting[Request, Result]]:
         batch: list[_Waiting[Request, Result]] = []
         room = self._limits.max_batch_size
-        now = self._clock()
         while self._waiting and (not batch or self._waiting[0].rows <= room):
             first = self._waiting.popleft()
             self._waiting_rows -= first.rows
-            if now >= first.deadline:
-                _resolve(first.result, DeadlinePassed())
-            elif not first.result.done():
+            if not first.result.done():
+                first.begun = True
                 room -= first.rows
                 batch.append(first)
         return batch
@@ -139,6 +141,11 @@ class Batcher(Generic[Request, Result]):
             _resolve(waiting.result, _copy_of(error))
         self._waiting.clear()
         self._waiting_rows = 0
+
+
+def _expire(waiting: _Waiting[Request, Result]) -> None:
+    if not waiting.begun:
+        _resolve(waiting.result, DeadlinePassed())
 
 
 def _resolve(future: "asyncio.Future[Result]", result: Result | Exception) -> None:

@@ -141,13 +141,13 @@ def run(application: Callable[[], Application], settings: ServiceSettings, liste
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ignore)  # uvicorn has handlers of its own, and repeats the signal once it has drained
     if settings.workers > 1:
-        supervisor = Multiprocess(_config(application, settings), [listening])
+        supervisor = Multiprocess(server_config(application, settings), [listening])
         supervisor.run()
         return int(any(process.exitcode not in (0, -signal.SIGTERM) for process in supervisor.processes))
     signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     app = application()
     try:
-        uvicorn.Server(_config(lambda: app, settings)).run(sockets=[listening])
+        uvicorn.Server(server_config(lambda: app, settings)).run(sockets=[listening])
     except SystemExit:
         if app.failure is not None:
             raise app.failure from None
@@ -159,7 +159,8 @@ def _ignore(*_: object) -> None:
     """Do nothing."""
 
 
-def _config(application: Callable[[], Application], settings: ServiceSettings) -> uvicorn.Config:
+def server_config(application: Callable[[], Application], settings: ServiceSettings) -> uvicorn.Config:
+    """Return uvicorn's settings for a service. application: called once in each process that answers."""
     return uvicorn.Config(
         application,
         factory=True,

@@ -24,7 +24,7 @@ from service.http.authentication import Authentication
 from service.http.codec import Answers, RowsCodec
 from service.http.documentation import add_documentation
 from service.http.failed_tries import FailedTries
-from service.http.middleware import BodyLimits, Requests, response_to
+from service.http.middleware import FAILED, BodyLimits, Requests, response_to
 from service.http.openapi import describe
 from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
 from service.http.predictions import PredictionEndpoint
@@ -181,6 +181,11 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     async def on_refusal(request: Request, error: Exception) -> Response:
         return response_to(request.url.path, as_problem(error))
+
+    @app.exception_handler(Exception)
+    async def on_unexpected(request: Request, error: Exception) -> Response:
+        del error  # it is raised again, and logged by `Requests`
+        return response_to(request.url.path, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED))
 
     for refused in REFUSALS:
         app.add_exception_handler(refused, on_refusal)

@@ -72,7 +72,11 @@ class PredictionEndpoint(Generic[Some]):
         try:
             body, named = await self._answer(scope, receive)
         except REFUSALS as error:
-            await self._codec.refuse(as_problem(error))(scope, receive, send)
+            problem = as_problem(error)
+            response = self._codec.refuse(problem)
+            if problem.status is HTTPStatus.METHOD_NOT_ALLOWED:
+                response.headers["allow"] = "POST"
+            await response(scope, receive, send)
             return
         headers = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
         headers.append((b"content-length", b"%d" % len(body)))

@@ -111,7 +111,7 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
     names = [name for name, _ in found]
     for name in names:
         if name not in parameters:
-            known = ", ".join(sorted(parameters)) or "none"
+            known = ", ".join(sorted(parameters)) or "none; POST /predict?dry_run=true says what an answer costs"
             raise invalid(f"the query has a parameter that is not known here; known: {known}")
         if names.count(name) > 1:
             raise invalid(f"the query has {name} more than once")

@@ -5,7 +5,7 @@ What FastAPI's own routes answer is described in pydantic, which it understands.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from pydantic import BaseModel, ConfigDict
 
 from service.http.problems import MEDIA_TYPE
@@ -135,7 +135,7 @@ class InputTensor(Struct):
     shape: list[int]
     datatype: str
     parameters: dict[str, Any] = {}
-    data: Raw = Raw()
+    data: Raw = field(default_factory=Raw)
     """Numbers, flat or in a list for each row; absent where `parameters` has a `binary_data_size`."""
 
 

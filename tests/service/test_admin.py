@@ -25,7 +25,7 @@ def owner(service, tmp_path):
     admin = AdminPort(
         listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
     )
-    opened = admin_port(admin, service.predictor, service.ledger, service.metrics)
+    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     http = service.http(KEY)
     http.base_url = url_of(listening)
@@ -69,7 +69,7 @@ def test_the_key_for_metrics_reads_metrics_and_nothing_else(service, owner):
 def test_the_empty_key_is_nobodys_even_where_it_was_configured(service, tmp_path):
     listening = bind(ServiceSettings(port=0))
     opened = admin_port(
-        AdminPort(listening, key_digest(""), tmp_path), service.predictor, service.ledger, service.metrics
+        AdminPort(listening, key_digest(""), tmp_path), service.predictor, service.ledger, service.metrics, service.counts
     )
     service.call(opened.__aenter__())
     http = service.http()

@@ -13,9 +13,10 @@ from accounting.explanation import explain_account
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.laplace import Laplace
-from service.http.last_resort import failure
+from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
 from service.serving import ServiceSettings, bind
+from service.telemetry.metrics import route_of
 from training.bundle import CertifiedHead
 from training.objective import softmax
 
@@ -160,8 +161,8 @@ def test_clients_together_are_capped_by_the_lineage(start, head):
         (b'{"instances": [[0,0,0,0], [0,0,true,1]]}', 422, "invalid-rows", 1, "row 1, column 2"),
         (b'{"instances": [[0,0,0,0], [0,null,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
         (b'{"instances": [[0,0,0,0], [0,[0],1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
-        (b'{"instances": [[0,0,0,0], [0,NaN,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
-        (b'{"instances": [[0,0,0,0], [0,Infinity,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
+        (b'{"instances": [[0,0,0,0], [0,NaN,1,1]]}', 400, "malformed-json", None, "not JSON"),
+        (b'{"instances": [[0,0,0,0], [0,Infinity,1,1]]}', 400, "malformed-json", None, "not JSON"),
         (b'{"instances": [[0,0,0,0], [0,1e999,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
         (b'{"instances": [[0,0,0,0], [0,0,1.01,1]]}', 422, "invalid-rows", 1, "row 1, column 2 ('c') must be"),
         (b'{"instances": [[0,0,0,0], [0,-0.01,0,1]]}', 422, "invalid-rows", 1, "from 0 to 1"),
@@ -353,7 +354,7 @@ def test_an_announced_length_is_refused_unread(service):
 
 def test_the_log_has_no_path_that_a_stranger_wrote(caplog):
     with caplog.at_level(logging.DEBUG):
-        failure(ZeroDivisionError("31415"), "/v2/models/age=41.5/infer")
+        failure(ZeroDivisionError("31415"), route_of("/v2/models/age=41.5/infer"))
     assert "/v2/models/{name}/infer" in caplog.text
     assert "41.5" not in caplog.text
     assert "31415" not in caplog.text

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import logging
+import os
 import sys
 
 import pytest
@@ -120,6 +121,6 @@ def test_a_line_says_which_worker_wrote_it(monkeypatch):
     assert text.format(record) == "dpserve: hello"
     assert "worker" not in json.loads(JsonLines().format(record))
     monkeypatch.setattr(logs, "worker", None)
-    logs.name_worker(3)
-    assert text.format(record) == "dpserve worker 3: hello"
-    assert json.loads(JsonLines().format(record))["worker"] == 3
+    logs.name_worker()
+    assert text.format(record) == f"dpserve worker {os.getpid()}: hello"
+    assert json.loads(JsonLines().format(record))["worker"] == os.getpid()

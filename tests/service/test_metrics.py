@@ -37,7 +37,7 @@ def exported(service, folder):
     """The families that the owner's port of a service exports, by name."""
     listening = bind(ServiceSettings(port=0))
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": True, "looks": 3})
-    opened = admin_port(admin, service.predictor, service.ledger, service.metrics)
+    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     try:
         service.http("not the owner's key").get(f"{url_of(listening)}/api/models")

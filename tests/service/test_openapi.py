@@ -37,10 +37,15 @@ def operations(service):
         yield from operation
 
 
+def reference(name):
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
 def test_the_document_is_exact_for_the_model(service):
     document = service.http().get("/openapi.json").json()
     predict = document["paths"]["/predict"]["post"]
-    rows = predict["requestBody"]["content"]["application/json"]["schema"]["properties"]["instances"]
+    assert predict["requestBody"]["content"]["application/json"]["schema"] == reference("PredictRequest")
+    rows = document["components"]["schemas"]["PredictRequest"]["properties"]["instances"]
     assert rows["maxItems"] == service.predictor.largest_batch
     assert rows["items"] == {
         "type": "array",

@@ -14,8 +14,8 @@ from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe, DeadlinePassed
-from service.predictor import Caller
 from service.opening import check_release
+from service.predictor import Asked, Caller
 from training.releases.weights import release_weights
 
 from .test_http import ROW, problem
@@ -180,7 +180,7 @@ def test_openapi_shows_tiers(service):
     operation = document["paths"]["/predict"]["post"]
 
     assert "tier" in {parameter["name"] for parameter in operation["parameters"]}
-    assert "tier" in operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert "tier" in document["components"]["schemas"]["PredictRequest"]["properties"]
 
 
 def test_the_client_names_tiers(service, tiered):
@@ -249,7 +249,7 @@ def test_what_was_charged_is_finished_before_the_service_ends_and_what_is_late_i
     X = plane.check_rows([[0.1] * 4])
 
     async def hang_up_and_drain():
-        asked = asyncio.create_task(plane.answer(caller, X, tier=tier))
+        asked = asyncio.create_task(plane.predict(caller, Asked(X, tier)))
         assert await asyncio.to_thread(gated.came.wait, 60)
         asked.cancel()
         draining = asyncio.create_task(plane.drain())
@@ -261,7 +261,7 @@ def test_what_was_charged_is_finished_before_the_service_ends_and_what_is_late_i
         return early
 
     with pytest.raises(DeadlinePassed):
-        service.call(plane.answer(caller, X, tier=tier, deadline=0.0))
+        service.call(plane.predict(caller, Asked(X, tier, deadline=0.0)))
     assert service.spent() == 0
     assert not service.call(hang_up_and_drain())
     assert service.spent() > 0

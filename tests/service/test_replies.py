@@ -1,6 +1,6 @@
-"""Nobody gets another's reply: many clients, answers that betray their rows, hang-ups, and ticks in any order.
+"""Nobody gets another's reply: many clients, answers that betray their rows, hang-ups, and batches in any order.
 
-The check itself is checked: on a service that swaps two replies of a tick it fails.
+The check itself is checked: on a service that swaps two replies of a batch it fails.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ CLIENTS, REQUESTS = 12, 240
 
 
 class Shuffled(MeteredPredictor):
-    """Puts the requests of every tick into a random order."""
+    """Puts the requests of every batch into a random order."""
 
     turns = random.Random(3)
 
     def __init__(self, *words, **settings):
         super().__init__(*words, **settings)
-        gather = self._ticks._next_batch
+        take = self._batcher._next_batch
 
         def shuffled():
-            batch = gather()
+            batch = take()
             self.turns.shuffle(batch)
             return batch
 
-        self._ticks._next_batch = shuffled
+        self._batcher._next_batch = shuffled
 
 
 class Swapping(Shuffled):
-    """What must never be: two requests of a tick get each other's answers."""
+    """What must never be: two requests of a batch get each other's answers."""
 
-    async def _finish(self, asked, tick):
-        results = await super()._finish(asked, tick)
+    async def _answer(self, requests):
+        results = await super()._answer(requests)
         places = [place for place, result in enumerate(results) if isinstance(result, Prediction)]
         if len(places) > 1:
             one, other = places[:2]
@@ -60,9 +60,9 @@ class Misreporting(Shuffled):
         return dict(zip(budgets, list(budgets.values())[::-1], strict=True))
 
 
-def _service(start, head, plane) -> RunningService:
+def _service(start, head, predictor) -> RunningService:
     def make(ledger: Ledger) -> MeteredPredictor:
-        return plane(head, Plain(), ledger, SystemRandomness(), largest_batch=LARGEST_BATCH)
+        return predictor(head, Plain(), ledger, SystemRandomness(), largest_batch=LARGEST_BATCH)
 
     return start.start(make, head.certificate.lineage, 100.0, "gaussian")
 

@@ -44,6 +44,7 @@ def test_each_request_is_a_span_that_says_its_route_and_status(start, head, coll
     http_client.post("/predict", json={"instances": [[MARKED, 9.0, 0.3, 0.4]]})
     http_client.get(f"/marked?x={MARKED}")
     http_client.request("PROPFIND", "/livez")
+    start.stop()  # a span ends after its answer was sent
     provider.shutdown()
 
     spans = [
