@@ -8,27 +8,28 @@ Promised by `SystemRandomness`: no word is ever handed out twice, whether to two
 processes that descend from one another by fork, or two copies of a machine resumed from one image of its memory.
 
 Why the noise may be a function of the question. Let a row be answered by M(k, N): k is the function of the weights
-and of the public phi that is protected, N the mechanism's noise. Give every question q = (model, mechanism, phi) an N_q of
-its own, independent of all others, drawn when q is first asked and kept for ever. Answers to the same question are
-then one release, told several times: the first is M(k_q, N_q), and the others are copies of it, because k_q is the same
-number whenever it is computed (`training.quantised`). Answers to distinct questions are releases with independent noise,
-which compose, also if the questions are chosen adaptively. So what all answers cost is the sum over distinct
+and of the public phi that is protected, N the mechanism's noise. Give every question q = (model, mechanism, phi) an
+N_q of its own, independent of all others, drawn when q is first asked and kept for ever. Answers to the same question
+are then one release, told several times: the first is M(k_q, N_q), and the others are copies of it, because k_q is the
+same number whenever it is computed (`training.quantised`). Answers to distinct questions are releases with independent
+noise, which compose, also if the questions are chosen adaptively. So what all answers cost is the sum over distinct
 questions, each paid for once, whoever asks.
 
 Replace the table of N_q by a pseudorandom function F of q under a key of 256 bits that nobody outside knows. Whoever
 sees answers has asked at most as many questions as the budgets pay for; if answers from F could be told from
 answers from the table by more than adv, asking the mechanisms' questions of an oracle would tell F from a random
-function by adv. So every (epsilon, delta) statement about the table holds for F with delta larger by adv, which for
-all that anybody can compute is taken for zero (computational differential privacy: Mironov, Pandey, Reingold and
-Vadhan 2009). F is BLAKE2b under a key (RFC 7693), whose output keys ChaCha20 (RFC 8439): that each is a pseudorandom
-function, or generator, is assumed, as it is of the operating system's generator.
+function by adv. So every (epsilon, delta) statement about the table holds for F with (1 + e^epsilon) adv added to
+delta, which for all that anybody can compute is taken for zero (computational differential privacy: Mironov, Pandey,
+Reingold and Vadhan 2009). F is BLAKE2b under a key (RFC 7693), whose output keys ChaCha20 (RFC 8439): that each is
+a pseudorandom function, or generator, is assumed, as it is of the operating system's generator.
 
 Why the question is phi, neither x nor k. Were it x, two x with one phi, and so one k, would get two answers: that is
-safe and wasteful. Were it k, two phi with the same k would get the same answer, which shows that their k are
-equal, exactly. phi is public, so that equal noise at equal phi shows nothing; and k is exactly a function of phi and
-the weights, without which the same noise on two different k would show their difference.
+safe and wasteful. Were it k, two phi with the same k would get the same answer, which shows that their k are equal,
+exactly. phi is public, so that equal noise at equal phi shows nothing; and k is exactly a function of phi and the
+weights, without which the same noise on two different k would show their difference.
 
-What the loss of a key means: whoever has it can subtract the noise from every answer that it has seen. It lies with the weights in the bundle, which whoever has it needs no answers for, and nowhere else.
+What the loss of a key means: whoever has it can subtract the noise from every answer that it has seen. It lies with
+the weights in the bundle, which whoever has it needs no answers for, and nowhere else.
 """
 
 import functools

@@ -294,8 +294,8 @@ def _products(whole: Floats, omega: Floats) -> Floats:
     """Return Omega v, (n, k), exactly, for v in steps of STEP, whole numbers (n, d), and `_rounded_for_products`.
 
     Omega's rows have norms below 2^28 of their step before they are rounded, and below 2^28 + sqrt(d)/2 < 2^29 after;
-    v's is at most 2^24 of its own. By Cauchy and Schwarz the absolute values of the products in a row's sum add up to less
-    than 2^53: every partial sum, in any order, is a whole number that a double holds.
+    those of v are at most 2^24 of its own. By Cauchy and Schwarz the absolute values of the products in a row's sum add
+    up to less than 2^53: every partial sum, in any order, is a whole number that a double holds.
     """
     products: Floats = (whole * STEP) @ omega.T
     return products

@@ -120,8 +120,8 @@ def _check_version(folder: Path, kind: type[SealedCertificate], text: str) -> No
     if found != known:
         raise BundleError(
             f"{folder} is a bundle of format {found}, and this version of dpserve reads format {known}. Serve it with "
-            "the version that wrote it, or train again: the lineage and what was spent on it stay as they are, and a model "
-            "that is paid for once is paid for again"
+            "the version that wrote it, or train again: the lineage and what was spent on it stay as they are, and a "
+            "model that is paid for once is paid for again"
         )
 
 
