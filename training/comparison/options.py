@@ -18,6 +18,7 @@ from mechanisms.published import Published
 from training.comparison import rules
 from training.comparison.cases import Case, Floats
 from training.comparison.heads import TOLERANCE, Features, Heads, logits_move, weights_move
+from training.quantised import products, summands
 from training.reproduction.seeded import SeededRandomness, derived_seed
 
 DELTA = 1e-5
@@ -83,7 +84,9 @@ def _answered(asked: Asked, features: Features, count: int) -> float | None:
     lam = rules.strong_convexity(mechanism.mu)
     weights, phi = asked.heads.weights(features, lam), asked.heads.asked(features)
     randomness = asked.randomness("per-query", features, str(count))
-    return asked.case.accuracy(mechanism.release(phi @ weights.T, logits_move(lam, phi), randomness))
+    return asked.case.accuracy(
+        mechanism.release(products(phi, summands(weights)), logits_move(lam, weights, phi), randomness)
+    )
 
 
 def _released_weights(features: Features) -> Callable[[Asked], Accuracies]:
@@ -91,7 +94,7 @@ def _released_weights(features: Features) -> Callable[[Asked], Accuracies]:
         mu = mu_for(asked.whole)
         lam = rules.strong_convexity(mu)
         weights = asked.heads.weights(features, lam)
-        law = GaussianVector(mu, weights.size, weights_move(lam))
+        law = GaussianVector(mu, weights.size, weights_move(lam, weights))
         noisy = law.release(weights, asked.randomness("weights", features))
         return {UNLIMITED: asked.case.accuracy(asked.heads.asked(features) @ noisy.T)}
 
