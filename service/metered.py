@@ -1,27 +1,28 @@
 """A model that is paid for by the row: charge a batch in one call of the ledger, then add noise, then answer.
 
 Promises: nothing is answered before its charge is durable; a refusal spends nothing; one row's answer cannot be
-another's; nothing but the mechanism's release ever leaves.
+another's; nothing but the mechanism's release ever leaves. An answer is a function of the model and of its question
+(`training.questions`): none is stored, and a question that is asked again is answered alike by every process.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
 from accounting.ledger import (
-    Answered,
     Charge,
     ChargeRequest,
     ClientRevoked,
     KeyExpired,
     Ledger,
     LedgerError,
+    LedgerUnavailable,
     Quote,
-    Unanswered,
     UnknownKey,
 )
 from accounting.losses import GaussianLoss, LaplaceLoss
@@ -32,13 +33,13 @@ from mechanisms.grid import in_range
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
-from mechanisms.randomness import Randomness
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import Batcher, BatchLimits
 from service.errors import DeadlinePassed, InvalidRows, RequestRefused, UnknownTier
 from service.predictor import AnswerNoise, Asked, Caller, Clock, Floats, Prediction, Predictor
 from training.bundle import CertifiedHead
 from training.published.bundle import PublishedNetwork
+from training.questions import noise_of
 from training.teachers.bundle import Teachers
 
 _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
@@ -58,7 +59,8 @@ _DEEP_BATCH_SIZE = 64
 class _Request(Struct, frozen=True, eq=False):
     caller: Caller
     asked: Asked
-    charge: ChargeRequest
+    time: float
+    """When it came, in seconds since the epoch."""
 
 
 Refusal = LedgerError | RequestRefused
@@ -75,7 +77,6 @@ class MeteredPredictor(Predictor):
         head: ServedModel,
         mechanism: Mechanism,
         ledger: Ledger,
-        randomness: Randomness,
         *,
         largest_batch: int,
         max_batch_size: int | None = None,
@@ -92,7 +93,6 @@ class MeteredPredictor(Predictor):
         self.mechanism_name = mechanism.name
         self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
         self.cost = self.price_per_row = mechanism.cost
-        self._randomness = randomness
         limits = BatchLimits(
             max_batch_size=max_batch_size or (_DEEP_BATCH_SIZE if self._on_backbone else _BATCH_SIZE),
             max_batch_time=max_batch_time,
@@ -123,7 +123,7 @@ class MeteredPredictor(Predictor):
             raise
 
     def _submit(self, caller: Caller, asked: Asked) -> "asyncio.Future[Prediction]":
-        request = _Request(caller, asked, self._charge_request(caller, asked))
+        request = _Request(caller, asked, self._clock())
         return self._batcher.submit(request, len(asked.X), deadline=asked.deadline)
 
     async def drain(self) -> None:
@@ -131,26 +131,37 @@ class MeteredPredictor(Predictor):
         await self._batcher.drain()
 
     async def _answer(self, requests: Sequence[_Request]) -> list[Prediction | Refusal]:
-        # Features and sensitivities are public, and computed first: what they fail on is never charged.
+        # Features, sensitivities and questions are public, and computed first: what they fail on is never charged.
         X = requests[0].asked.X if len(requests) == 1 else np.concatenate([each.asked.X for each in requests])
         phi = await self._features(X)
         sensitivity = self.head.logit_sensitivity(phi)
-        refused = self._refused(requests, sensitivity)
-        charges = await self._charge_others(requests, refused)
-        return await self._finish(requests, charges, phi, sensitivity)
+        noise = noise_of(self.head, self.mechanism, phi, sensitivity)
+        lengths = [len(each.asked.X) for each in requests]
+        rows = _slices(lengths)
+        refused = self._refused(requests, rows, sensitivity)
+        charges = await self._charge(requests, rows, noise.digests, refused)
+        charged = np.flatnonzero(np.repeat([isinstance(charge, Charge) for charge in charges], lengths))
+        answers = np.empty((len(X), len(self.head.certificate.classes)))
+        if len(charged):
+            # A refusal looks at no logits, and takes no time that depends on any.
+            logits = self.head.logits(phi[charged])
+            answers[charged] = self.mechanism.release(logits, sensitivity[charged], noise.of(charged.tolist()))
+        budgets = self._budgets(requests, charges)
+        return [
+            _prediction(charge, answers[of], budgets[each.caller.client]) if isinstance(charge, Charge) else charge
+            for each, of, charge in zip(requests, rows, charges, strict=True)
+        ]
 
-    def _refused(self, requests: Sequence[_Request], sensitivity: Floats) -> dict[int, Refusal]:
+    def _refused(self, requests: Sequence[_Request], rows: Sequence[slice], sensitivity: Floats) -> dict[int, Refusal]:
         """Return by place who must not be charged, and why: with a row that no noise hides, too late, or expired."""
         refused: dict[int, Refusal] = {}
         inside = in_range(sensitivity)
         if not inside.all():
-            first = 0
-            for place, each in enumerate(requests):
-                outside = np.flatnonzero(~inside[first : first + len(each.asked.X)])
+            for place, of in enumerate(rows):
+                outside = np.flatnonzero(~inside[of])
                 if len(outside):
                     row = int(outside[0])
                     refused[place] = InvalidRows(f"row {row} is too large to be answered: no noise hides it", row)
-                first += len(each.asked.X)
         now, date = time.monotonic(), self._clock()
         for place, each in enumerate(requests):
             if now >= each.asked.deadline:
@@ -159,15 +170,27 @@ class MeteredPredictor(Predictor):
                 refused[place] = KeyExpired("token")
         return refused
 
-    async def _charge_others(
-        self, requests: Sequence[_Request], refused: dict[int, Refusal]
-    ) -> Sequence[Charge | Refusal]:
-        """Charge all but the refused in one call, and return everybody's charge or refusal, in order."""
-        if not refused:
-            return await self._ledger.charge_batch([each.charge for each in requests])
-        others = [each.charge for place, each in enumerate(requests) if place not in refused]
-        charged = iter(await self._ledger.charge_batch(others) if others else ())
-        return [refused.get(place) or next(charged) for place in range(len(requests))]
+    async def _charge(
+        self,
+        requests: Sequence[_Request],
+        rows: Sequence[slice],
+        digests: tuple[bytes, ...],
+        refused: dict[int, Refusal],
+    ) -> list[Charge | Refusal]:
+        """Charge all but the refused in one call, and return everybody's charge or refusal, in order.
+
+        Raises LedgerUnavailable where no decision is known of any.
+        """
+        charging = [
+            self._charge_request(each.caller, each.asked, digests[of], each.time)
+            for place, (each, of) in enumerate(zip(requests, rows, strict=True))
+            if place not in refused
+        ]
+        decided = await self._ledger.charge_batch(charging) if charging else []
+        if decided and isinstance(decided[0], LedgerUnavailable) and all(each is decided[0] for each in decided):
+            raise decided[0]
+        decisions = iter(decided)
+        return [refused.get(place) or next(decisions) for place in range(len(requests))]
 
     async def _features(self, X: Floats) -> Floats:
         """phi of each row, (n, D). A backbone takes its time, in which the loop serves others."""
@@ -175,79 +198,26 @@ class MeteredPredictor(Predictor):
             return await asyncio.to_thread(self.head.features, X)
         return self.head.features(X)
 
-    async def _finish(
-        self, requests: Sequence[_Request], charges: Sequence[Charge | Refusal], phi: Floats, sensitivity: Floats
-    ) -> list[Prediction | Refusal]:
-        """Each request gets its own rows' answers, found by row identity, or its own refusal."""
-        answers, unanswered = _known(charges, [len(each.asked.X) for each in requests])
-        failed: dict[int, LedgerError] = {}
-        if unanswered:
-            rows = list(unanswered.values())
-            released = self.mechanism.release(self.head.logits(phi[rows]), sensitivity[rows], self._randomness)
-            drawn = {
-                row_id: row.tobytes()
-                for row_id, row in zip(unanswered, released.astype("<f8", copy=False), strict=True)
-            }
-            failed = await self._settle(charges, drawn, answers)
-        budgets = self._budgets(requests, charges)
-        return [
-            charge
-            if not isinstance(charge, Charge)
-            else failed.get(place) or _prediction(charge, answers, budgets[each.caller.client])
-            for place, (each, charge) in enumerate(zip(requests, charges, strict=True))
-        ]
-
-    def _budgets(
-        self, requests: Sequence[_Request], charges: Sequence[Charge | Refusal]
-    ) -> dict[str, AccountReport | LedgerError]:
+    def _budgets(self, requests: Sequence[_Request], charges: Sequence[Charge | Refusal]) -> dict[str, AccountReport]:
         """Return each client's account, once for the batch: as it stood after the last of its requests."""
         last = {
-            each.caller.client: (each.charge, charge)
+            each.caller.client: charge.standing
             for each, charge in zip(requests, charges, strict=True)
             if isinstance(charge, Charge)
         }
-        budgets: dict[str, AccountReport | LedgerError] = {}
-        for client, decided in last.items():
-            try:
-                standing = self._ledger.standing(*decided)
-            except LedgerError as error:
-                budgets[client] = error
-            else:
-                budgets[client] = report_at(
-                    standing.spent, standing.budget, price=self.cost, lineage_left=standing.lineage_left
-                )
-        return budgets
-
-    async def _settle(
-        self, charges: Sequence[Charge | Refusal], drawn: dict[bytes, bytes], answers: dict[bytes, bytes]
-    ) -> dict[int, LedgerError]:
-        """Store what was drawn, request by request, and enter into `answers` what now stands.
-
-        Returns the requests whose rows could not be settled, by place.
-        """
-        places: list[int] = []
-        settlements: list[list[tuple[bytes, bytes]]] = []
-        for place, charge in enumerate(charges):
-            if isinstance(charge, Charge):
-                needed = dict.fromkeys(row.row_id for row in charge.rows if isinstance(row, Unanswered))
-                if needed:
-                    places.append(place)
-                    settlements.append([(row_id, drawn[row_id]) for row_id in needed])
-        failed: dict[int, LedgerError] = {}
-        settled = await self._ledger.settle_batch(self.lineage, settlements)
-        for place, settlement, stored in zip(places, settlements, settled, strict=True):
-            if isinstance(stored, LedgerError):
-                failed[place] = stored
-            else:
-                answers.update((row_id, answer) for (row_id, _), answer in zip(settlement, stored, strict=True))
-        return failed
+        return {
+            client: report_at(standing.spent, standing.budget, price=self.cost, lineage_left=standing.lineage_left)
+            for client, standing in last.items()
+        }
 
     async def quote(self, client: str, asked: Asked) -> Quote:
         """Return what rows that `check_rows` returned would cost now. Spends nothing and computes no logits.
 
         Raises what `Ledger.quote` raises.
         """
-        return await self._ledger.quote(self._charge_request(Caller(client), asked))
+        phi = await self._features(asked.X)
+        digests = noise_of(self.head, self.mechanism, phi, self.head.logit_sensitivity(phi)).digests
+        return await self._ledger.quote(self._charge_request(Caller(client), asked, digests, self._clock()))
 
     async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
         """Return the noise on answers to rows that `check_rows` returned, of the mechanisms whose law is known."""
@@ -265,7 +235,7 @@ class MeteredPredictor(Predictor):
         scale = mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
         return AnswerNoise(_LAWS[type(mechanism)], tuple(scale.tolist()))
 
-    def _charge_request(self, caller: Caller, asked: Asked) -> ChargeRequest:
+    def _charge_request(self, caller: Caller, asked: Asked, questions: tuple[bytes, ...], time: float) -> ChargeRequest:
         return ChargeRequest(
             lineage=self.lineage,
             client=caller.client,
@@ -273,8 +243,8 @@ class MeteredPredictor(Predictor):
             model=self.head.certificate.model_id,
             mechanism=self.mechanism.name,
             cost=self.cost,
-            rows=tuple(row.tobytes() for row in asked.X),
-            time=self._clock(),
+            questions=questions,
+            time=time,
             idempotency=asked.idempotency,
         )
 
@@ -288,37 +258,20 @@ class MeteredPredictor(Predictor):
         }
 
 
-def _known(charges: Sequence[Charge | Refusal], lengths: Sequence[int]) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
-    """Return the stored answers by row id, and by row id the place in the tick of each row that has none."""
-    answers: dict[bytes, bytes] = {}
-    unanswered: dict[bytes, int] = {}
-    first = 0
-    for charge, length in zip(charges, lengths, strict=True):
-        if isinstance(charge, Charge):
-            for place, row in enumerate(charge.rows, first):
-                if isinstance(row, Answered):
-                    answers[row.row_id] = row.answer
-                else:
-                    unanswered.setdefault(row.row_id, place)
-        first += length
-    return answers, unanswered
+def _slices(lengths: Sequence[int]) -> list[slice]:
+    """Return where each of several parts of these lengths lies, one behind the other."""
+    ends = list(accumulate(lengths))
+    return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
-def _prediction(
-    charge: Charge, answers: dict[bytes, bytes], budget: AccountReport | LedgerError
-) -> Prediction | LedgerError:
-    """Return one request's answers, each row's found by its id."""
-    if isinstance(budget, LedgerError):
-        return budget
-    receipt = charge.receipt
-    rows = receipt.rows if receipt else 0
-    found = np.frombuffer(b"".join([answers[row.row_id] for row in charge.rows]), dtype="<f8")
+def _prediction(charge: Charge, answers: Floats, budget: AccountReport) -> Prediction:
+    """Return one request's answers, (n, C)."""
     return Prediction(
-        found.reshape(len(charge.rows), -1),
-        receipt,
+        answers,
+        charge.receipt,
         budget,
-        replayed=len(charge.rows) - rows,
-        charged_rows=rows,
-        charged=receipt.total if receipt else 0,
+        replayed=len(answers) - charge.new_to_client,
+        charged_rows=charge.new_to_client,
+        charged=charge.charged,
         earlier=charge.earlier,
     )

@@ -94,10 +94,6 @@ class PayOncePredictor(Predictor):
         if time.monotonic() >= asked.deadline:
             raise DeadlinePassed
         holding = await self._ledger.hold(self._request(client, tier, asked.idempotency, caller.key_digest))
-        if holding.decided is not None:
-            # The same request came before, and another tier answered it: that one must answer it again.
-            tier = holding.decided.removeprefix(f"{self.mechanism_name}/")
-            holding = await self._ledger.hold(self._request(client, tier, asked.idempotency, caller.key_digest))
         probabilities = await asyncio.to_thread(self._models[tier].probabilities, asked.X)
         return Prediction(
             probabilities,

@@ -288,7 +288,7 @@ class Predictor(ABC):
 
     async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
         """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
-        return await self._ledger.receipts(self.lineage, client=client, after=after, count=count)
+        return await self._ledger.client_receipts(self.lineage, client, after=after, count=count)
 
     async def check_ready(self) -> None:
         """Raise LedgerError unless the ledger answers and holds the lineage's account."""

@@ -23,7 +23,6 @@ from dpserve.commands import options
 from dpserve.commands.admin import AdminOptions, where_the_key_is
 from dpserve.commands.front_options import FrontOptions
 from mechanisms.mechanism import Mechanism, priced
-from mechanisms.randomness import SystemRandomness
 from service.admin.server import AdminPort, admin_port
 from service.errors import CannotServe
 from service.http.app import create_app
@@ -102,7 +101,6 @@ class _Model:
             self.model,
             self.mechanism,
             ledger,
-            SystemRandomness(),
             largest_batch=settings.largest_batch,
             max_batch_size=settings.max_batch_size,
             max_batch_time=settings.max_batch_time,

@@ -34,7 +34,7 @@ def add_account_routes(app: FastAPI, predictor: Predictor, authentication: Authe
         return ReceiptsOut(
             receipts=[
                 ClientReceiptOut(
-                    id=receipt.sequence,
+                    id=receipt.number,
                     model=receipt.model,
                     mechanism=receipt.mechanism,
                     charged_rows=receipt.rows,
@@ -45,5 +45,5 @@ def add_account_routes(app: FastAPI, predictor: Predictor, authentication: Authe
                 )
                 for receipt in page
             ],
-            next_after=page[-1].sequence if len(page) == count else None,
+            next_after=page[-1].number if len(page) == count else None,
         )

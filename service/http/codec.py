@@ -53,7 +53,7 @@ class Answers:
         """Return what a request was charged."""
         receipt = prediction.receipt
         return ReceiptOut(
-            id=receipt.sequence if receipt else prediction.earlier,
+            id=receipt.number if receipt else prediction.earlier,
             model=self._model,
             mechanism=self._mechanism,
             status=self._status,

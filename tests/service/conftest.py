@@ -16,7 +16,6 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import SystemRandomness
 from service.http.app import create_app
 from service.metered import MeteredPredictor
 from service.pay_once import PayOncePredictor
@@ -103,7 +102,6 @@ class Starter:
         mechanism=None,
         lineage_rho=100.0,
         accepts="gaussian",
-        randomness=None,
         options=None,
         settings=None,
     ):
@@ -112,7 +110,6 @@ class Starter:
                 head,
                 mechanism or Gaussian(10.0),
                 ledger,
-                randomness or SystemRandomness(),
                 largest_batch=LARGEST_BATCH,
             )
 

@@ -69,7 +69,11 @@ def test_the_key_for_metrics_reads_metrics_and_nothing_else(service, owner):
 def test_the_empty_key_is_nobodys_even_where_it_was_configured(service, tmp_path):
     listening = bind(ServiceSettings(port=0))
     opened = admin_port(
-        AdminPort(listening, key_digest(""), tmp_path), service.predictor, service.ledger, service.metrics, service.counts
+        AdminPort(listening, key_digest(""), tmp_path),
+        service.predictor,
+        service.ledger,
+        service.metrics,
+        service.counts,
     )
     service.call(opened.__aenter__())
     http = service.http()

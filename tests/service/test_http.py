@@ -103,11 +103,12 @@ def test_negative_zero_is_the_same_row(service):
     assert service.spent() == PRICE
 
 
-def test_two_clients_get_answers_of_their_own(service):
+def test_two_clients_get_one_answer_and_both_pay_and_the_lineage_once(service):
     first, second = (service.http(service.add_client(name)) for name in ("alice", "bob"))
     body = {"instances": [ROW]}
-    assert first.post("/predict", json=body).json() != second.post("/predict", json=body).json()
+    assert first.post("/predict", json=body).json() == second.post("/predict", json=body).json()
     assert service.spent("alice") == service.spent("bob") == PRICE
+    assert service.call(service.ledger.lineage(service.predictor.lineage)).spent == PRICE
 
 
 def test_it_answers_until_the_budget_is_gone_and_not_once_more(service):
@@ -135,12 +136,15 @@ def test_all_rows_of_a_request_or_none(service):
 
 def test_clients_together_are_capped_by_the_lineage(start, head):
     service = start(head, lineage_rho=3.5 * PRICE / 1e12)
-    first, second = (service.http(service.add_client(name)) for name in ("alice", "bob"))
+    first, second = (service.http(service.add_client(name, rho=3.5 * PRICE / 1e12)) for name in ("alice", "bob"))
     assert first.get("/budget").json()["queries_left"] == 3
     assert first.post("/predict", json={"instances": [[0.1] * 4, [0.2] * 4]}).status_code == 200
-    assert second.post("/predict", json={"instances": [[0.1] * 4]}).status_code == 200
-    refused = problem(second.post("/predict", json={"instances": [[0.2] * 4]}), 403, "budget-exhausted")
+    assert second.post("/predict", json={"instances": [[0.3] * 4]}).status_code == 200
+    refused = problem(second.post("/predict", json={"instances": [[0.4] * 4]}), 403, "budget-exhausted")
     assert refused["scope"] == "lineage"
+    assert not {"spent", "remaining", "limit"} & set(refused), "what others ask is theirs to know"
+    # A question that the lineage paid for is free for the lineage, whoever asks it.
+    assert second.post("/predict", json={"instances": [[0.1] * 4]}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -295,12 +299,12 @@ class Unreadable(CertifiedHead):
 
 
 def unreadable(head):
-    return Unreadable(head.certificate, head.weights, head.tensors)
+    return Unreadable(head.certificate, head.weights, head.tensors, head.noise_key)
 
 
 def test_a_refusal_never_looks_at_logits(start, head):
-    service = start(unreadable(head), lineage_rho=0.5 * PRICE / 1e12)
-    http = service.http(service.add_client())
+    service = start(unreadable(head))
+    http = service.http(service.add_client(rho=0.5 * PRICE / 1e12))
     problem(http.post("/predict", json={"instances": [ROW]}), 403, "budget-exhausted")
     problem(http.post("/predict", json={"instances": [[9, 9, 9, 9]]}), 422, "invalid-rows")
 
@@ -397,3 +401,31 @@ def test_a_compressed_body_is_told_apart_from_json_that_is_wrong(service):
     for way in ({}, {"Expect": "100-continue"}):  # the short way, and past it
         said = problem(http.post("/predict", content=gzip.compress(b"{}"), headers=way), 400, "invalid-request")
         assert said["detail"] == "send the body without compression"
+
+
+@pytest.mark.parametrize(
+    "query", ["dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=true", "tier=a&tier=b", "x=", "dry_run"]
+)
+def test_a_query_that_is_not_understood_is_refused_and_charges_nothing(service, query):
+    http = service.http(service.add_client())
+    problem(http.post(f"/predict?{query}", json={"instances": [ROW]}), 400, "invalid-request")
+    assert service.spent() == 0
+
+
+@pytest.mark.parametrize("path", ["/predict", "/v2/models/colours/infer"])
+@pytest.mark.parametrize("name", ["Idempotency-Key", "Content-Type", "Authorization"])
+def test_a_header_that_decides_what_is_charged_is_sent_once(service, path, name):
+    key = service.add_client()
+    sent = {"Content-Type": "application/json", "Idempotency-Key": "one", "Authorization": f"Bearer {key}"}
+    headers = [*sent.items(), (name, sent[name])]
+    response = service.http().post(path, content=b"{}", headers=headers)
+    assert response.status_code == 400
+    assert name.lower() in response.text.lower()
+    assert service.spent() == 0
+
+
+@pytest.mark.parametrize("content", [b"[" * 20_000, b'{"instances":' + b"[" * 19_000, b'{"model":' + b'{"a":' * 3_900])
+def test_a_body_that_nests_too_deeply_is_no_failure(service, content):
+    http = service.http(service.add_client())
+    assert http.post("/predict", content=content).status_code in (400, 422)
+    assert service.spent() == 0

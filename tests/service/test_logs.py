@@ -42,7 +42,7 @@ class Telling(CertifiedHead):
 
 
 def test_a_feature_in_an_errors_text_is_neither_logged_nor_answered(start, head, written):
-    service = start(Telling(head.certificate, head.weights, head.tensors))
+    service = start(Telling(head.certificate, head.weights, head.tensors, head.noise_key))
     key = service.add_client()
     row = [MARKED, 0.2, 0.3, 0.4]
     tensor = {"name": "instances", "shape": [1, 4], "datatype": "FP64", "data": row}

@@ -14,7 +14,6 @@ import pytest
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import SystemRandomness
 from service.batcher import Batcher, BatchLimits
 from service.errors import DeadlinePassed, InvalidRows
 from service.metered import MeteredPredictor
@@ -74,7 +73,7 @@ class Unhurried(CertifiedHead):
 
 
 def test_a_deadline_that_passes_while_features_are_computed_is_kept(start, head):
-    slow = Unhurried(head.certificate, head.weights, head.tensors)
+    slow = Unhurried(head.certificate, head.weights, head.tensors, head.noise_key)
     service = start(slow)
     http = service.http(service.add_client())
     with ThreadPoolExecutor(1) as pool:
@@ -118,7 +117,7 @@ class Unbounded(CertifiedHead):
 
 
 def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(start, head):
-    service = start(Unbounded(head.certificate, head.weights, head.tensors))
+    service = start(Unbounded(head.certificate, head.weights, head.tensors, head.noise_key))
     key = service.add_client()
     plane, caller = service.predictor, Caller("alice", key_digest(key))
 
@@ -138,7 +137,7 @@ def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(sta
 @pytest.fixture
 def crowded(start, head):
     def make(ledger):
-        predictor = MeteredPredictor(head, Gaussian(10.0), ledger, SystemRandomness(), largest_batch=LARGEST_BATCH)
+        predictor = MeteredPredictor(head, Gaussian(10.0), ledger, largest_batch=LARGEST_BATCH)
         predictor._batcher = Batcher(predictor._answer, BatchLimits(max_waiting_rows=1))
         return predictor
 

@@ -13,7 +13,6 @@ import pytest
 
 from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest
-from mechanisms.randomness import SystemRandomness
 from service.metered import MeteredPredictor
 from service.predictor import Prediction
 from training.objective import softmax
@@ -62,7 +61,7 @@ class Misreporting(Shuffled):
 
 def _service(start, head, predictor) -> RunningService:
     def make(ledger: Ledger) -> MeteredPredictor:
-        return predictor(head, Plain(), ledger, SystemRandomness(), largest_batch=LARGEST_BATCH)
+        return predictor(head, Plain(), ledger, largest_batch=LARGEST_BATCH)
 
     return start.start(make, head.certificate.lineage, 100.0, "gaussian")
 
@@ -118,8 +117,8 @@ def test_every_reply_is_its_own(start, head, seed):
     accounts = _accounts(service)
     checked = asyncio.run(_ask_all(service.url, head, accounts, seed))
     assert checked >= REQUESTS // 2
-    spent = sum(service.spent(name) for name, _ in accounts)
-    assert spent == service.call(service.ledger.lineage(service.predictor.lineage)).spent
+    spent = [service.spent(name) for name, _ in accounts]
+    assert max(spent) <= service.call(service.ledger.lineage(service.predictor.lineage)).spent <= sum(spent)
 
 
 @pytest.mark.parametrize("broken", [Swapping, Misreporting])
