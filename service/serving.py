@@ -41,8 +41,8 @@ class ServiceSettings:
     """Rows that are computed and charged together at most; None for what suits the model."""
     max_batch_time: float = 0.0
     """Seconds that a batch waits for more requests."""
-    max_connections: int = 512
-    """Requests on more connections than these are answered 503, by each worker."""
+    max_connections: int = 4096
+    """By each worker; what comes on more is answered 503. A connection on which nothing is asked counts."""
     drain_seconds: int = 20
     """How long requests under way may take to finish after the service was told to stop."""
     trusted_proxies: tuple[str, ...] = ()

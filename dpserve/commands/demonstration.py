@@ -166,8 +166,8 @@ def _ask_until_refused(console: Console, service: Service, key: str, digits: Dig
         _print_analyses(console, account)
         console.print("\nThe next question was refused:", style="bold")
         console.print(
-            f"  {type(refused).__name__}: {refused}\n  scope: {refused.scope}, cost: rho = {refused.cost:g}, "
-            f"remaining: rho = {refused.remaining:g}\n  {refused.problem}",
+            f"  {type(refused).__name__}: {refused}\n  scope: {refused.scope}, cost: rho = {refused.cost:g}"
+            f"\n  {refused.problem}",
             highlight=False,
         )
 

@@ -1,6 +1,7 @@
 """What `dpserve serve` was told, and the service that comes of it: in this process, or in several."""
 
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from dpserve.self_audit import SelfAudit
 
 DEFAULT_MECHANISM, DEFAULT_PRICE = "gaussian", "noise-multiplier:20"
+
+_OTHER_FILES = 256
 
 _SHOWN_AUDIT = "self-audit.json"
 
@@ -127,6 +130,7 @@ class Service:
     def run(self) -> None:
         """Answer until told to stop. Raises CannotServe and what loading a bundle and opening the ledger raise."""
         os.umask(0o077)  # what this process and its store write is the owner's alone
+        _raise_file_limit(self.settings.max_connections)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _stop)
         try:
@@ -294,6 +298,13 @@ class Service:
         typer.echo(logs.announcement(f"serving {loaded.model.certificate.name} on {address}", kind))
         if audit is not None:
             audit.start(address, self.settings.tls)
+
+
+def _raise_file_limit(connections: int) -> None:
+    """Let this process and its workers have so many connections beside the files that they need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
 
 
 def _stop(*_: object) -> None:

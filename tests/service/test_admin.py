@@ -1,10 +1,8 @@
 """The owner's port: over real HTTP, beside a real service, opened by its key alone."""
 
 import base64
-import socket
 import time
 
-import httpx
 import pytest
 
 from accounting.ledger import key_digest
@@ -80,24 +78,6 @@ def test_the_empty_key_is_nobodys_even_where_it_was_configured(service, tmp_path
     problem(http.get(f"{url_of(listening)}/api/models", headers={"Authorization": "Bearer"}), 401, "unauthenticated")
     service.call(opened.__aexit__(None, None, None))
     listening.close()
-
-
-def test_silent_connections_do_not_keep_the_owner_out(owner, monkeypatch):
-    monkeypatch.setattr("service.http.impatience.SECONDS_FOR_HEADERS", 0.5)
-    address = (owner.base_url.host, owner.base_url.port)
-    silent = [socket.create_connection(address) for _ in range(300)]
-    try:
-        until = time.monotonic() + 30
-        while True:
-            try:
-                assert owner.get("/livez").status_code == 200
-                break
-            except (httpx.TransportError, AssertionError):
-                assert time.monotonic() < until
-                time.sleep(0.05)
-    finally:
-        for each in silent:
-            each.close()
 
 
 def test_the_admin_key_opens_nothing_at_the_clients_port(service, owner):

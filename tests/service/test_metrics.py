@@ -18,7 +18,7 @@ from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
 from service.http.problems import ProblemType
 from service.serving import ServiceSettings, bind, url_of
-from service.telemetry.metrics import ROUTES, Metrics, route_of
+from service.telemetry.metrics import MULTIPROCESS_FOLDER, ROUTES, Metrics, counts_in, route_of
 from service.telemetry.throughput import Throughput, totals_of
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -181,71 +181,29 @@ def test_throughput_reads_the_same_counters():
 
 
 COUNTING = """
-import os, subprocess, sys
-from dataclasses import asdict
-from service.telemetry.metrics import Metrics, count_as, share_between_processes
-from service.telemetry.throughput import totals_of
-if len(sys.argv) == 1:
-    folder = share_between_processes()
-    for number, charged in ("0", "1"), ("1", "2"), ("1", "3"):
-        subprocess.run([sys.executable, __file__, number, charged], check=True)
-    print(asdict(totals_of(Metrics().of_all_processes())), sorted(os.listdir(folder)))
-else:
-    count_as(int(sys.argv[1]))
-    Metrics().answered(5, int(sys.argv[2]))
+import sys
+from service.telemetry.metrics import Metrics
+Metrics().answered(5, int(sys.argv[1]))
 """
 
 
 def test_the_counts_of_several_processes_are_added_up(tmp_path):
-    program = tmp_path / "counting.py"
-    program.write_text(COUNTING)
-    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True)
-    totals = {"answered": 0.0, "refused": 0.0, "rows_charged": 6.0, "rows_free": 9.0}
-    files = ["counter_0.db", "counter_1.db"]
-    assert done.stdout == f"{totals} {files}\n", "who takes a number over counts on"
-
-
-SHARING = """
-import os, signal, sys
-from service.telemetry.metrics import share_between_processes
-print(share_between_processes(), flush=True)
-if len(sys.argv) == 1:
-    if os.fork() == 0:
-        sys.stdin.read()  # until the test closes it
-        os._exit(0)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_what_killed_processes_counted_is_removed_when_the_last_of_them_is_gone(tmp_path):
-    program = tmp_path / "sharing.py"
-    program.write_text(SHARING)
-    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), "TMPDIR": str(tmp_path)}
-
-    def start_another():
-        subprocess.run([sys.executable, program, "once"], env=environment, check=True, stdout=subprocess.DEVNULL)
-
-    killed = subprocess.Popen([sys.executable, program], env=environment, stdin=-1, stdout=-1, text=True)
-    left = Path(killed.stdout.readline().strip())
-    killed.wait()
-    os.utime(left, (0, 0))
-    start_another()
-    assert left.exists(), "what it forked lives"
-    killed.communicate()
-    start_another()
-    assert not left.exists()
+    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), MULTIPROCESS_FOLDER: str(tmp_path)}
+    for charged in ("1", "2"):
+        subprocess.run([sys.executable, "-c", COUNTING, charged], env=environment, check=True)
+    totals = totals_of([counts_in(str(tmp_path))])
+    assert (totals.rows_charged, totals.rows_free) == (3, 7)
 
 
 def test_throughput_is_not_read_on_the_event_loop():
     threads = []
 
-    def registry():
+    def registries():
         threads.append(threading.get_ident())
-        return CollectorRegistry()
+        return [CollectorRegistry()]
 
     async def watch():
-        watching = asyncio.create_task(Throughput(registry).watch())
+        watching = asyncio.create_task(Throughput(registries).watch())
         while len(threads) < 2:
             await asyncio.sleep(0.01)
         watching.cancel()
