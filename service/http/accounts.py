@@ -26,7 +26,7 @@ def add_account_routes(app: FastAPI, predictor: Predictor, authentication: Authe
     @app.get("/budget/receipts", summary="Read your receipts, page by page", dependencies=security)
     async def receipts(
         request: Request,
-        after: Annotated[int, Query(ge=0, le=2**53, description="Only receipts with a number above this.")] = 0,
+        after: Annotated[int, Query(ge=0, le=2**52, description="Only receipts with a number above this.")] = 0,
         count: Annotated[int, Query(ge=1, le=_LARGEST_PAGE, description="At most so many.")] = 100,
     ) -> ReceiptsOut:
         client = (await authentication.caller(request, "budget-read")).client

@@ -68,7 +68,7 @@ def use(service):
     http.post("/predict", json=BODY)
     http.post("/predict", json={"instances": [[9.0] * 4]})
     http.post("/predict", json={"instances": [[0.1 * place] * 4 for place in range(5)]})
-    http.post("/v2/models/colours/infer", json=body_of([[0.7] * 4]))
+    http.post("/v2/models/colours/infer", json=body_of([[0.2] * 4]))
     http.get("/budget")
     http.get("/marked-path?marked=query")
     http.get("/v2/models/marked-model")
