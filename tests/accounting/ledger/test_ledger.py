@@ -80,12 +80,9 @@ async def test_a_cancelled_call_leaves_no_reply_behind_for_the_next(ledger: Ledg
             await asyncio.sleep(0)
         tasks[turns.randrange(3)].cancel()
         for request, (result,) in zip(requests, await _settled(tasks), strict=True):
-            if result is not None:
-                if result.receipt is not None:
-                    assert result.receipt.questions == request.questions
-                    assert (await ledger.receipts(lineage, after=result.receipt.sequence - 1, count=1)) == [
-                        result.receipt
-                    ]
+            if result is not None and result.receipt is not None:
+                assert result.receipt.questions == request.questions
+                assert (await ledger.receipts(lineage, after=result.receipt.sequence - 1, count=1)) == [result.receipt]
 
 
 async def _settled(tasks: list[asyncio.Task[list[Charge]]]) -> list[list[Charge | None]]:
@@ -193,7 +190,8 @@ async def test_what_a_client_sees_of_a_receipt_does_not_depend_on_others(ledger:
     shared = (await ledger.charge(asking(lineage, "ann", "1"))).receipt
     alone = replace(asking(f"{lineage}-x", "ann", "1"))
     other = (await ledger.charge(alone)).receipt
-    assert shared is not None and other is not None
+    assert shared is not None
+    assert other is not None
     assert (shared.sequence, shared.lineage_rows) != (other.sequence, other.lineage_rows)
     assert replace(shared, lineage=other.lineage).hash == other.hash
 
