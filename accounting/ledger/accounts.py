@@ -520,7 +520,10 @@ class Accounts:
         keys = LineageKeys(lineage)
         named = [keys.client(client).receipts, keys.receipts]
         entries = await self.call(lineage, "page_of_client", named, [after, count, int(newest_first)], durably=False)
-        return await self._read_receipts(lineage, entries)
+        receipts = await self._read_receipts(lineage, entries)
+        if any(receipt.client != client for receipt in receipts):
+            raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
+        return receipts
 
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         if not entries:

@@ -11,6 +11,7 @@ are not passed over in silence, they have to be declared and are charged.
 import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from accounting.ledger.accounts import reading
@@ -175,9 +176,9 @@ async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
     if what was written is not what the backup says: then the lineage may spend nothing.
     """
     sections = sections_of(lines)
-    existing = {account.lineage for account in await ledger.lineages()}
     for section, _ in sections:
-        if section.lineage in existing:
+        with suppress(UnknownLineage, LedgerDamaged):  # what was half restored is gone on with, and compared at the end
+            await ledger.lineage(section.lineage)
             raise CannotRestore(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
     for section, receipts in sections:
         await _restore_section(ledger, section, receipts)
@@ -217,8 +218,14 @@ async def _restore_section(ledger: Ledger, section: Section, receipts: Sequence[
         for one in receipts
     ]
     await writing.stream(keys.receipts, entries)
-    await writing.hash(keys.questions, {one: numbers[who] for one, who in books.first_payers.items()})
-    if [one async for one in all_receipts(ledger, lineage, len(receipts) + 1)] != receipts:
+    first = {one: numbers[who] for one, who in books.first_payers.items()}
+    await writing.hash(keys.questions, first)
+    right = [one async for one in all_receipts(ledger, lineage, len(receipts) + 1)] == receipts
+    right = right and await all_acts(ledger, lineage, len(section.acts) + 1) == section.acts
+    right = right and await ledger.scan(lineage, keys.questions) == first
+    for name in section.clients:
+        right = right and set(await ledger.scan(lineage, keys.client(name).questions)) == books.of_client(name)
+    if not right:
         raise LedgerDamaged(lineage, "what was restored is not what the backup says; empty the ledger")
     await ledger.list_lineage(lineage)
     await writing.hash(keys.account, section.account)
