@@ -17,7 +17,6 @@ from accounting.ledger.api_keys import ApiKey, KeyScope, read_keys, read_owner
 from accounting.ledger.errors import (
     AcceptsTooLate,
     ClientExists,
-    ClientOverLineage,
     ClientRevoked,
     CoinsNotProvidedFor,
     KeyExpired,
@@ -272,7 +271,7 @@ class Accounts:
         return account, [client for client in found if client is not None]
 
     async def read_with_clients(self, lineage: str, keys: Sequence[str]) -> tuple[list[str], list[Any]]:
-        """Return every client's name, and the fields of keys of the lineage and of each client's account, at one time."""
+        """Return every client's name, and the fields of keys of the lineage and then of each client's account."""
         own = LineageKeys(lineage)
         listed = await self._client_names(lineage)
         while True:
@@ -332,12 +331,10 @@ class Accounts:
 
         time: seconds since the epoch.
 
-        Raises UnknownLineage, ClientExists, KeyInUse if the key is another client's, and ClientOverLineage if the
-        budget is larger than the lineage's.
+        Raises UnknownLineage, ClientExists, and KeyInUse if the key is another client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
         keys, own = LineageKeys(lineage), LineageKeys(lineage).client(client)
-        await self._check_within_lineage(lineage, budget)
         words = wire.budget_arguments(budget)
         (status,) = await self.act(
             lineage,
@@ -387,11 +384,7 @@ class Accounts:
         return (await self.snapshot(lineage))[1]
 
     async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
-        """Replace a client's budget, as `set_lineage_budget` does a lineage's.
-
-        Raises UnknownClient, and ClientOverLineage if the budget is larger than the lineage's.
-        """
-        await self._check_within_lineage(lineage, budget)
+        """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
         await self._set_budget(
             lineage, client, LineageKeys(lineage).client(client).account, budget, UnknownClient(client)
         )
@@ -527,7 +520,10 @@ class Accounts:
         keys = LineageKeys(lineage)
         named = [keys.client(client).receipts, keys.receipts]
         entries = await self.call(lineage, "page_of_client", named, [after, count, int(newest_first)], durably=False)
-        return await self._read_receipts(lineage, entries)
+        receipts = await self._read_receipts(lineage, entries)
+        if any(receipt.client != client for receipt in receipts):
+            raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
+        return receipts
 
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         if not entries:
@@ -535,11 +531,6 @@ class Accounts:
         names = await self.names(lineage)
         with reading(lineage):
             return [wire.read_receipt(lineage, entry, names) for entry in entries]
-
-    async def _check_within_lineage(self, lineage: str, budget: Budget) -> None:
-        whole = (await self.lineage(lineage)).budget
-        if budget.picorho > whole.picorho:
-            raise ClientOverLineage(budget.picorho, whole.picorho)
 
     async def _set_budget(
         self, lineage: str, subject: str, account: str, budget: Budget, unknown: LedgerRefusal

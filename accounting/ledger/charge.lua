@@ -102,7 +102,7 @@ local function read_call(keys, args)
   local call = {
     lineage = {key = keys[1], name = 'the lineage'}, receipts = keys[2], questions = keys[3], terms_key = keys[4],
     clients = keys[5], api_keys = keys[6], link = args[2], capacity = amount(args[3]),
-    accounts = {}, payers = {}, terms = {}, requests = {}, entries = {}, paid = {}, fresh = {},
+    accounts = {}, payers = {}, terms = {}, new_terms = {}, requests = {}, entries = {}, paid = {}, fresh = {},
   }
   local at = 6
   for place = 1, amount(args[4]) do
@@ -314,9 +314,19 @@ local function decide(call, request, forced)
   return earlier, nil, letters, refused
 end
 
-local function check_total(account, lines, count)
-  if account.state and account.state.spent + (total_of(lines, count)) > LARGEST then
+-- Reads what `pay` will add to, so that it cannot fail half-way.
+local function check_payable(account, lines, count)
+  if not account.state then
+    return
+  elseif account.state.spent + (total_of(lines, count)) > LARGEST then
     malformed('a charge takes an account past 2^53 - 1')
+  end
+  account.tally = account.tally or {}
+  for _, line in ipairs(lines) do
+    local cost = line.terms.cost
+    if line[count] > 0 and not account.tally[cost] then
+      account.tally[cost] = stored(redis.call('HGET', account.key, 'n:' .. cost) or '0', 'the tally of ' .. account.name)
+    end
   end
 end
 
@@ -324,10 +334,9 @@ local function pay(account, lines, count)
   local total, coins = total_of(lines, count)
   local state = account.state
   state.spent, state.coined = state.spent + total, state.coined + coins
-  account.paid = account.paid or {}
   for _, line in ipairs(lines) do
     if line[count] > 0 then
-      account.paid[line.terms.cost] = (account.paid[line.terms.cost] or 0) + line.terms.times * line[count]
+      account.tally[line.terms.cost] = account.tally[line.terms.cost] + line.terms.times * line[count]
     end
   end
 end
@@ -337,8 +346,8 @@ end
 local function enter(call, request, earlier, letters)
   local account, whole_lineage = request.payer.account, call.lineage
   local first, own = 0, 0
-  check_total(whole_lineage, request.lines, 'of_lineage')
-  check_total(account, request.lines, 'of_client')
+  check_payable(whole_lineage, request.lines, 'of_lineage')
+  check_payable(account, request.lines, 'of_client')
   pay(whole_lineage, request.lines, 'of_lineage')
   if account.state then
     pay(account, request.lines, 'of_client')
@@ -384,22 +393,9 @@ local function standing(call, account)
   return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(all.spent), text(all.limit)}, ' ')
 end
 
--- Reads the tallies that will be written, and uses every right that will be needed.
-local function check_writable(call, account)
-  for cost in pairs(account.paid or {}) do
-    local found = redis.call('HGET', account.key, 'n:' .. cost) or '0'
-    account.paid[cost] = account.paid[cost] + stored(found, 'the tally of ' .. account.name)
-  end
-  check_right('HSET', account.key, 'spent', '0')
-  if account.receipts then
-    check_right('XADD', account.receipts, '*', '', '')
-    check_right('SADD', account.questions, '')
-  end
-end
-
 local function write_account(account)
   local state, fields = account.state, {}
-  for cost, releases in pairs(account.paid or {}) do
+  for cost, releases in pairs(account.tally) do
     fields[#fields + 1] = 'n:' .. cost
     fields[#fields + 1] = text(releases)
   end
@@ -411,8 +407,9 @@ local function number_of_terms(call, terms)
   if not terms.number then
     terms.number = redis.call('HGET', call.terms_key, terms.packed)
     if not terms.number then
-      terms.number = text(redis.call('HLEN', call.terms_key) + 1)
-      redis.call('HSET', call.terms_key, terms.packed, terms.number)
+      terms.number = text(redis.call('HLEN', call.terms_key) + #call.new_terms / 2 + 1)
+      call.new_terms[#call.new_terms + 1] = terms.packed
+      call.new_terms[#call.new_terms + 1] = terms.number
     end
   end
   return terms.number
@@ -420,19 +417,20 @@ end
 
 local function write_receipts(call, asker)
   for place, entry in ipairs(call.entries) do
-    local id, line = text(entry.number) .. '-' .. text(entry.own), entry.line
-    redis.call('XADD', call.receipts, id, 't', number_of_terms(call, line.terms), 'c', entry.account.number,
-      'w', entry.time, 'l', text(line.of_lineage), 's', asker.number, 'q', table.concat(line.fresh),
-      'k', place == 1 and call.link or '')
-    if entry.account.receipts then
-      redis.call('XADD', entry.account.receipts, text(entry.own) .. '-' .. text(entry.number), '', '')
+    local line, account = entry.line, entry.account
+    redis.call('XADD', call.receipts, text(entry.number) .. '-' .. text(entry.own),
+      't', number_of_terms(call, line.terms), 'c', account.number, 'w', entry.time, 'l', text(line.of_lineage),
+      's', asker.number, 'q', table.concat(line.fresh), 'k', place == 1 and call.link or '')
+    if account.receipts then
+      -- A mere index: that it takes no further entry must not leave the charge half done.
+      redis.pcall('XADD', account.receipts, text(entry.own) .. '-' .. text(entry.number), '', '')
     end
   end
 end
 
 -- The oldest idempotency keys are forgotten first, some half of them at a time.
-local function write_requests(account, capacity)
-  if redis.call('HLEN', account.young) + account.kept > capacity then
+local function write_requests(account)
+  if account.crowded then
     redis.call('UNLINK', account.old)
     if redis.call('EXISTS', account.young) == 1 then
       redis.call('RENAME', account.young, account.old)
@@ -443,32 +441,48 @@ local function write_requests(account, capacity)
   end
 end
 
+-- Uses every right that will be needed, and looks whether idempotency keys have to be forgotten.
+local function check_writable(call)
+  check_right('XADD', call.receipts, '*', '', '')
+  for _, key in ipairs({call.lineage.key, call.questions, call.terms_key}) do
+    check_right('HSET', key, '', '')
+  end
+  for place, account in pairs(call.accounts) do
+    if place > 0 and account.state then
+      check_right('HSET', account.key, '', '')
+      check_right('SADD', account.questions, '')
+      account.crowded = account.kept > 0 and redis.call('HLEN', account.young) + account.kept > call.capacity
+      if account.kept > 0 then
+        check_right('HSET', account.young, '', '')
+      end
+      if account.crowded then
+        check_right('UNLINK', account.old)
+        check_right('RENAME', account.young, account.old)
+      end
+    end
+  end
+end
+
 -- Writes what the requests of a call changed together: receipts, what they cost, and then that it was paid for.
 local function write(call, asker)
+  check_writable(call)
+  write_receipts(call, asker)
+  in_slices('HSET', call.terms_key, call.new_terms, 2)
+  for place, account in pairs(call.accounts) do
+    if place > 0 and account.tally then
+      write_account(account)
+    end
+  end
   if #call.entries > 0 then
-    check_writable(call, call.lineage)
-    check_right('XADD', call.receipts, '*', '', '')
-    check_right('HSET', call.questions, '', '')
-    for _, account in pairs(call.accounts) do
-      if account.paid then
-        check_writable(call, account)
-      end
-    end
-    write_receipts(call, asker)
     write_account(call.lineage)
-    for _, account in pairs(call.accounts) do
-      if account.paid then
-        write_account(account)
-        in_slices('SADD', account.questions, account.fresh, 1)
-      end
-    end
-    in_slices('HSET', call.questions, call.fresh, 2)
   end
-  for _, account in pairs(call.accounts) do
-    if account.kept and account.kept > 0 then
-      write_requests(account, call.capacity)
+  for place, account in pairs(call.accounts) do
+    if place > 0 then
+      in_slices('SADD', account.questions, account.fresh, 1)
+      write_requests(account)
     end
   end
+  in_slices('HSET', call.questions, call.fresh, 2)
 end
 
 local function charge_request(call, request, forced)
@@ -493,7 +507,9 @@ local function charge_each(keys, args, asker, forced)
     replies[place] = ok and reply or {reply, line}
     wrote = wrote or replies[place][1] == 'charged'
   end
-  write(call, asker)
+  if wrote then
+    write(call, asker)
+  end
   -- That a question was paid for counts as a write of whoever answers it: it must be durable before.
   return replies, wrote
 end

@@ -132,19 +132,6 @@ class ClientExists(LedgerRefusal):
         super().__init__(f"the lineage already has a client {client!r}")
 
 
-class ClientOverLineage(LedgerRefusal):
-    """A client was to get a larger budget than its lineage has, which it could never spend. Amounts are picorho."""
-
-    def __init__(self, budget: int, lineage_budget: int) -> None:
-        """Name both."""
-        self.budget = budget
-        self.lineage_budget = lineage_budget
-        super().__init__(
-            f"the client would get a budget of rho = {budget / 1e12:.6g}, and its lineage, which pays for every answer "
-            f"too, has rho = {lineage_budget / 1e12:.6g} in all: give less, or raise the lineage's budget first"
-        )
-
-
 class KeyInUse(LedgerRefusal):
     """The API key is another client's."""
 
@@ -234,9 +221,9 @@ class WrongFormat(LedgerUnavailable):
     def __init__(self, lineage: str, ours: int, theirs: str) -> None:
         """Name both formats."""
         super().__init__(
-            f"lineage {lineage} is written in format {theirs} of the ledger, and this program knows format {ours}: use the "
-            "release of dpserve that wrote it, or begin anew in an empty store, with what that release says is left of "
-            "each budget ('dpserve lineage show', 'dpserve clients list')"
+            f"lineage {lineage} is written in format {theirs} of the ledger, and this program knows format {ours}; use "
+            "the release of dpserve that wrote it, or begin anew in an empty store, with what that release says is left "
+            "of each budget ('dpserve lineage show', 'dpserve clients list')"
         )
 
 

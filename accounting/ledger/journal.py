@@ -17,7 +17,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -84,19 +84,23 @@ class Witness:
         """Leave it to others."""
 
     def _after(self, writes: int, receipts: Sequence[Receipt]) -> Acknowledged:
-        known, link = self.known, self.known.link
-        call: list[bytes] = []
-        for receipt in receipts:
-            if receipt.link:
-                link, call = chain.next_link(link, call), []
-            call.append(receipt.linked)
-        return Acknowledged(
-            service=known.service,
-            lineage=known.lineage,
+        known = self.known
+        return replace(
+            known,
             writes=max(known.writes, writes),
-            link=chain.next_link(link, call),
+            link=_link_after(known.link, receipts),
             newest=receipts[-1].sequence if receipts else known.newest,
         )
+
+
+def _link_after(link: bytes, receipts: Sequence[Receipt]) -> bytes:
+    """Return the link after the receipts of one call or more."""
+    call: list[bytes] = []
+    for receipt in receipts:
+        if receipt.link:
+            link, call = chain.next_link(link, call), []
+        call.append(receipt.linked)
+    return chain.next_link(link, call)
 
 
 FORGETFUL = "~"
@@ -272,13 +276,17 @@ def read_journal(path: Path) -> JournalContents | None:
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """
     found: Acknowledged | None = None
-    receipts: list[Receipt] = []
+    receipts, call = list[Receipt](), list[Receipt]()
     for line in _lines(path):
         try:
             if "receipts" in line:
-                receipts += [_checked(described, path) for described in line["receipts"]]
-            else:
-                found = _read_line(line, found)
+                call = [_checked(described, path) for described in line["receipts"]]
+                receipts += call
+                continue
+            before, found = found, _read_line(line, found)
+            if before is not None and "service" not in line and found.link != _link_after(before.link, call):
+                raise ValueError(f"{path}: what was acknowledged as write {found.writes} was altered")
+            call = []
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not a journal: {error!r}") from error
     if found is None and receipts:

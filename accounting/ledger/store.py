@@ -417,5 +417,5 @@ def _code(listed: Sequence[Any]) -> str | None:
     return code.decode()
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""

@@ -425,7 +425,7 @@ class Charge:
 
     @property
     def new_to_lineage(self) -> int:
-        """How many questions the lineage's account was charged for. Not for the client, whom it tells what others asked."""
+        """How many questions the lineage's account was charged for; it would tell the client what others ask."""
         return sum(receipt.lineage_questions for receipt in self.receipts)
 
     @property
@@ -475,9 +475,13 @@ class LineageAccount(Account):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientAccount(Account):
-    """One client's quota within a lineage. `newest_receipt` is the client's own number."""
+    """One client's quota within a lineage. `newest_receipt` is the client's own number.
+
+    `number` is what its receipts call the client.
+    """
 
     client: str
+    number: int
     revoked: bool
     api_keys: tuple[ApiKey, ...] = ()
 

@@ -189,7 +189,7 @@ def charge_call(requests: Sequence[Request], *, writes: int = 0, link: bytes = b
 
 
 def read_charge(request: Request, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
-    """Read what the function `charge` replied to one request. `link`: of the call, if none of its receipts had it yet."""
+    """Read what the function `charge` replied to one request. `link`: of the call, if no receipt before has it."""
     match _words(reply):
         case ["charged", earlier, standing, first, own, *letters]:
             sequence, number, receipts = int(first), int(own), list[Receipt]()
@@ -271,6 +271,12 @@ def _refusal(request: Request, reply: Sequence[Any]) -> LedgerRefusal:
             return UnknownClient(request.client)
         case ["unknown-lineage"]:
             return UnknownLineage(request.lineage)
+        case others:
+            return _refusal_of_key(others)
+
+
+def _refusal_of_key(reply: Sequence[Any]) -> LedgerRefusal:
+    match reply:
         case ["unknown-key"]:
             return UnknownKey()
         case ["key-expired"]:
@@ -327,6 +333,7 @@ def read_client(lineage: str, client: str, flat: Sequence[bytes]) -> ClientAccou
     return ClientAccount(
         lineage=lineage,
         client=client,
+        number=int(fields[b"number"]),
         **_account(fields),
         revoked={b"0": False, b"1": True}[fields[b"revoked"]],
         api_keys=read_keys(fields[b"api_keys"]),
@@ -389,6 +396,26 @@ def read_receipt(lineage: str, entry: Sequence[Any], names: Names) -> Receipt:
         service=names.services[fields[b"s"]],
         link=fields[b"k"],
     )
+
+
+def words_of_receipt(receipt: Receipt, terms: bytes, client: bytes, service: bytes) -> list[Argument]:
+    """Return the fields and values of a receipt's entry, with these numbers, as `write_receipts` writes them."""
+    fields: dict[str, Argument] = {
+        "t": terms,
+        "c": client,
+        "w": receipt.microseconds,
+        "l": receipt.lineage_questions,
+        "s": service,
+        "q": b"".join(receipt.questions),
+        "k": receipt.link,
+    }
+    return [word for pair in fields.items() for word in pair]
+
+
+def words_of_act(act: Act) -> list[Argument]:
+    """Return the fields and values of an act's entry."""
+    words = ("kind", act.kind, "subject", act.subject, "detail", act.detail, "time", act.time, "hash", act.hash)
+    return list(words)
 
 
 def read_act(entry: Sequence[Any]) -> Act:
