@@ -3,8 +3,8 @@
 Four questions, each with an answer that would be different for a broken sampler:
 
 - Is the table's law within `mechanisms.noise.DISTANCE` of the ideal law? Exactly, threshold by threshold.
-- Do draws follow the law, from the operating system's randomness and from the noise keys of questions that differ in one
-  step? Chi-square, at a stated false-alarm rate.
+- Do draws follow the law, from the operating system's randomness and, of questions that differ in one step, from a
+  noise key? Chi-square, at a stated false-alarm rate.
 - Do processes that fork from one another ever draw the same words, or two questions? And does one question ever draw
   other words, wherever it is asked?
 - Does the time of a release depend on the logits? A correlation, and a comparison of two classes of logits.

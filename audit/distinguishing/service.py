@@ -1,9 +1,9 @@
 """The distinguishing audit of a service: two running services of neighbouring models, asked and told apart.
 
 The auditor holds both bundles, as an owner does, and has a key of each service. A question that was asked before is
-answered with the same bytes, by anybody, so every trial asks a question of its own: the strongest row a few steps of its
-features away. Every trial's noise is then independent of the others', and its score is computed from the logits of the
-very row that was asked, so that the distance costs no power.
+answered with the same bytes, by anybody, so every trial asks a question of its own: the strongest row a few steps of
+its features away. Every trial's noise is then independent of the others', and its score is computed from the logits of
+the very row that was asked, so that the distance costs no power.
 """
 
 import hashlib
@@ -89,7 +89,8 @@ def nearby_rows(
     features: the model's, which tell what one question is. asked: questions that must not be asked again; takes up
     those of the rows. Raises ValueError where there are not so many questions so close.
     """
-    known, found = set() if asked is None else asked, []
+    known: set[bytes] = set() if asked is None else asked
+    found: list[Floats] = []
     for _ in range(_DRAWS):
         moves = rng.uniform(-JITTER, JITTER, (count, row.shape[1])) * (upper - lower)
         # Reflected at the bounds, for clipping would make rows alike where the strongest row lies on all of them.
