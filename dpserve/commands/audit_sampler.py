@@ -9,7 +9,7 @@ from audit.reports import Picture, Report, Table, number, picture
 from dpserve.commands.audit_output import counting
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.noise import DISTANCE
-from mechanisms.randomness import Randomness, SystemRandomness
+from mechanisms.randomness import NoiseKey, Randomness, SystemRandomness
 from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 
 _BATCH = 1_000_000
@@ -18,6 +18,7 @@ _GAUSSIAN_SCALES = (2**8, 2**9, 2**10, 2**12)
 _LAPLACE_SCALES = (2**16, 2**24)
 _SELECTION_EPSILON, _SELECTED_AMONG = 1.0, 10
 _FORKS, _FORKED_WORDS = 8, 100_000
+_QUESTIONS = 2_000
 _PRICES = {
     "gaussian": "noise-multiplier:4",
     "laplace": "epsilon:1",
@@ -35,11 +36,14 @@ def audit_sampler(scale: int | None, draws: int, releases: int, classes: int, fa
     if not 0 < false_alarm < 1:
         raise ValueError(f"the false-alarm rate lies between 0 and 1, not {false_alarm}")
     randomness = SystemRandomness()
+    noise_key = NoiseKey.fresh()
+    # A few draws to a question, as the answers' rows have; and of neighbouring questions, as counters are.
+    keyed = sampler.Questions(noise_key, b"audit sampler", 2 * classes)
     scales = _GAUSSIAN_SCALES if scale is None else (scale,)
     laws = _laws(scales)
     batches = max(1, draws // _BATCH)
     size = min(draws, _BATCH)
-    steps = len(scales) + len(_LAPLACE_SCALES) + (len(laws) + 1) * batches + 1 + len(_PRICES)
+    steps = len(scales) + len(_LAPLACE_SCALES) + (len(laws) + 2) * batches + 2 + len(_PRICES)
     with counting("auditing the sampler", steps) as progress:
         distances = {}
         for one in scales:
@@ -53,11 +57,19 @@ def audit_sampler(scale: int | None, draws: int, releases: int, classes: int, fa
             for _ in range(batches):
                 tests += [(f"{law}, scale {of}", found) for found in sampler.chi_squares(law, of, size, randomness)]
                 progress(1)
+        for _ in range(batches):
+            tests += [
+                (f"gaussian, scale {scales[0]}, keyed", found)
+                for found in sampler.chi_squares("gaussian", scales[0], size, keyed)
+            ]
+            progress(1)
         for batch in range(batches):
             selected = sampler.selections(_SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
             tests.append(("label, selected-neuron", selected))
             progress(1)
         repeated = sampler.repeated_words(randomness, _FORKS, _FORKED_WORDS)
+        progress(1)
+        changed = sampler.changed_words(noise_key, b"audit sampler", _QUESTIONS, 2 * classes, 0)
         progress(1)
         times = {}
         for name, price in _PRICES.items():
@@ -67,6 +79,7 @@ def audit_sampler(scale: int | None, draws: int, releases: int, classes: int, fa
     faults = [name for name, distance in distances.items() if not sampler.within_the_distance(distance)]
     faults += [f"chi-square of {law}: {found.what}" for law, found in tests if found.p < least]
     faults += ["forks share words"] if repeated else []
+    faults += ["a question's noise changes"] if changed else []
     return Report(
         title="Audit of the sampler behind every release",
         verdict="Convicted: " + "; ".join(faults) + "." if faults else "Nothing was found.",
@@ -77,6 +90,7 @@ def audit_sampler(scale: int | None, draws: int, releases: int, classes: int, fa
             "chi_squares": [{"law": law} | asdict(found) for law, found in tests],
             "false_alarm": false_alarm,
             "repeated_words": repeated,
+            "changed_questions": changed,
             "timings": {name: asdict(found) for name, found in times.items()},
         },
         tables=(_distances(distances), _tests(tests, least), _times(times, releases)),
@@ -90,6 +104,8 @@ def audit_sampler(scale: int | None, draws: int, releases: int, classes: int, fa
         notes=(
             f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
             f"{repeated} came twice.",
+            f"{_QUESTIONS} questions were asked under one noise key together, and each alone in another process: "
+            f"{changed} had other noise there.",
         ),
     )
 
