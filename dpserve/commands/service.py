@@ -1,10 +1,11 @@
 """What `dpserve serve` was told, and the service that comes of it: in this process, or in several."""
 
+import ctypes
 import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 DEFAULT_MECHANISM, DEFAULT_PRICE = "gaussian", "noise-multiplier:20"
 
 _OTHER_FILES = 256
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 _SHOWN_AUDIT = "self-audit.json"
 
@@ -238,6 +240,7 @@ class Service:
         """Return the application of one of several workers. folder: what they share with the owner's process."""
         logs.configure(self.front.log_kind)
         logs.name_worker()
+        _end_with_parent()
         published = None
         if self.watch is not None:
             from dpserve.self_audit import shown_in
@@ -305,6 +308,12 @@ def _raise_file_limit(connections: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
+
+
+def _end_with_parent() -> None:
+    """Have the kernel tell this worker to end when the process that started it is gone."""
+    with suppress(OSError, AttributeError):  # which only Linux has
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _stop(*_: object) -> None:
