@@ -349,8 +349,12 @@ local function types(keys)
   for position, key in ipairs(keys) do
     local found = redis.call('TYPE', key).ok
     if found == 'stream' then
-      local newest = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-      found = 'stream ' .. (newest and string.match(newest[1], '^%d+') or '0')
+      local described = redis.call('XINFO', 'STREAM', key)
+      for place = 1, #described, 2 do
+        if described[place] == 'last-generated-id' then
+          found = 'stream ' .. string.match(described[place + 1], '^%d+')
+        end
+      end
     end
     replies[position] = found
   end

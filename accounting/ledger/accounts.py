@@ -395,8 +395,14 @@ class Accounts:
 
         Raises UnknownClient; LedgerDamaged, having revoked the client, if the act cannot be written.
         """
-        keys = [LineageKeys(lineage).client(client).account]
-        status, *failure = await self.act(lineage, "revoke", keys, [], kind="revoke", subject=client, detail="")
+        keys = LineageKeys(lineage)
+        own = keys.client(client).account
+        try:
+            status, *failure = await self.act(lineage, "revoke", [own], [], kind="revoke", subject=client, detail="")
+        except LedgerDamaged as error:  # the act cannot be numbered, and must not keep the right alive
+            words: list[Argument] = ["", "revoke", client, "", "", bytes(32)]
+            await self.call(lineage, "revoke", [keys.account, keys.acts, own], words, durably=True)
+            status, failure = b"", [error.what.encode()]
         if status == b"unknown":
             raise UnknownClient(client)
         if failure:

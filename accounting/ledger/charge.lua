@@ -129,12 +129,13 @@ end
 local function read_lineage(call)
   local lineage = call.lineage
   if not lineage.state then
-    lineage.state = read_account(lineage.key, lineage.name)
-    if not lineage.state then
+    local state = read_account(lineage.key, lineage.name)
+    if not state then
       check_unused(lineage.name, {call.receipts, call.questions, call.terms_key, call.clients})
       return nil
     end
-    check_stream(call.receipts, lineage.state.seq, 'the lineage')
+    check_stream(call.receipts, state.seq, lineage.name)
+    lineage.state = state
   end
   return lineage.state
 end
