@@ -81,6 +81,8 @@ class HttpOptions:
     log: RequestLog | None = None
     """Writes a line for each request."""
     tracing: "TracerProvider | None" = None
+    seconds_for_body: float = 30.0
+    """How long a request's body may take to arrive."""
 
     async def close(self) -> None:
         """Send what is left of the traces, and close connections."""
@@ -114,7 +116,7 @@ def create_app(
         redirect_slashes=False,
         default=_other_routes(predictor, authentication, audit),
     )
-    app = BodyLimits(app, largest=largest_body)
+    app = BodyLimits(app, largest=largest_body, seconds=options.seconds_for_body)
     marks = [(b"dpserve-rehearsal", b"true")] if predictor.rehearsal else []
     app = Requests(app, count=metrics.count, log=options.log, headers=marks)
     if options.origins:

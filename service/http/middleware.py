@@ -14,8 +14,6 @@ from service.http.requests import ClientDisconnected
 from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, places, request_id, request_id_of
 from service.telemetry.metrics import DISCONNECTED, problem_of, route_of
 
-SECONDS_FOR_BODY = 30.0
-
 FAILED = "the service failed; the owner's log says where"
 
 _log = logging.getLogger("dpserve")
@@ -87,7 +85,7 @@ def _identified(scope: Scope) -> tuple[bytes, bytes]:
 class BodyLimits:
     """Refuses a body that is longer than `largest` bytes, or does not arrive within `seconds`, as it is read."""
 
-    def __init__(self, app: ASGIApp, *, largest: int, seconds: float = SECONDS_FOR_BODY) -> None:
+    def __init__(self, app: ASGIApp, *, largest: int, seconds: float) -> None:
         """Wrap `app`."""
         self._app = app
         self._largest = largest

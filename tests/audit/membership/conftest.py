@@ -15,8 +15,8 @@ from audit.in_process import BundleEndpoint, Lineage
 from audit.membership.candidates import Candidates, Labelled
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
-from service.metered import MeteredPredictor
 from service.http.app import create_app
+from service.metered import MeteredPredictor
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
