@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.seeded import derived_seed
 from training.data import adult, location, mnist, retail
 from training.data.digits import load_digits
 from training.data.labelled import LabelledSet
 from training.data.records import Declaration, Records
 from training.errors import DataError
-from training.reproduction.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

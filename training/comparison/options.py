@@ -15,10 +15,10 @@ from accounting.picorho import PICORHO_PER_RHO
 from mechanisms.gaussian import Gaussian
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.published import Published
+from mechanisms.seeded import SeededRandomness, derived_seed
 from training.comparison import rules
 from training.comparison.cases import Case, Floats
 from training.comparison.heads import TOLERANCE, Features, Heads, logits_move, weights_move
-from training.reproduction.seeded import SeededRandomness, derived_seed
 
 DELTA = 1e-5
 UNLIMITED = "unlimited"

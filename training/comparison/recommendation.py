@@ -16,12 +16,12 @@ import numpy as np
 from accounting import picorho, sampling_error
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from mechanisms.gaussian_vector import mu_for
+from mechanisms.seeded import derived_seed
 from training.comparison import rules
 from training.comparison.cases import MOST_ASKED, Case, Floats, Labels
 from training.comparison.heads import Features, Heads
 from training.comparison.options import OPTIONS, Asked
 from training.errors import TrainingError
-from training.reproduction.seeded import derived_seed
 
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
