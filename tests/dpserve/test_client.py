@@ -99,7 +99,7 @@ def test_numbered_columns_are_taken_in_their_order(service, key):
 
 def test_a_data_frame_with_other_columns_is_refused_before_anything_is_sent(service, key):
     with Client(service, key) as client:
-        with pytest.raises(ValueError, match="lacks 'income' and has the unknown 'Income', 'id'.*features are age, "):
+        with pytest.raises(ValueError, match=r"lacks 'income' and has the unknown 'Income', 'id'.*features are age, "):
             client.predict_proba(Frame(["age", "Income", "id"], np.column_stack([ROWS, ROWS[:, 0]])))
         with pytest.raises(ValueError, match="repeats 'age'"):
             client.predict_proba(Frame(["age", "income", "age"], np.column_stack([ROWS, ROWS[:, 0]])))
