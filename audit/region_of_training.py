@@ -18,9 +18,9 @@ from audit.white_box.bounds import Claim, pooled_bound, run_epsilon
 from audit.white_box.experiments import Material, Progress, Setting, canary_of
 from audit.white_box.observations import Descent, observe_steps
 from audit.white_box.steps import sound
+from mechanisms.seeded import derived_seed
 from training.releases.dpsgd.network import Network, softmax
 from training.releases.dpsgd.step import StepRelease
-from training.reproduction.seeded import derived_seed
 from training.reproduction.store import ResultStore
 
 Floats = NDArray[np.float64]

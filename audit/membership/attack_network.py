@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mechanisms.seeded import derived_seed
 from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
 from training.published.bounds import Topology
 from training.published.network import Parameters
 from training.reproduction.measures import KnownAnswers
-from training.reproduction.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -15,7 +15,7 @@ from audit.reports import Report
 from dpserve.commands.audit_output import counting
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness, SystemRandomness
-from training.reproduction.seeded import SeededRandomness
+from mechanisms.seeded import SeededRandomness
 from training.reproduction.store import ResultStore
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from audit.reports import Report
 from audit.white_box import experiments
 from dpserve.commands.audit_output import counting, shares, stored
 from mechanisms.mechanism import names
-from training.reproduction.seeded import SeededRandomness
+from mechanisms.seeded import SeededRandomness
 
 DP_SGD = "dp-sgd"
 MULTIPLIERS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

@@ -15,10 +15,6 @@ from dpserve.commands.console import stdout_console
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
 from mechanisms.gaussian_vector import whole_picorho
-from training.comparison import rules
-from training.comparison.recommendation import SEEDS, Recommendation, by_simulation, of_kind
-from training.comparison.rule import by_rule
-from training.comparison.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
 from training.data.csv_file import read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
@@ -26,6 +22,10 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import Fourier, Identity
 from training.lineage import lineage_of, owner_key
+from training.planning import rules
+from training.planning.recommendation import SEEDS, Recommendation, by_simulation, of_kind
+from training.planning.rule import by_rule
+from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
 from training.reproduction.progress import progress_bar
 
 OUTSIDE = "--simulate-outside-the-guarantee"
@@ -134,11 +134,11 @@ def followed(
         options["hidden"] = training.options["hidden"]
     if "tier" in training.options:
         options = dict(training_options(planned_tiers(tier_prices(training.options["tier"]), whole)))
-    choice, declaration = found.choice, training.records.declaration
-    if choice.release in (None, "weights", "objective") and "tolerance" in training.options:
+    option = found.chosen
+    if option.release in (None, "weights", "objective") and "tolerance" in training.options:
         options["tolerance"] = training.options["tolerance"]
-    feature_map = rules.identity(declaration) if choice.features == "identity" else rules.fourier(declaration)
-    return choice.release, replace(training, feature_map=feature_map, options=options)
+    feature_map = rules.feature_map(option.features, training.records.declaration)
+    return option.release, replace(training, feature_map=feature_map, options=options)
 
 
 def choose(

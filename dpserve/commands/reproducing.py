@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from training.comparison.command import mechanisms
 from training.reproduction.command import lu2022, papers
 from training.reproduction.measures import AttackTraining, KnownAnswers, MembershipAttack
 
@@ -25,4 +24,3 @@ app = typer.Typer(
 )
 app.callback()(papers)
 app.command("lu2022")(lu2022)
-app.command("mechanisms")(mechanisms)

@@ -46,7 +46,6 @@ NOT_RUN = {
         "backbones.md",
         "serve",
     ): "a GPU, and the model of the line before: tests/service/test_backbones.py serves a small one",
-    ("mechanisms.md", "reproduce mechanisms"): "hours, and data that is not ours: tests/dpserve/test_reproducing.py",
     (
         "reproduction-lu2022.md",
         "reproduce lu2022 --dataset location",
@@ -58,6 +57,7 @@ PROGRAMS = {
     "docker": "needs a container engine; tests/deployment checks the Dockerfile without one",
     "kubectl": "needs a cluster: its own parser reads the line below; tests/deployment checks what is applied",
     "make": "`make demo`, `make serve`: tests/dpserve/test_cli.py runs the demonstration that they are",
+    "python": "research: hours, and data that is not ours; tests/research reads every line, and runs small ones",
     "git": "what is tested is a clone already",
     "sudo": "needs root: what it is for, that an image's user reads a bundle, needs a container engine",
     "pip": "needs a package index; tests/training/test_extras.py says what an extra brings",

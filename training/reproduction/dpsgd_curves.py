@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from mechanisms.published import softmax
+from mechanisms.seeded import derived_seed
 from training.dpsgd_rival import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private
 from training.published.network import logits
 from training.reproduction import measures, printed
 from training.reproduction.leakage import Attacks
 from training.reproduction.results import Curve, Plan, Status
 from training.reproduction.samples import Samples
-from training.reproduction.seeded import derived_seed
 from training.reproduction.store import ResultStore
 
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from mechanisms.published import Noise, Published, softmax
+from mechanisms.seeded import SeededRandomness, derived_seed
 from training.published import bounds
 from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack
 from training.published.setting import OBJECTIVES, Objective
@@ -19,7 +20,6 @@ from training.reproduction import measures, printed
 from training.reproduction.leakage import Attacks
 from training.reproduction.results import Accuracies, Curve, Plan, Results
 from training.reproduction.samples import Samples
-from training.reproduction.seeded import SeededRandomness, derived_seed
 from training.reproduction.store import ResultStore
 
 Progress = Callable[[str, float], None]

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from mechanisms.published import softmax
+from mechanisms.seeded import derived_seed
 from training.data.sampling import two_disjoint_sets
 from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
 from training.reproduction import measures, printed
 from training.reproduction.measures import AttackTraining, KnownAnswers, MembershipAttack
 from training.reproduction.results import Plan
 from training.reproduction.samples import Samples
-from training.reproduction.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 

@@ -20,6 +20,7 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
+from mechanisms.seeded import SeededRandomness
 from mechanisms.selected_neuron import SelectedNeuron
 from training.convexified import RegularisedLogMeanExp, convexified_sensitivity
 from training.convexified import minimise as minimise_convexified
@@ -29,7 +30,6 @@ from training.reproduction import measures
 from training.reproduction.leakage import Attacks
 from training.reproduction.results import Curve, Head, Plan
 from training.reproduction.samples import Samples
-from training.reproduction.seeded import SeededRandomness
 from training.reproduction.store import ResultStore
 from training.sensitivity import logit_sensitivity_per_norm, weight_sensitivity
 from training.solver import minimise

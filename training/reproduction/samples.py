@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.seeded import derived_seed
 from training.data.benchmarks import read
 from training.data.labelled import LabelledSet
 from training.data.sampling import two_disjoint_sets
 from training.published.bounds import Topology
 from training.reproduction import printed
 from training.reproduction.results import Plan
-from training.reproduction.seeded import derived_seed
 
 
 @dataclass(frozen=True, eq=False)

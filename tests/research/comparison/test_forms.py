@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from training.comparison import forms
-from training.comparison.cases import Drawn
+from research.comparison import forms
+from research.comparison.cases import Drawn
 
 CSV = Path(__file__).parents[3] / "docs" / "class-sum-forms.csv"
 

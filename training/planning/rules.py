@@ -5,10 +5,13 @@ truth. An owner who follows them spends nothing on choosing.
 """
 
 import math
+from typing import Literal
 
 from accounting import domains
 from training.data.records import Declaration
-from training.feature_maps import Fourier, Identity
+from training.feature_maps import FeatureMap, Fourier, Identity
+
+Features = Literal["identity", "fourier"]
 
 UNIT_ROWS = 2.0**-20
 """A clip norm that draws every row to length 1: shorter rows would get the same noise for a smaller signal."""
@@ -31,13 +34,10 @@ def strong_convexity(mu: float) -> float:
     return 2.0 ** round(math.log2(math.sqrt(2) / (_LOGIT_NOISE * mu)))
 
 
-def identity(declaration: Declaration) -> Identity:
-    """Rows of length 1."""
-    return Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0)
-
-
-def fourier(declaration: Declaration) -> Fourier:
-    """Random Fourier features of rows of length 1."""
+def feature_map(features: Features, declaration: Declaration) -> FeatureMap:
+    """Return the rows drawn to length 1, or random Fourier features of them."""
+    if features == "identity":
+        return Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0)
     return Fourier(
         lower=declaration.lower,
         upper=declaration.upper,

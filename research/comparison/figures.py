@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training.comparison.cases import BENCHMARKS
-from training.comparison.experiment import Cell, at
-from training.comparison.options import DELTA, OPTIONS, QUERIES
+from research.comparison.cases import BENCHMARKS
+from research.comparison.experiment import Cell, at
+from research.comparison.options import OPTIONS
 from training.extras import extra
+from training.planning.options import DELTA, QUERIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

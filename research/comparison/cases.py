@@ -7,20 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.seeded import derived_seed
 from training.data import adult, location, mnist, retail
 from training.data.digits import load_digits
 from training.data.labelled import LabelledSet
-from training.data.records import Declaration, Records
 from training.errors import DataError
-from training.reproduction.seeded import derived_seed
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
-
-MOST_ASKED = 10_000
-"""Rows that are held out and asked about: an accuracy on them is within 0.01 of that on all."""
+from training.planning.cases import MOST_ASKED, Case
+from training.planning.measured import SETS
 
 _MNIST_TRAINING = 60_000
 _ADULT_TRAINING = 32_561
@@ -47,50 +41,20 @@ def _digits(_: Path) -> LabelledSet:
     return LabelledSet("digits", X.astype(np.float32), y, 10, "the digits of scikit-learn")
 
 
+def _measured(name: str, read: Callable[[Path], LabelledSet], asked: int | None = None) -> Benchmark:
+    public = SETS[name]
+    return Benchmark(public.title, read, public.n, public.classes, asked)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
-    "location": Benchmark("Location, 3,500 records, 30 classes", location.read, 3500, 30),
-    "mnist-10k": Benchmark("MNIST, 10,000 records, 10 classes", mnist.read, 10_000, 10, _MNIST_TRAINING),
-    "mnist-60k": Benchmark("MNIST, 60,000 records, 10 classes", mnist.read, 60_000, 10, _MNIST_TRAINING),
-    "adult": Benchmark(
-        "Adult, 30,000 records, 2 classes", lambda folder: adult.one_hot(adult.read(folder)), 30_000, 2, _ADULT_TRAINING
-    ),
-    "retail": Benchmark("retail baskets, 35,000 records, 100 uneven classes", retail.read, 35_000, 100),
+    "location": _measured("location", location.read),
+    "mnist-10k": _measured("mnist-10k", mnist.read, _MNIST_TRAINING),
+    "mnist-60k": _measured("mnist-60k", mnist.read, _MNIST_TRAINING),
+    "adult": _measured("adult", lambda folder: adult.one_hot(adult.read(folder)), _ADULT_TRAINING),
+    "retail": _measured("retail", retail.read),
     "digits": Benchmark("digits, 1,437 records, 10 classes", _digits, 1437, 10),
 }
 """The digits are for tests and for trying it out: they come with scikit-learn."""
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """Records to train on, and rows that were held out. X, asked: (n, d) within 0 and 1.
-
-    name, seed: what noise follows from. split: equal for equal records and rows.
-    """
-
-    name: str
-    seed: int
-    X: Floats
-    y: Labels
-    asked: Floats
-    answers: Labels
-    classes: int
-    split: str = ""
-
-    @cached_property
-    def records(self) -> Records:
-        """The records as an owner would declare them."""
-        d = self.X.shape[1]
-        declaration = Declaration(
-            tuple(f"x{index}" for index in range(d)),
-            (0.0,) * d,
-            (1.0,) * d,
-            tuple(str(label) for label in range(self.classes)),
-        )
-        return Records(self.X, self.y, declaration, (self.split.encode(),))
-
-    def accuracy(self, answers: Floats) -> float:
-        """The share of the rows asked whose likeliest class is the true one. answers: (m, C)."""
-        return float((answers.argmax(axis=1) == self.answers).mean())
 
 
 @dataclass(frozen=True, eq=False)

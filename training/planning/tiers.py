@@ -7,12 +7,12 @@ from statistics import fmean, stdev
 from accounting import sampling_error
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import GaussianVector, mu_for
-from training.comparison import rules
-from training.comparison.cases import Floats, Labels
-from training.comparison.heads import Features, Heads, weights_move
-from training.comparison.options import Asked
-from training.comparison.recommendation import budget_for, case_of
 from training.errors import TrainingError
+from training.planning import rules
+from training.planning.cases import Floats, Heads, Labels, weights_move
+from training.planning.options import Trial
+from training.planning.recommendation import budget_for, case_of
+from training.planning.rules import Features
 from training.releases.weights import tier_steps
 
 
@@ -68,7 +68,7 @@ def simulated_tiers(
         weights = heads.weights(features, lam)
         for name, whole in budgets.items():
             law = GaussianVector(mu_for(whole), weights.size, weights_move(lam))
-            noisy = law.release(weights, Asked(heads, whole, "tiers").randomness(features, name))
+            noisy = law.release(weights, Trial(heads, whole, "tiers").randomness(features, name))
             found[name].append(case.accuracy(heads.asked(features) @ noisy.T))
     return tuple(
         replace(tier, accuracy=fmean(found[tier.name]), spread=stdev(found[tier.name]) if seeds > 1 else None)

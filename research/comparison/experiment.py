@@ -7,9 +7,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from training.comparison.cases import Drawn
-from training.comparison.heads import TOLERANCE, Heads
-from training.comparison.options import DELTA, OPTIONS, QUERIES, UNLIMITED, Accuracies, Asked
+from research.comparison.cases import Drawn
+from research.comparison.options import OPTIONS
+from training.planning.cases import TOLERANCE, Heads
+from training.planning.options import DELTA, QUERIES, UNLIMITED, Accuracies, Trial
 from training.reproduction.store import ResultStore
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -93,10 +94,10 @@ def _pieces(
             for option, epsilon in product(comparison.options, comparison.epsilons):
                 progress(f"{name}, seed {seed}: {option} at epsilon {epsilon:g}", done / total)
                 done += 1
-                asked = Asked.at_epsilon(heads, epsilon)
-                piece = _piece(asked, option, epsilon)
+                trial = Trial.at_epsilon(heads, epsilon)
+                piece = _piece(trial, option, epsilon)
                 result = (
-                    store.result(piece, lambda asked=asked, option=option: _measured(asked, option))  # type: ignore[misc]
+                    store.result(piece, lambda trial=trial, option=option: _measured(trial, option))  # type: ignore[misc]
                     if measure
                     else store.found(piece)
                 )
@@ -104,11 +105,11 @@ def _pieces(
                     yield name, option, epsilon, result["accuracies"]
 
 
-def _piece(asked: Asked, option: str, epsilon: float) -> dict[str, Any]:
+def _piece(trial: Trial, option: str, epsilon: float) -> dict[str, Any]:
     return {
-        "name": f"{asked.case.name}-{option}-{epsilon:g}-{asked.case.seed}",
-        "split": asked.case.split,
-        "seed": asked.case.seed,
+        "name": f"{trial.case.name}-{option}-{epsilon:g}-{trial.case.seed}",
+        "split": trial.case.split,
+        "seed": trial.case.seed,
         "option": option,
         "version": OPTIONS[option].version,
         "epsilon": epsilon,
@@ -118,8 +119,8 @@ def _piece(asked: Asked, option: str, epsilon: float) -> dict[str, Any]:
     }
 
 
-def _measured(asked: Asked, option: str) -> dict[str, Any]:
-    return {"accuracies": OPTIONS[option].accuracies(asked)}
+def _measured(trial: Trial, option: str) -> dict[str, Any]:
+    return {"accuracies": OPTIONS[option].accuracies(trial)}
 
 
 def _cells(found: Iterator[Found]) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""`reproduce mechanisms`: measure every option on the public sets, and make the tables and plots of the docs."""
+"""`python -m research.comparison`: measure every option on the public sets; make the tables and plots of the docs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,18 +6,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from training.comparison import experiment, figures, tables
-from training.comparison.cases import BENCHMARKS
-from training.comparison.options import OPTIONS
+from dpserve.cli import errors_said
+from research.comparison import experiment, figures, tables
+from research.comparison.cases import BENCHMARKS
+from research.comparison.options import OPTIONS
 from training.reproduction.progress import progress_bar
 from training.reproduction.store import ResultStore
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 _EPSILONS = ",".join(f"{epsilon:g}" for epsilon in experiment.EPSILONS)
 _USUAL = tuple(name for name in BENCHMARKS if name != "digits")
 TABLES, CSV, PAGE = "mechanisms-tables.md", "mechanisms.csv", "mechanisms.md"
 
 
-def mechanisms(
+@app.command()
+def compare(
     dataset: Annotated[
         list[str] | None, typer.Option(help=f"One of {', '.join(BENCHMARKS)}; repeatable. [default: all but digits]")
     ] = None,
@@ -36,6 +40,9 @@ def mechanisms(
     out: Annotated[
         Path, typer.Option(help="Where tables, CSV and images/ go; a mechanisms.md there gets its summary anew.")
     ] = Path("reproduction"),
+    summary: Annotated[
+        Path | None, typer.Option(help="Where the planner's summary goes: training/planning/measured.csv.")
+    ] = None,
 ) -> None:
     """Accuracy against number of queries for every mechanism, on public sets, by public rules: docs/mechanisms.md."""
     try:
@@ -53,6 +60,8 @@ def mechanisms(
     tables.write_csv(cells, out / CSV)
     cells = tables.read_csv(out / CSV)
     (out / TABLES).write_text(tables.page(cells), "utf-8")
+    if summary is not None:
+        tables.write_summary(cells, summary)
     described = out / PAGE
     if described.exists():
         described.write_text(tables.with_summary(described.read_text("utf-8"), cells), "utf-8")
@@ -61,3 +70,8 @@ def mechanisms(
     console = Console()
     measured = len(cells)
     console.print(f"{measured} cells measured. Written: {out / CSV}, {out / TABLES} and plots in {out / 'images'}")
+
+
+if __name__ == "__main__":
+    with errors_said():
+        app()

@@ -1,11 +1,22 @@
 """The rule for owners without rows: what did best on the public sets most like theirs, as far as it can be had."""
 
+from fractions import Fraction
+
+from accounting import picorho, sampling_error
 from accounting.picorho import to_rho
-from mechanisms.gaussian_vector import mu_for
-from training.comparison.feasibility import LARGEST_PRICE, LEAST_PRICE, refusal
-from training.comparison.measured import LEAST_MEASURED, Nearest, nearest
-from training.comparison.options import OPTIONS
-from training.comparison.recommendation import MANY_CLASSES, Recommendation, check_declared
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from training.data.records import Declaration
+from training.errors import TrainingError
+from training.feature_maps import FeatureMap
+from training.planning import rules
+from training.planning.measured import LEAST_MEASURED, MANY_CLASSES, Nearest, nearest
+from training.planning.options import OPTIONS
+from training.planning.recommendation import LARGEST_PRICE, Recommendation, check_declared
+from training.releases import class_sums
+from training.releases.dpsgd import network as dpsgd_network
+
+LEAST_PRICE = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
+"""What a release costs at least, in picorho."""
 
 LEAST_SIGNAL = 195.0
 """mu n / C below which features beyond the columns themselves did not pay: halfway, in ratios, between MNIST's 142,
@@ -92,3 +103,53 @@ def _few_answers(similar: Nearest) -> str:
         f"fewer than {LEAST_MEASURED} answers were not measured, but one answer with noise of its own has the law of "
         f"one from released weights{there}, and each of more has more noise"
     )
+
+
+def refusal(option: str, n: int, classes: int, whole: int, features: int = 1) -> str | None:
+    """Return why an option that is paid for once cannot be had, or None if it can.
+
+    n, classes: declared. whole: in picorho, of which no more than LARGEST_PRICE is spent. features: how many columns;
+    the fewest where it is not known.
+    """
+    try:
+        sampling_error.check_release_rho(Fraction(min(whole, LARGEST_PRICE), picorho.PICORHO_PER_RHO))
+        _check(option, n, classes, min(whole, LARGEST_PRICE), features)
+    except (ValueError, TrainingError) as error:
+        return str(error)
+    return None
+
+
+def _check(option: str, n: int, classes: int, whole: int, features: int) -> None:
+    names = tuple(str(label) for label in range(classes))
+    columns = tuple(f"x{index}" for index in range(features))
+    declaration = Declaration(columns, (0.0,) * features, (1.0,) * features, names)
+    chosen = OPTIONS[option]
+    feature_map = rules.feature_map(chosen.features, declaration)
+    match chosen.release:
+        case "class-sums":
+            _check_records(n, class_sums.MOST_RECORDS, "class sums are exact")
+            centre, sums = class_sums.shares(whole)
+            GaussianVector(centre, feature_map.dimension + 1, 1.0)
+            GaussianVector(sums, classes * feature_map.dimension, 1.0)
+        case "dpsgd":
+            _check_records(n, dpsgd_network.MOST_RECORDS, "DP-SGD is covered")
+            _check_descent(n, whole, declaration, feature_map, tuple(chosen.settings.get("hidden", ())))
+        case "weights":
+            GaussianVector(mu_for(whole), classes * feature_map.dimension, 1.0)
+
+
+def _check_records(n: int, most: int, what: str) -> None:
+    if n > most:
+        raise TrainingError(f"{what} for at most {most:,} records, so train it on a sample of them, chosen at random")
+
+
+def _check_descent(
+    n: int, whole: int, declaration: Declaration, feature_map: FeatureMap, hidden: tuple[int, ...]
+) -> None:
+    from training.releases.dpsgd.choices import by_rule
+    from training.releases.dpsgd.train import DpSgdRecipe, certify
+
+    widths = (feature_map.dimension, *hidden, len(declaration.classes))
+    choices = by_rule(n, mu_for(whole), dpsgd_network.Network(widths).size, hidden=hidden)
+    recipe = DpSgdRecipe("planned", feature_map, choices, whole)
+    certify(recipe, declaration.classes, declaration.feature_names, "planned")

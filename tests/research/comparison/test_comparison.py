@@ -7,29 +7,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from dpserve.commands.reproducing import app
-from training.comparison import experiment, rules, tables
-from training.comparison.cases import Drawn
-from training.comparison.experiment import Cell, Comparison
-from training.comparison.heads import Heads
-from training.comparison.options import OPTIONS, UNLIMITED, Asked
+from research.comparison import experiment, tables
+from research.comparison.__main__ import app
+from research.comparison.cases import Drawn
+from research.comparison.experiment import Cell, Comparison
+from research.comparison.options import OPTIONS
 from training.data.retail import read as read_baskets
 from training.errors import DataError
+from training.planning import rules
+from training.planning.cases import Heads
+from training.planning.options import UNLIMITED, Trial
 from training.reproduction.store import ResultStore
 
 ONCE = ("non-private", "weights", "dpsgd")
-main = typer.Typer()
-main.add_typer(app, name="reproduce")
 
 
 def reproduced(folder, *arguments):
     return CliRunner().invoke(
-        main,
-        ["reproduce", "mechanisms", "--dataset", "digits", "--pieces", str(folder / "pieces"), *arguments],
+        app,
+        ["--dataset", "digits", "--pieces", str(folder / "pieces"), *arguments],
         catch_exceptions=False,
     )
 
@@ -99,7 +98,7 @@ def test_stored_pieces_are_shown_without_measuring(measured, tmp_path):
 
 def test_a_mechanism_that_refuses_is_shown_as_refusing(tmp_path):
     """The grid has no place for the noise of ten million answers; a figure for it would be invented."""
-    asked = Asked(Heads(Drawn.read("digits", tmp_path).case(0)), 10_000_000, "tiny", queries=(100_000,))
+    asked = Trial(Heads(Drawn.read("digits", tmp_path).case(0)), 10_000_000, "tiny", queries=(100_000,))
     assert OPTIONS["per-query"].accuracies(asked) == {"100000": None}
     cell = Cell("digits", "per-query", 1.0, "10", (None, None))
     assert cell.mean is None
@@ -113,7 +112,7 @@ def test_every_seed_asks_about_the_same_rows_and_has_noise_of_its_own(tmp_path):
     assert np.array_equal(first.asked, other.asked)
     assert len(first.y) == 1437
     assert len(first.answers) == 360
-    words = [Asked(Heads(case), 10**9, "noise").randomness("weights").words(4) for case in (first, other)]
+    words = [Trial(Heads(case), 10**9, "noise").randomness("weights").words(4) for case in (first, other)]
     assert not np.array_equal(*words)
 
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import GaussianVector, mu_for
-from training.comparison.cases import Case, Drawn, Floats
-from training.comparison.heads import Heads
-from training.comparison.options import DELTA
+from mechanisms.seeded import SeededRandomness, derived_seed
+from research.comparison.cases import Drawn
+from training.planning.cases import Case, Floats, Heads
+from training.planning.options import DELTA
 from training.releases import class_sums, shrinkage
-from training.reproduction.seeded import SeededRandomness, derived_seed
 
 EPSILONS = (1.0, 4.0)
 SETS = ("location", "mnist-10k", "adult", "retail")

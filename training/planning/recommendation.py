@@ -1,14 +1,13 @@
-"""Which option an owner should take: what the options are, and the choice by a simulation on given rows.
+"""Which option an owner should take, with the training options for it, and the choice by a simulation on given rows.
 
 A simulation runs the options themselves. On rows that are public it costs nothing; on private records it tells about
 them, and no guarantee covers what it tells.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean, stdev
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,15 @@ import numpy as np
 from accounting import picorho, sampling_error
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from mechanisms.gaussian_vector import mu_for
-from training.comparison import rules
-from training.comparison.cases import MOST_ASKED, Case, Floats, Labels
-from training.comparison.heads import Features, Heads
-from training.comparison.options import OPTIONS, Asked
+from mechanisms.seeded import derived_seed
 from training.errors import TrainingError
-from training.reproduction.seeded import derived_seed
+from training.planning import rules
+from training.planning.cases import MOST_ASKED, Case, Floats, Heads, Labels
+from training.planning.options import OPTIONS, Option, Trial
+from training.planning.rules import Features
+
+LARGEST_PRICE = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
+"""What a release may cost at most, in picorho. A larger budget buys no better one."""
 
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
@@ -32,35 +34,6 @@ SEEDS = 3
 _LEAST_ROWS = 50
 _HELD_OUT = 5
 _CLOSE = 0.005
-
-
-MANY_CLASSES = 20
-"""From so many classes on, a direction for each class is nearly all that can be learnt."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How `dpserve train` makes an option. release: None for noise on each answer; options: by `train`'s names."""
-
-    release: str | None
-    features: Features
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-
-
-CANDIDATES: dict[str, Choice] = {
-    "class-sums": Choice("class-sums", "identity"),
-    "weights": Choice("weights", "identity"),
-    "weights-fourier": Choice("weights", "fourier"),
-    "objective": Choice("objective", "identity"),
-    "objective-fourier": Choice("objective", "fourier"),
-    "dpsgd": Choice("dpsgd", "identity"),
-    "dpsgd-fourier": Choice("dpsgd", "fourier"),
-    "dpsgd-128": Choice("dpsgd", "identity", MappingProxyType({"hidden": [128]})),
-    "teachers": Choice("teachers", "identity"),
-    "per-query": Choice(None, "identity"),
-    "per-query-fourier": Choice(None, "fourier"),
-}
-"""The options that can be recommended, the simplest first: of equally good ones the first is taken."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +55,9 @@ class Recommendation:
     estimates: tuple[Estimate, ...] = ()
 
     @property
-    def choice(self) -> Choice:
+    def chosen(self) -> Option:
         """How it is made."""
-        return CANDIDATES[self.option]
+        return OPTIONS[self.option]
 
     def training_options(self, n: int, whole: int, queries: int | None) -> dict[str, Any]:
         """Return `dpserve train`'s options for it. n: declared; whole: the budget in picorho; queries: None, no end.
@@ -92,19 +65,19 @@ class Recommendation:
         No release takes more than LARGEST_RELEASE_RHO of the budget. Raises ValueError for noise on each answer
         without a number of queries, or for more of them than the budget pays for.
         """
-        made = dict(self.choice.options)
-        if OPTIONS[self.option].pays == "each answer":
+        made = dict(self.chosen.settings)
+        if self.chosen.pays == "each answer":
             if queries is None:
                 raise ValueError("no budget pays for answers without end one by one")
             _check_answers(whole, queries)
-            if self.choice.release is None:
+            if self.chosen.release is None:
                 made["lam"] = rules.strong_convexity(mu_for(whole // queries))
             return made
-        whole = min(whole, picorho.budget(sampling_error.LARGEST_RELEASE_RHO))
+        whole = min(whole, LARGEST_PRICE)
         made["price"] = f"rho:{whole / PICORHO_PER_RHO!r}"
-        if self.choice.release == "weights":
+        if self.chosen.release == "weights":
             made["lam"] = rules.strong_convexity(mu_for(whole))
-        if self.choice.release == "dpsgd":
+        if self.chosen.release == "dpsgd":
             made["records_declared"] = n
         return made
 
@@ -125,13 +98,9 @@ def of_kind(release: str, features: Features, queries: int | None) -> Recommenda
     Raises ValueError for a kind that there is no rule for on these features, and for one that pays for each answer
     without a number of them.
     """
-    option = next(
-        (name for name, each in CANDIDATES.items() if (each.release, each.features) == (release, features)), ""
-    )
+    option = next((name for name, each in OPTIONS.items() if (each.release, each.features) == (release, features)), "")
     if not option:
-        kinds = sorted(
-            {str(each.release) for each in CANDIDATES.values() if each.release and each.features == features}
-        )
+        kinds = sorted({str(each.release) for each in OPTIONS.values() if each.release and each.features == features})
         raise ValueError(f"on {features} features there are rules for {', '.join(kinds)}, and none for {release!r}")
     if OPTIONS[option].pays == "each answer" and queries is None:
         raise ValueError(f"{release} pay for each answer: say for how many, with --queries")
@@ -150,7 +119,7 @@ def by_simulation(
     whole: int,
     queries: int | None,
     seeds: int = SEEDS,
-    options: tuple[str, ...] = tuple(CANDIDATES),
+    options: tuple[str, ...] = tuple(OPTIONS),
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> Recommendation:
     """Train every option on four fifths of the rows, ask about the others, and return the one that did best.
@@ -169,8 +138,8 @@ def by_simulation(
         scaled = budget_for(whole, n, len(case.y))
         for done, name in enumerate(options):
             progress(f"simulating {OPTIONS[name].title}", (seed + done / len(options)) / seeds)
-            asked = Asked(heads, scaled, "simulation", () if queries is None else (queries,))
-            figure = _accuracy(name, asked)
+            trial = Trial(heads, scaled, "simulation", () if queries is None else (queries,))
+            figure = _accuracy(name, trial)
             if figure is not None:
                 figures[name].append(figure)
     estimates = tuple(
@@ -182,11 +151,11 @@ def by_simulation(
     return _best(estimates, queries)
 
 
-def _accuracy(name: str, asked: Asked) -> float | None:
-    if OPTIONS[name].pays == "each answer" and not asked.queries:
+def _accuracy(name: str, trial: Trial) -> float | None:
+    if OPTIONS[name].pays == "each answer" and not trial.queries:
         return None
     try:
-        (found,) = OPTIONS[name].accuracies(asked).values()
+        (found,) = OPTIONS[name].accuracies(trial).values()
     except (ValueError, TrainingError):
         # What this budget cannot buy on these rows: too little for a release, or no noise on the grid.
         return None
@@ -200,7 +169,7 @@ def _best(estimates: tuple[Estimate, ...], queries: int | None) -> Recommendatio
     highest = max(mean for _, mean in known)
     option, mean = next((name, mean) for name, mean in known if mean >= highest - _CLOSE)
     asked = "answers without end" if queries is None else f"{queries:,} queries"
-    others = [(name, other) for name, other in known if CANDIDATES[name].release != CANDIDATES[option].release]
+    others = [(name, other) for name, other in known if OPTIONS[name].release != OPTIONS[option].release]
     beside = ""
     if others:
         second, accuracy = max(others, key=lambda pair: pair[1])
@@ -225,7 +194,7 @@ def budget_for(whole: int, n: int | None, records: int) -> int:
     As far as a release may cost so much. n: None for as many as there are.
     """
     factor = 1.0 if n is None else n / records
-    return min(int(whole * factor**2), picorho.budget(sampling_error.LARGEST_RELEASE_RHO))
+    return min(int(whole * factor**2), LARGEST_PRICE)
 
 
 def check_declared(n: int, classes: int) -> None:

@@ -4,9 +4,12 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from training.comparison.cases import BENCHMARKS
-from training.comparison.experiment import EPSILONS, SEEDS, Cell, at
-from training.comparison.options import DELTA, OPTIONS, QUERIES, UNLIMITED
+from research.comparison.cases import BENCHMARKS
+from research.comparison.experiment import EPSILONS, SEEDS, Cell, at
+from research.comparison.options import OPTIONS
+from training.planning.measured import SETS
+from training.planning.options import DELTA, QUERIES, UNLIMITED
+from training.planning.options import OPTIONS as PLANNED
 
 COLUMNS = (*map(str, QUERIES), UNLIMITED)
 _HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", "mean", "spread", "seeds", "figures")
@@ -54,12 +57,26 @@ def read_csv(path: Path) -> tuple[Cell, ...]:
         )
 
 
+def write_summary(cells: Iterable[Cell], path: Path) -> None:
+    """Write what the planner shows: the mean, spread and number of seeds of what can be trained, without the figures.
+
+    With six digits, so that what is rounded again rounds as the mean itself does.
+    """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("dataset", "epsilon", "option", "queries", "mean", "spread", "seeds"))
+        for cell in sorted(cells, key=_order):
+            if cell.option in PLANNED and cell.dataset in SETS:
+                place = (cell.dataset, f"{cell.epsilon:g}", cell.option, cell.queries)
+                writer.writerow((*place, _number(cell.mean, 6), _number(cell.spread, 6), len(cell.figures)))
+
+
 def page(cells: Sequence[Cell]) -> str:
     """Every table, by data set and epsilon, as a page of Markdown."""
     parts = [
         "# Accuracy by mechanism, budget and number of queries",
         f"Test accuracy, mean ± standard deviation over the seeds, at (epsilon, {DELTA:g}) for all answers together; "
-        "made by `dpserve reproduce mechanisms`, with the figures of every seed in [mechanisms.csv](mechanisms.csv). "
+        "made by `python -m research.comparison`, with the figures of every seed in [mechanisms.csv](mechanisms.csv). "
         "What the options are, how they were set, and which one to take: [mechanisms.md](mechanisms.md). In bold: the "
         'best proven option of a column. "-": the budget ends before. "refused": so little budget is left for an '
         'answer that the mechanism will not draw so much noise. "not measured" means that. Algorithm 1 stands at the '
@@ -137,8 +154,8 @@ def _cell(cell: Cell | None, ends: bool) -> str:
     return f"{cell.mean:.3f}" + ("" if cell.spread is None else f" ± {cell.spread:.3f}") + few
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def _number(value: float | None, digits: int = 4) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _order(cell: Cell) -> tuple[int, int, float, int]:
