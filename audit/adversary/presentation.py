@@ -10,7 +10,7 @@ from audit.adversary.experiments import Found, Setting, choices_of, printed
 from audit.adversary.games import Neighbours, Sensitivity
 from audit.adversary.printed import BELIEF, EPSILON
 from audit.estimators import Errors, gdp_of_errors
-from audit.reports import Picture, Report, Table, interval, number, picture
+from audit.reports import Picture, Report, Table, interval, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,4 +126,4 @@ def _beliefs(found: Mapping[Kind, Found]) -> Picture:
         axes.set_ylabel("final belief in the data set used")
         axes.legend()
 
-    return picture("Beliefs", "The adversary's final belief in the data set that was used.", draw, inches=(6.4, 4.0))
+    return Picture("Beliefs", "The adversary's final belief in the data set that was used.", draw, inches=(6.4, 4.0))

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.distinguishing.claims import Claim
-from audit.distinguishing.mechanism import Finding
+from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
 from audit.estimators import LowerBound
-from audit.reports import Picture, Report, Table, number, picture
+from audit.reports import Picture, Report, Table, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +27,7 @@ _POINTS = 401
 
 
 def report(
-    finding: Finding, scores_in: Floats, scores_out: Floats, title: str, setting: dict[str, Any], *notes: str
+    finding: MechanismFinding, scores_in: Floats, scores_out: Floats, title: str, setting: dict[str, Any], *notes: str
 ) -> Report:
     """Return the report. setting: what the audit was asked to do, for JSON. notes: sentences about this audit."""
     claim = finding.claim
@@ -48,7 +47,7 @@ def report(
     )
 
 
-def content(finding: Finding) -> dict[str, Any]:
+def content(finding: MechanismFinding) -> dict[str, Any]:
     """Return the finding for JSON."""
     claim = finding.claim
     return {
@@ -69,7 +68,7 @@ def content(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _verdict(finding: Finding) -> str:
+def _verdict(finding: MechanismFinding) -> str:
     claim = finding.claim
     at = f" at delta = {claim.delta:g}" if claim.delta else ""
     shown = f"epsilon >= {number(finding.epsilon)}{at} with {finding.confidence:.4g} confidence"
@@ -80,7 +79,7 @@ def _verdict(finding: Finding) -> str:
     return f"Not refuted: {shown}{closer}; the claim is {number(claim.epsilon)}."
 
 
-def _table(finding: Finding) -> Table:
+def _table(finding: MechanismFinding) -> Table:
     claim = finding.claim
     rows = tuple(
         (_METHODS[name], bound.parameter, number(bound.value), _claimed(name, bound, claim), bound.guarantee)
@@ -94,12 +93,12 @@ def _table(finding: Finding) -> Table:
     )
 
 
-def _claimed(name: str, bound: LowerBound, claim: Claim) -> str:
+def _claimed(name: str, bound: LowerBound, claim: ClaimedTradeoff) -> str:
     through_family = name in ("tradeoff", "pooled_gdp", "many_thresholds") and bound.parameter == claim.family.parameter
     return number(claim.parameter if through_family else claim.epsilon)
 
 
-def _trade_off(claim: Claim, scores_in: Floats, scores_out: Floats) -> Picture:
+def _trade_off(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats) -> Picture:
     """Draw the errors that were observed at every threshold, and the fewest that the claim allows."""
     thresholds = np.unique(np.concatenate([scores_in, scores_out]))
     false_alarms = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / len(scores_out)
@@ -117,7 +116,7 @@ def _trade_off(claim: Claim, scores_in: Floats, scores_out: Floats) -> Picture:
         axes.set_aspect("equal")
         axes.legend(fontsize="small")
 
-    return picture(
+    return Picture(
         "trade-off of errors",
         "Each point is one threshold on the score. Points far below the claim's line refute it.",
         draw,

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.picorho import PICORHO_PER_RHO
-from audit.estimators import Errors, epsilon_delta_of_errors
-from audit.estimators.attack import SELECTION_SHARE
+from audit.estimators import SELECTION_SHARE, Errors, epsilon_delta_of_errors
 from audit.membership.candidates import Labelled, repeated
 
 Rows = NDArray[np.int64]

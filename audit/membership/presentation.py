@@ -10,7 +10,7 @@ from accounting.picorho import to_rho
 from audit.membership.attack import Outcome
 from audit.membership.claims import STEPS, Claim
 from audit.membership.verdict import LOW_RATES, Found
-from audit.reports import Picture, Report, Table, interval, number, picture
+from audit.reports import Picture, Report, Table, interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,7 +189,7 @@ def roc(outcome: Outcome) -> Picture:
         f"{outcome.decided[0]} members and {outcome.decided[1]} non-members. The shaded side of the black curve is out "
         "of reach if the claim holds, but for chance."
     )
-    return picture(f"ROC of attacks on {outcome.model['name']}", caption, draw, inches=(11, 5))
+    return Picture(f"ROC of attacks on {outcome.model['name']}", caption, draw, inches=(11, 5))
 
 
 def _draw(axes: "Axes", outcome: Outcome, rates: np.ndarray[Any, np.dtype[np.float64]]) -> None:

@@ -1,7 +1,7 @@
 """What an attack achieved, with confidence, beside what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
-(`audit.estimators.attack`).
+(`audit.estimators.errors`).
 
 What the confidence is about. One model was trained on all members and answers about all candidates.
 
@@ -26,9 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from audit.estimators import Errors, clopper_pearson, epsilon_delta, errors_at, gdp_of_errors
-from audit.estimators.attack import SELECTION_SHARE
-from audit.estimators.attack import attack as thresholded
+from audit.estimators import (
+    SELECTION_SHARE,
+    Errors,
+    clopper_pearson,
+    epsilon_delta,
+    errors_at,
+    gdp_of_errors,
+    thresholded,
+)
 from audit.membership.claims import STEPS, Claim
 from audit.membership.pairs import PairBound, bound_of_pairs
 from audit.membership.plan import confidence_of_each

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit import estimators
-from audit.estimators import LowerBound, epsilon_of_mu
-from audit.estimators.many_thresholds import FEWEST_SCORES
-from audit.reports import Picture, Report, Table, number, picture
+from audit.estimators import FEWEST_SCORES, LowerBound, epsilon_of_mu
+from audit.reports import Picture, Report, Table, number
 from audit.white_box.bounds import METHODS, Claim, many_thresholds_bound, pooled_bound, run_epsilon, step_bound
 from audit.white_box.experiments import Measured, MeasuredRuns
 from audit.white_box.power import POWER, largest_ratio, power
@@ -326,7 +325,7 @@ def _histograms(measured: Measured) -> Picture:
         axes.set_ylabel("steps")
         axes.legend()
 
-    return picture("Observations", "What one step shows, with the canary and without it.", draw, inches=(6.4, 4.0))
+    return Picture("Observations", "What one step shows, with the canary and without it.", draw, inches=(6.4, 4.0))
 
 
 def _curve(findings: Mapping[int, Finding], column: str) -> Picture:
@@ -349,4 +348,4 @@ def _curve(findings: Mapping[int, Finding], column: str) -> Picture:
         axes.set_ylabel("lower bound of epsilon")
         axes.legend(fontsize="small")
 
-    return picture("Lower bounds", f"What is found on {column} of what is claimed.", draw, inches=(6.4, 4.4))
+    return Picture("Lower bounds", f"What is found on {column} of what is claimed.", draw, inches=(6.4, 4.4))

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from audit import sampler
-from audit.reports import Picture, Report, Table, number, picture
+from audit.reports import Picture, Report, Table, number
 from dpserve.commands.audit_output import counting
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.noise import DISTANCE
@@ -121,7 +121,7 @@ def _p_values(tests: list[tuple[str, sampler.ChiSquare]], least: float) -> Pictu
         axes.set_ylabel("p-value")
         axes.legend(fontsize="small")
 
-    return picture("p-values", "The chi-square tests' p-values in ascending order.", draw, inches=(6.4, 4.0))
+    return Picture("p-values", "The chi-square tests' p-values in ascending order.", draw, inches=(6.4, 4.0))
 
 
 def _distances(distances: dict[str, float]) -> Table:

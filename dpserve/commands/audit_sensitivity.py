@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from audit.distinguishing.neighbours import KINDS
 from audit.distinguishing.sensitivity import Measurement, of_certified_head, of_published_network
-from audit.reports import Picture, Report, Table, number, picture
+from audit.reports import Picture, Report, Table, number
 from dpserve.commands.audit_output import counting
 from dpserve.commands.audit_service import trained
 from training.data.digits import load_digits
@@ -66,7 +66,7 @@ def _shares(found: Mapping[str, tuple[Measurement, ...]]) -> Picture:
         axes.set_xlabel("measured, of the claim")
         axes.legend()
 
-    return picture("Sensitivities", "What lies beyond 1 refutes its claim.", draw, inches=(7.0, 1.2 + 0.7 * len(bars)))
+    return Picture("Sensitivities", "What lies beyond 1 refutes its claim.", draw, inches=(7.0, 1.2 + 0.7 * len(bars)))
 
 
 def _table(how: str, measurements: tuple[Measurement, ...]) -> Table:
