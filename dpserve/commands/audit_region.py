@@ -10,7 +10,8 @@ from audit import region, region_of_training
 from audit.region import Point
 from audit.reports import Report
 from audit.white_box import experiments
-from dpserve.commands.audit_output import counting, shares, stored
+from dpserve.commands.audit_output import stored
+from dpserve.commands.console import counting, shares
 from mechanisms.mechanism import names
 from mechanisms.seeded import SeededRandomness
 

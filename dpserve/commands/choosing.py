@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget
 from dpserve.commands.comparing import Comparison, Question, Whence, as_dict, command_for, print_comparison
-from dpserve.commands.console import stdout_console
+from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
 from mechanisms.gaussian_vector import whole_picorho
@@ -26,7 +26,6 @@ from training.planning import rules
 from training.planning.recommendation import SEEDS, Recommendation, by_simulation, of_kind
 from training.planning.rule import by_rule
 from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
-from training.reproduction.progress import progress_bar
 
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
@@ -65,7 +64,7 @@ class RowFile:
 def simulated(records: Records, n: int | None, whole: int, queries: int | None) -> Recommendation:
     """Simulate on rows, with a bar on the terminal. n, whole, queries: see `by_simulation`."""
     classes = len(records.declaration.classes)
-    with progress_bar() as progress:
+    with shares("simulating") as progress:
         return by_simulation(
             scaled_rows(records), records.y, classes=classes, n=n, whole=whole, queries=queries, progress=progress
         )

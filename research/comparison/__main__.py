@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from audit.pieces import ResultStore
 from dpserve.cli import errors_said
+from dpserve.commands.console import shares
 from research.comparison import experiment, figures, tables
 from research.comparison.cases import BENCHMARKS
 from research.comparison.options import OPTIONS
-from training.reproduction.progress import progress_bar
-from training.reproduction.store import ResultStore
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -54,7 +54,7 @@ def compare(
     if stored:
         cells = experiment.stored(comparison, data_dir, store)
     else:
-        with progress_bar() as progress:
+        with shares("comparison") as progress:
             cells = experiment.run(comparison, data_dir, store, progress)
     (out / "images").mkdir(parents=True, exist_ok=True)
     tables.write_csv(cells, out / CSV)

@@ -7,11 +7,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from audit.pieces import ResultStore
 from research.comparison.cases import Drawn
 from research.comparison.options import OPTIONS
 from training.planning.cases import TOLERANCE, Heads
 from training.planning.options import DELTA, QUERIES, UNLIMITED, Accuracies, Trial
-from training.reproduction.store import ResultStore
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SEEDS = 5

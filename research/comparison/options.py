@@ -60,9 +60,9 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
     if key not in _PUBLISHED:
         import torch
 
+        from research.lu2022 import printed
         from training.published import bounds
         from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
-        from training.reproduction import printed
 
         topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)
         recipe = Recipe(topology, "per-record-and-class")

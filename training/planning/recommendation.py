@@ -137,7 +137,7 @@ def by_simulation(
         heads = Heads(case)
         scaled = budget_for(whole, n, len(case.y))
         for done, name in enumerate(options):
-            progress(f"simulating {OPTIONS[name].title}", (seed + done / len(options)) / seeds)
+            progress(OPTIONS[name].title, (seed + done / len(options)) / seeds)
             trial = Trial(heads, scaled, "simulation", () if queries is None else (queries,))
             figure = _accuracy(name, trial)
             if figure is not None:

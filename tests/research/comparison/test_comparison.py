@@ -10,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
+from audit.pieces import ResultStore
 from research.comparison import experiment, tables
 from research.comparison.__main__ import app
 from research.comparison.cases import Drawn
@@ -20,7 +21,6 @@ from training.errors import DataError
 from training.planning import rules
 from training.planning.cases import Heads
 from training.planning.options import UNLIMITED, Trial
-from training.reproduction.store import ResultStore
 
 ONCE = ("non-private", "weights", "dpsgd")
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
+from audit.pieces import ResultStore
 from mechanisms.published import softmax
 from mechanisms.seeded import derived_seed
-from training.dpsgd_rival import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private
+from research.lu2022 import measures, printed
+from research.lu2022.dpsgd_training import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private
+from research.lu2022.leakage import Attacks
+from research.lu2022.results import Curve, Plan, Status
+from research.lu2022.samples import Samples
 from training.published.network import logits
-from training.reproduction import measures, printed
-from training.reproduction.leakage import Attacks
-from training.reproduction.results import Curve, Plan, Status
-from training.reproduction.samples import Samples
-from training.reproduction.store import ResultStore
 
 
 def curves(

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.seeded import derived_seed
+from research.lu2022 import printed
+from research.lu2022.results import Plan
 from training.data.benchmarks import read
 from training.data.labelled import LabelledSet
 from training.data.sampling import two_disjoint_sets
 from training.published.bounds import Topology
-from training.reproduction import printed
-from training.reproduction.results import Plan
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Finished pieces of a reproduction on disk, so that an interrupted run goes on where it stopped.
+"""Finished pieces of an audit or an experiment on disk, so that an interrupted run goes on where it stopped.
 
 A piece is named by a digest of everything that its result depends on. A file appears whole or not at all, and a file
 that does not describe the piece asked for is not used. Files are their owner's alone: some hold what was measured on

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.dpsgd_rival import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private  # noqa: E402
+from research.lu2022.dpsgd_training import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private  # noqa: E402
 from training.published.bounds import Topology  # noqa: E402
 from training.published.network import logits  # noqa: E402
 

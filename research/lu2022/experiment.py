@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from audit.pieces import ResultStore
 from mechanisms.published import Noise, Published, softmax
 from mechanisms.seeded import SeededRandomness, derived_seed
+from research.lu2022 import measures, printed
+from research.lu2022.leakage import Attacks
+from research.lu2022.results import Accuracies, Curve, Plan, Results
+from research.lu2022.samples import Samples
 from training.published import bounds
 from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack
 from training.published.setting import OBJECTIVES, Objective
-from training.reproduction import measures, printed
-from training.reproduction.leakage import Attacks
-from training.reproduction.results import Accuracies, Curve, Plan, Results
-from training.reproduction.samples import Samples
-from training.reproduction.store import ResultStore
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done."""

@@ -1,4 +1,4 @@
-"""`reproduce`: rerun a published paper. Registered by the command line; it holds no logic of its own."""
+"""`python -m research.lu2022`: rerun the paper on a data set. It holds no logic of its own."""
 
 import json
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Column, Table
 
+from dpserve.cli import errors_said
+from dpserve.commands.console import shares
+from research.lu2022 import printed
 from training.extras import extra
-from training.reproduction import printed
-from training.reproduction.measures import AttackTraining
-from training.reproduction.progress import progress_bar
 
 if TYPE_CHECKING:
-    from training.reproduction.presentation import Comparison
-    from training.reproduction.results import Accuracies, Plan
+    from research.lu2022.presentation import Comparison
+    from research.lu2022.results import Accuracies, Plan
 
-app = typer.Typer(name="reproduce", help="Measure again: a published paper, or our own tables.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 _UNPROVEN = (
     "Algorithm 1 is unproven: with three or more classes no finite epsilon holds for it, and its sensitivities are no "
@@ -28,14 +28,8 @@ _UNPROVEN = (
 )
 
 
-@app.callback()
-def papers() -> None:
-    """Measure again: a published paper, or our own tables."""
-
-
-@app.command("lu2022")
-def lu2022(
-    context: typer.Context,
+@app.command()
+def rerun(
     dataset: Annotated[str, typer.Option(help=f"One of {', '.join(printed.ROWS)}.")],
     data_dir: Annotated[
         Path | None, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
@@ -69,17 +63,16 @@ def lu2022(
     """Lu et al. 2022: Table V's and VI's row of a data set, and the points of its two figures."""
     row = printed.row(dataset)
     if bounds:
-        from training.reproduction import presentation
+        from research.lu2022 import presentation
 
         _show_bounds(row.dataset, presentation.closed_form(row), machine)
         return
     if data_dir is None:
         raise ValueError("name the directory of the data set's files with --data-dir or DPSERVE_DATA_DIR")
-    from training.reproduction.results import Plan
+    from research.lu2022.results import Plan
 
     plan = Plan(dataset, repeats, _numbers(epsilons), seed, n=n, alpha=alpha, epochs=epochs)
-    training = context.find_object(AttackTraining) if attack else None
-    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals, dp_sgd=dp_sgd, training=training)
+    _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals, dp_sgd=dp_sgd, attack=attack)
 
 
 def _rerun(
@@ -91,28 +84,28 @@ def _rerun(
     search_alpha: bool,
     rivals: bool,
     dp_sgd: int,
-    training: AttackTraining | None,
+    attack: bool,
 ) -> None:
     with extra("torch", "training networks"):
-        from training.reproduction import experiment
-        from training.reproduction.leakage import Attacks
-    from training.reproduction import presentation
-    from training.reproduction.samples import draw_samples
-    from training.reproduction.store import ResultStore
+        from research.lu2022 import experiment
+        from research.lu2022.leakage import Attacks
+    from audit.pieces import ResultStore
+    from research.lu2022 import presentation
+    from research.lu2022.samples import draw_samples
 
     store = ResultStore(out / "pieces")
-    with progress_bar() as progress:
-        progress(f"reading {plan.dataset}", 0.0)
+    with shares(plan.dataset) as progress:
+        progress("reading", 0.0)
         samples = draw_samples(plan, data_dir)
-        attacks = None if training is None else Attacks(plan, samples, training, progress)
+        attacks = Attacks(plan, samples, progress) if attack else None
         results = experiment.run(plan, samples, store, progress, attacks)
         if rivals:
-            from training.reproduction import rivals as proven
+            from research.lu2022 import rivals as proven
 
             more = proven.curves(plan, samples, store, results.baseline, progress, attacks)
             results = replace(results, curves=results.curves + more)
         if dp_sgd:
-            from training.reproduction import dpsgd_curves
+            from research.lu2022 import dpsgd_curves
 
             more = dpsgd_curves.curves(plan, samples, store, results.baseline, dp_sgd, progress, attacks)
             results = replace(results, curves=results.curves + more)
@@ -151,7 +144,7 @@ def _show_bounds(dataset: str, rows: "Sequence[Comparison]", machine: bool) -> N
 
 
 def _comparison_table(title: str, rows: "Sequence[Comparison]") -> Table:
-    from training.reproduction.presentation import number
+    from research.lu2022.presentation import number
 
     table = Table(
         "", "ours", "spread", "printed", "off by", "same digits", "in spreads", title=title, title_justify="left"
@@ -188,7 +181,7 @@ def _points_table(rows: "Sequence[dict[str, Any]]", figure: str, spread: str, ti
 
 
 def _search_table(best: float, found: "Sequence[Accuracies]") -> Table:
-    from training.reproduction.presentation import search_as_dict
+    from research.lu2022.presentation import search_as_dict
 
     table = Table("alpha", "train", "test", title=f"alpha closest to cross-entropy: {best:g}", title_justify="left")
     for row in search_as_dict(best, found)["searched"]:
@@ -201,3 +194,8 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"numbers separated by commas are expected, not {text!r}") from None
+
+
+if __name__ == "__main__":
+    with errors_said():
+        app()

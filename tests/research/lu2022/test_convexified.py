@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
-from training.convexified import (
+from research.lu2022.convexified import (
     RegularisedLogMeanExp,
     convexified_sensitivity,
     gradient_bound,

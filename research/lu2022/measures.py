@@ -3,8 +3,6 @@
 The membership attack itself is passed in: whatever decides, from answers and true labels, who was trained on.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,33 +18,6 @@ class MembershipAttack(Protocol):
     def decide(self, answers: Floats, y: Labels) -> NDArray[np.bool_]:
         """Whether each record was trained on: (n,). answers: (n, C), the service's; y: (n,), the true labels."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class KnownAnswers:
-    """Answers of shadow models, with what is known of each. answers: (n, C); y: (n,); member: (n,)."""
-
-    answers: Floats
-    y: Labels
-    member: NDArray[np.bool_]
-
-    def __post_init__(self) -> None:
-        """Refuse parts that do not fit, and answers from which nothing can be learnt."""
-        if self.answers.ndim != 2 or not self.y.shape == self.member.shape == (len(self.answers),):
-            raise ValueError(f"answers {self.answers.shape} do not fit {self.y.shape} labels, {self.member.shape}")
-        if self.member.all() or not self.member.any():
-            raise ValueError("an attack learns from answers about members and about others")
-
-
-@dataclass(frozen=True)
-class AttackTraining:
-    """How attacks are prepared. name: of everything that their decisions depend on but what they are given.
-
-    train: one attack for each set of known answers and seed; told which share is done.
-    """
-
-    name: str
-    train: Callable[[Sequence[KnownAnswers], Sequence[int], Callable[[float], None]], Sequence[MembershipAttack]]
 
 
 def accuracy(answers: Floats, y: Labels) -> float:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from training.reproduction import measures
+from research.lu2022 import measures
 
 
 def test_accuracy_counts_the_largest_entry() -> None:

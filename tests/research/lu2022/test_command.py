@@ -1,4 +1,4 @@
-"""`reproduce lu2022` on a small file in the publisher's form: its outputs, its determinism, and that it resumes."""
+"""`python -m research.lu2022` on a small file in the publisher's form: its outputs, its seeds, and that it resumes."""
 
 import csv
 import json
@@ -6,23 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from training.reproduction import printed
-from training.reproduction.command import app
-from training.reproduction.presentation import closed_form
-from training.reproduction.results import Plan
+from research.lu2022 import printed
+from research.lu2022.__main__ import app
+from research.lu2022.presentation import closed_form
+from research.lu2022.results import Plan
 
-main = typer.Typer()
-main.add_typer(app, name="reproduce")
-
-
-SMALL = ("--repeats", "2", "--n", "100", "--epochs", "3", "--epsilons", "0.1,1000000")
+SMALL = ("--no-attack", "--repeats", "2", "--n", "100", "--epochs", "3", "--epsilons", "0.1,1000000")
 
 
 def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(main, ["reproduce", "lu2022", *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -107,7 +102,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 ) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
-    from training.reproduction import experiment
+    from research.lu2022 import experiment
 
     train_stack, trained = experiment.train_stack, []
 
@@ -120,7 +115,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     monkeypatch.setattr(experiment, "train_stack", interrupted_at_the_third)
     out = tmp_path / "out"
     where = ("--data-dir", str(small_location), "--out", str(out))
-    result = CliRunner().invoke(main, ["reproduce", "lu2022", "--dataset", "location", *where, *SMALL])
+    result = CliRunner().invoke(app, ["--dataset", "location", *where, *SMALL])
     assert result.exit_code != 0
     resumed = small_run(small_location, out)
     assert trained == ["cross-entropy", "per-record", "per-record-and-class", "per-record-and-class"]

@@ -16,21 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.losses import LaplaceLoss
+from audit.pieces import ResultStore
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.seeded import SeededRandomness
 from mechanisms.selected_neuron import SelectedNeuron
-from training.convexified import RegularisedLogMeanExp, convexified_sensitivity
-from training.convexified import minimise as minimise_convexified
+from research.lu2022 import measures
+from research.lu2022.convexified import RegularisedLogMeanExp, convexified_sensitivity
+from research.lu2022.convexified import minimise as minimise_convexified
+from research.lu2022.leakage import Attacks
+from research.lu2022.results import Curve, Head, Plan
+from research.lu2022.samples import Samples
 from training.feature_maps import NORM_BOUND, Identity, default_clip_norm
 from training.objective import RegularisedCrossEntropy
-from training.reproduction import measures
-from training.reproduction.leakage import Attacks
-from training.reproduction.results import Curve, Head, Plan
-from training.reproduction.samples import Samples
-from training.reproduction.store import ResultStore
 from training.sensitivity import logit_sensitivity_per_norm, weight_sensitivity
 from training.solver import minimise
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from research.lu2022 import printed
+from research.lu2022.measures import leakage_bound
+from research.lu2022.results import Accuracies, Curve, Results
 from training.extras import extra
 from training.published import bounds
-from training.reproduction import printed
-from training.reproduction.measures import leakage_bound
-from training.reproduction.results import Accuracies, Curve, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,16 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from audit.membership.attack_network import EPOCHS, AttackNetwork, KnownAnswers, network_recipe
 from mechanisms.published import softmax
 from mechanisms.seeded import derived_seed
+from research.lu2022 import measures, printed
+from research.lu2022.results import Plan
+from research.lu2022.samples import Samples
 from training.data.sampling import two_disjoint_sets
 from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
-from training.reproduction import measures, printed
-from training.reproduction.measures import AttackTraining, KnownAnswers, MembershipAttack
-from training.reproduction.results import Plan
-from training.reproduction.samples import Samples
 
 Floats = NDArray[np.float64]
+
+TRAINING_SET = 24_000
+"""Answers that an attack learns from; docs/reproduction-lu2022.md says what more or fewer do."""
 
 
 @dataclass(eq=False)
@@ -29,14 +32,13 @@ class Attacks:
 
     plan: Plan
     samples: Samples
-    training: AttackTraining
     progress: Callable[[str, float], None] = lambda _, __: None
-    _prepared: Sequence[MembershipAttack] = field(default=(), init=False)
+    _prepared: Sequence[AttackNetwork] = field(default=(), init=False)
 
     @property
     def name(self) -> str:
         """What a stored leakage depends on."""
-        return f"{self.training.name}, {self._shadow_models} shadow models"
+        return f"one network that sees answers alone, {self._shadow_models} shadow models"
 
     def leakage(self, repeat: int, members: Floats, non_members: Floats) -> float:
         """Eq. 32 of answers (n, C) about the repeat's training set and test set."""
@@ -49,11 +51,13 @@ class Attacks:
     def _shadow_models(self) -> int:
         return printed.SHADOW_MODELS[self.plan.dataset]
 
-    def _attack(self, repeat: int) -> MembershipAttack:
+    def _attack(self, repeat: int) -> AttackNetwork:
         if not self._prepared:
             known = [self._known_answers(one) for one in range(self.plan.repeats)]
             seeds = [derived_seed(self.plan.seed, "attack", str(one)) for one in range(self.plan.repeats)]
-            self._prepared = self.training.train(known, seeds, lambda share: self.progress("attack networks", share))
+            self._prepared = train_blind_networks(
+                known, seeds, on_share=lambda share: self.progress("attack networks", share)
+            )
         return self._prepared[repeat]
 
     def _known_answers(self, repeat: int) -> KnownAnswers:
@@ -70,7 +74,7 @@ class Attacks:
             X,
             y,
             Assignment(torch.from_numpy(members), tuple(seeds), (plan.risk_factor,) * count),
-            network_recipe(plan, self.samples),
+            baseline_recipe(plan, self.samples),
             on_epoch=lambda done: self.progress(what, done / plan.epochs),
         )
         rows = np.concatenate([members, others], axis=1)
@@ -79,7 +83,7 @@ class Attacks:
         return KnownAnswers(softmax(z.reshape(-1, data.classes)), data.y[rows.reshape(-1)], member)
 
 
-def network_recipe(plan: Plan, samples: Samples) -> Recipe:
+def baseline_recipe(plan: Plan, samples: Samples) -> Recipe:
     """Table IV's training of the baseline and of its shadow models."""
     return Recipe(
         samples.topology,
@@ -88,4 +92,33 @@ def network_recipe(plan: Plan, samples: Samples) -> Recipe:
         batch_size=printed.BATCH_SIZE,
         learning_rate=printed.LEARNING_RATE,
         l2_regulariser=printed.L2_REGULARISER,
+    )
+
+
+def train_blind_networks(
+    known: Sequence[KnownAnswers],
+    seeds: Sequence[int],
+    *,
+    most: int = TRAINING_SET,
+    on_share: Callable[[float], None] = lambda _: None,
+) -> tuple[AttackNetwork, ...]:
+    """Train one attack that sees answers alone for each set of known answers, all of the same size, as one stack.
+
+    most: answers that each learns from at most, drawn at random.
+    """
+    classes, size = known[0].answers.shape[1], len(known[0].y)
+    if any(one.answers.shape != (size, classes) for one in known):
+        raise ValueError("attacks that are trained together learn from equally many answers of as many classes")
+    picked = [np.random.default_rng(seed).permutation(size)[:most] for seed in seeds]
+    pairs = list(zip(known, picked, strict=True))
+    X = torch.from_numpy(np.concatenate([one.answers[rows] for one, rows in pairs]).astype(np.float32))
+    y = torch.from_numpy(np.concatenate([one.member[rows] for one, rows in pairs]).astype(np.int64))
+    assignment = Assignment(torch.arange(len(y)).view(len(known), -1), tuple(seeds), (1.0,) * len(known))
+    recipe = network_recipe(classes, EPOCHS)
+    trained = train_stack(X, y, assignment, recipe, on_epoch=lambda done: on_share(done / EPOCHS))
+    return tuple(
+        AttackNetwork(
+            "per-class", classes, tuple(type(layer)(layer.weight[[place]], layer.bias[[place]]) for layer in trained)
+        )
+        for place in range(len(known))
     )
