@@ -8,16 +8,16 @@ import pytest
 import scipy.stats
 
 from accounting.conversions import gaussian_mu
-from audit.white_box.bounds import Claim, step_bound
-from audit.white_box.extreme_records import FAR, BiasOutsideTheNorm, extreme_records, observe_noisy_sums
-from audit.white_box.printed import FAULT_EPSILON
+from audit.white_box.bounds import ClaimedRun, step_bound
+from audit.white_box.experiments import FAULT_EPSILON
+from tests.audit.white_box.extreme_records import FAR, BiasOutsideTheNorm, extreme_records, observe_noisy_sums
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
 
 DELTA = 1e-5
 CLAIMED_MU = gaussian_mu(FAULT_EPSILON, DELTA)
 RELEASE = StepRelease(1 / CLAIMED_MU, 1.0, clip_norm=0.1)
-STEP = Claim(RELEASE.noise_multiplier, RELEASE.sampling_rate, 1, DELTA)
+STEP = ClaimedRun(RELEASE.noise_multiplier, RELEASE.sampling_rate, 1, DELTA)
 SURE = 1 - 1e-6
 
 
