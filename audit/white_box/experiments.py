@@ -5,7 +5,7 @@ guarantee asks nothing of the network.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -115,14 +115,6 @@ def prepare(
     training, probe, test = (Records(inputs[rows].astype(np.float64), labels[rows]) for rows in parts)
     network = Network((inputs.shape[1], *setting.hidden, classes))
     return Material(training, probe, test, network, source)
-
-
-def canary_kind(name: str) -> CanaryKind:
-    """Return the kind of canary with this name. Raises ValueError for another."""
-    for kind in CANARIES:
-        if kind == name:
-            return kind
-    raise ValueError(f"the canaries are {', '.join(CANARIES)}, not {name!r}")
 
 
 def canary_of(kind: CanaryKind, material: Material, seed: int) -> Canary:
@@ -291,3 +283,14 @@ def _piece(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dic
         "seed": seed,
         "run": run,
     }
+
+
+def scaled(setting: Setting, *, canary: str, runs: int | None, steps: int | None) -> Setting:
+    """Return the setting with this canary, and with another number of runs or of steps where one is given.
+
+    Raises ValueError for another kind of canary.
+    """
+    for kind in CANARIES:
+        if kind == canary:
+            return replace(setting, canary=kind, runs=runs or setting.runs, steps=steps or setting.steps)
+    raise ValueError(f"the canaries are {', '.join(CANARIES)}, not {canary!r}")

@@ -1,5 +1,7 @@
 """`dpserve audit`: lower bounds from attacks, held against what is claimed. Exit status 3 when a claim is refuted."""
 
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from audit.reports import Report
-    from audit.white_box.experiments import Setting
+    from audit.white_box.experiments import Material, Setting
     from dpserve.neighbouring_services import ServicePair
     from training.data.records import Records
     from training.published.bundle import PublishedNetwork
@@ -387,11 +389,7 @@ def training(
     resume: reporting.Resume = None,
 ) -> "Report":
     """Train with DP-SGD on the digits, watch every step for a canary, and hold what is seen against what is claimed."""
-    from dataclasses import asdict, replace
-
-    from audit import presentation
-    from audit.white_box import experiments, findings
-    from audit.white_box.steps import planted_fault
+    from audit.white_box import experiments
 
     if fault is not None:
         refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "whole_runs")
@@ -399,44 +397,75 @@ def training(
         refuse(context, "without --fault noise-too-small", "noise_ratio")
     if whole_runs is not None:
         refuse(context, "with --whole-runs", "runs")
-    planted = None if fault is None else planted_fault(fault)
-    chosen = experiments.DIGITS
-    setting = replace(
-        chosen,
-        canary=experiments.canary_kind(canary),
-        runs=whole_runs or runs or chosen.runs,
-        steps=steps or chosen.steps,
-    )
-    if runs is None and planted == "noise-too-small":
-        setting = replace(setting, runs=_enough_runs(setting, noise_ratio, conviction_confidence))
-    material = experiments.digits(setting, seed)
-    described: dict[str, Any] = {**asdict(setting), "seed": seed}
-    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
-        if whole_runs is not None:
-            seen = experiments.measure_runs(setting, epsilon, material, store, seed, progress)
-            return presentation.of_runs(
-                seen,
-                confidence,
-                conviction_confidence,
-                f"Audit of whole runs of DP-SGD on {setting.dataset}, with a {canary} record",
-                described | {"epsilon": epsilon},
-            )
-        if fault is None:
-            measured = experiments.measure(setting, epsilon, material, store, seed, progress)
-        else:
-            measured = experiments.measure_fault(setting, planted, noise_ratio, material, store, seed, progress)
-    finding = findings.judge(measured, confidence, conviction_confidence)
-    title = f"White-box audit of DP-SGD on {setting.dataset}"
+    setting = experiments.scaled(experiments.DIGITS, canary=canary, runs=whole_runs or runs, steps=steps)
+    sure = (confidence, conviction_confidence)
     if fault is None:
-        title, described = f"{title}, with a {canary} canary", described | {"epsilon": epsilon}
-        return presentation.of_steps(finding, measured, title, described, material.source)
-    said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
+        whole = whole_runs is not None
+        return watched(setting, experiments.digits, epsilon, sure, seed, resume, whole_runs=whole)
+    enough = runs is None
+    return watched_fault(setting, experiments.digits, fault, noise_ratio, sure, seed, resume, enough=enough)
+
+
+Reader = Callable[["Setting", int], "Material"]
+"""Gives the records of a setting, drawn by a seed."""
+
+
+def watched(
+    setting: "Setting",
+    reader: Reader,
+    epsilon: float,
+    sure: tuple[float, float],
+    seed: int,
+    resume: Path | None,
+    *,
+    whole_runs: bool,
+) -> "Report":
+    """Return the report of sound training. sure: the confidence of what is shown, and of a conviction."""
+    from audit import presentation
+    from audit.white_box import experiments, findings
+
+    material, title = reader(setting, seed), f"DP-SGD on {setting.dataset}, with a {setting.canary}"
+    described = {**asdict(setting), "seed": seed, "epsilon": epsilon}
+    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
+        if whole_runs:
+            seen = experiments.measure_runs(setting, epsilon, material, store, seed, progress)
+            return presentation.of_runs(seen, *sure, f"Audit of whole runs of {title} record", described)
+        measured = experiments.measure(setting, epsilon, material, store, seed, progress)
+    finding = findings.judge(measured, *sure)
+    title = f"White-box audit of {title} canary"
+    return presentation.of_steps(finding, measured, title, described, material.source)
+
+
+def watched_fault(
+    setting: "Setting",
+    reader: Reader,
+    fault: str,
+    noise_ratio: float,
+    sure: tuple[float, float],
+    seed: int,
+    resume: Path | None,
+    *,
+    enough: bool,
+) -> "Report":
+    """Return the report of training with a planted fault. enough: as many runs as convict noise that is too small."""
+    from audit import presentation
+    from audit.white_box import experiments, findings
+    from audit.white_box.steps import planted_fault
+
+    planted = planted_fault(fault)
     ratio = noise_ratio if planted == "noise-too-small" else None
+    if ratio is not None and enough:
+        setting = replace(setting, runs=_enough_runs(setting, ratio, sure[1]))
+    material = reader(setting, seed)
+    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
+        measured = experiments.measure_fault(setting, planted, noise_ratio, material, store, seed, progress)
+    said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
     return presentation.of_steps(
-        finding,
+        findings.judge(measured, *sure),
         measured,
-        f"{title} with {said}, which claims {experiments.FAULT_EPSILON:g} a step",
-        described | {"fault": planted or "none", "noise_ratio": ratio},
+        f"White-box audit of DP-SGD on {setting.dataset} with {said}, "
+        f"which claims {experiments.FAULT_EPSILON:g} a step",
+        {**asdict(setting), "seed": seed, "fault": fault, "noise_ratio": ratio},
         material.source,
         planted_ratio=ratio,
     )

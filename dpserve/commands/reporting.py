@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -88,16 +89,15 @@ def refuse(context: typer.Context, where: str, *parameters: str) -> None:
 
 
 @contextmanager
-def stored(resume: Path | None) -> "Iterator[ResultStore]":
+def stored(resume: Path | None, *others: ModuleType) -> "Iterator[ResultStore]":
     """Give the store of finished pieces: in `resume`, or in a folder that goes afterwards.
 
-    Pieces are bound to the code: what another version kept is computed again.
+    Pieces are bound to the code, of the other packages too: what another version kept is computed again.
     """
-    from audit.code import code_digest
-    from audit.pieces import ResultStore
+    from audit.pieces import ResultStore, code_digest
 
     with TemporaryDirectory() if resume is None else nullcontext(str(resume)) as folder:
-        yield ResultStore(Path(folder), {"code": code_digest()})
+        yield ResultStore(Path(folder), {"code": code_digest(*others)})
 
 
 def _check_writable(*files: Path | None) -> None:

@@ -1,6 +1,5 @@
 """Findings and their reports, from exact quantiles of what a step shows: no luck in any of them."""
 
-
 import numpy as np
 import pytest
 import scipy.stats
