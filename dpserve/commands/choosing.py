@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import typer
@@ -14,10 +13,9 @@ from dpserve.commands.comparing import Comparison, Question, Whence, as_dict, co
 from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
+from dpserve.commands.row_files import RowFile
 from mechanisms.gaussian_vector import whole_picorho
-from training.data.csv_file import read_csv
-from training.data.digits import load_digits
-from training.data.npz_file import read_npz
+from training.data.classes import values_of
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import Fourier, Identity
@@ -33,32 +31,6 @@ OUTSIDE = "--simulate-outside-the-guarantee"
 
 OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
 """What an owner may say beside --release KIND --budget: no rule says how wide a network should be, or who buys what."""
-
-
-@dataclass(frozen=True)
-class RowFile:
-    """A file of labelled rows and how to read it, as `dpserve train` would."""
-
-    source: str
-    label: str
-    classes: tuple[str, ...]
-    bounds: tuple[str, ...]
-    ignore: tuple[str, ...] = ()
-    where: str | None = None
-
-    def read(self) -> Records:
-        """Read it. Raises TrainingError for rows that do not fit."""
-        if self.source == "digits":
-            return load_digits().train
-        if not self.classes:
-            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
-        path = Path(self.source)
-        match path.suffix.lower():
-            case ".csv":
-                return read_csv(path, label=self.label, classes=self.classes, bounds=self.bounds, ignore=self.ignore)
-            case ".npz":
-                return read_npz(path, classes=self.classes, bounds=self.bounds, where=self.where)
-        raise TrainingError(f"rows come from 'digits', a .csv or an .npz file, not {self.source!r}")
 
 
 def simulated(records: Records, n: int | None, whole: int, queries: int | None) -> Recommendation:
@@ -83,12 +55,15 @@ def scaled_rows(records: Records) -> NDArray[np.float64]:
     return X
 
 
-def like(records: Records, source: str, label: str, ignore: list[str], where: str | None) -> RowFile:
-    """Return a file of public rows, to be read by the declaration of the private ones."""
+def like(
+    records: Records, source: str, label: str, classes: str | None, ignore: list[str], where: str | None
+) -> RowFile:
+    """Return a file of public rows, to be read by the declaration of the private ones. classes: as `train` takes."""
     declaration = records.declaration
     bounds = zip(declaration.feature_names, declaration.lower, declaration.upper, strict=True)
     texts = tuple(f"{name}={low!r}:{high!r}" for name, low, high in bounds)
-    return RowFile(source, label, declaration.classes, texts, tuple(ignore), where)
+    values = values_of(declaration.classes, classes)
+    return RowFile(source, "--public", label, declaration.classes, values, texts, tuple(ignore), where)
 
 
 def followed(
@@ -159,6 +134,8 @@ def choose(
     ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()
     file = public or private
     if file is not None:
+        if file.source != "digits" and not file.classes:
+            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
         records = file.read()
         found = simulated(records, n, whole, question.queries)
         if ladder:
