@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +48,44 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure. png: the file's bytes."""
+    """A figure that is drawn when its bytes are asked for: a report is made without matplotlib. inches: its size."""
 
     title: str
     caption: str
-    png: bytes
+    draw: Callable[["Figure"], None]
+    inches: tuple[float, float]
+
+    @cached_property
+    def png(self) -> bytes:
+        """The file's bytes. Raises MissingExtra without matplotlib."""
+        figure, canvas = _matplotlib()
+        empty = figure(figsize=self.inches, layout="constrained")
+        canvas(empty)
+        self.draw(empty)
+        file = io.BytesIO()
+        empty.savefig(file, format="png", dpi=110, metadata={"Software": None})
+        return file.getvalue()
+
+
+def check_files(*files: Path | None) -> None:
+    """Raise MissingExtra where no picture can be drawn, OSError for a file that cannot be written: before the work.
+
+    A file that is there stays as it is. None is no file.
+    """
+    for file in files:
+        if file is not None:
+            there = file.exists()
+            file.open("ab").close()
+            if not there:
+                file.unlink()
+            _matplotlib()
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    with extra("plots", "a picture"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    return Figure, FigureCanvasAgg
 
 
 @dataclass(frozen=True)
@@ -90,16 +124,8 @@ class Report:
 
 
 def picture(title: str, caption: str, draw: Callable[["Figure"], None], *, inches: tuple[float, float]) -> Picture:
-    """Draw on an empty figure of this width and height. Raises MissingExtra without matplotlib."""
-    with extra("plots", "a picture"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=inches, layout="constrained")
-    FigureCanvasAgg(figure)
-    draw(figure)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
-    return Picture(title, caption, file.getvalue())
+    """Return a picture that `draw` makes on an empty figure of this width and height."""
+    return Picture(title, caption, draw, inches)
 
 
 def print_text(report: Report, console: Console) -> None:

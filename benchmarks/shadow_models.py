@@ -18,8 +18,8 @@ import torch
 from published_training import loop_with_loader, loop_with_slices
 
 from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
-from training.published.batched import Recipe
 from training.published.bounds import Topology
+from training.published.setting import Recipe
 from training.reproduction import printed
 
 RECORDS, N, FEATURES, CLASSES = 2400, 1200, 446, 30

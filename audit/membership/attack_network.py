@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+from training.published.batched import Assignment, stacked_logits, train_stack
 from training.published.bounds import Topology
 from training.published.network import Parameters
+from training.published.setting import Recipe
 from training.reproduction.measures import KnownAnswers
 from training.reproduction.seeded import derived_seed
 
@@ -24,6 +25,9 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Kind = Literal["per-class", "pooled", "blind"]
+
+KINDS: dict[str, Kind] = {"shadow, per class": "per-class", "shadow, pooled": "pooled"}
+"""Those of an attack on an endpoint, by the names of their scores."""
 
 HIDDEN = (64,)
 L2_REGULARISER = 1e-6

@@ -21,8 +21,8 @@ _DRAWN_ATTACKS = 5
 _CURVE_POINTS = 65
 
 
-def report(outcome: Outcome, *, draw: bool = True) -> Report:
-    """Return the page. draw: with the picture, for which matplotlib is needed."""
+def report(outcome: Outcome) -> Report:
+    """Return the page."""
     return Report(
         title=f"membership-inference attack on {outcome.model['name']} ({served_as(outcome.model)})",
         verdict=sentence(outcome),
@@ -30,7 +30,7 @@ def report(outcome: Outcome, *, draw: bool = True) -> Report:
         inconclusive=outcome.inconclusive,
         content=content(outcome),
         tables=(_attacks(outcome), _claims(outcome), _spending(outcome)),
-        pictures=(roc(outcome),) if draw else (),
+        pictures=(roc(outcome),),
         warnings=outcome.difference.warnings() + _more_warnings(outcome),
         notes=_notes(outcome),
     )

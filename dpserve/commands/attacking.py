@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-from training.extras import extra
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
@@ -78,12 +75,16 @@ def attack(
 
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
 
-    Needs the extra torch. The noise of a bundle's answers follows from --seed too.
+    Models that are networks need the extra torch, and so do attack networks, which are left out without it. The noise
+    of a bundle's answers follows from --seed too.
     """
+    from audit import reports
+    from dpserve.commands.audit_output import print_verdict
+
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
         _check_target(context, target, service=service)
-        _check_writable(png, html)
+        reports.check_files(html, png)
         if service:
             endpoints = _services(opened, target, key_file or [])
         else:
@@ -91,11 +92,8 @@ def attack(
                 Path(target), mechanism, price, keys, rho=rho, lineage_rho=lineage_rho, delta=delta, seed=seed
             )
         found = _candidates(endpoints[0], data, members, non_members, population, label, ignore or [], class_names)
-        with extra("torch", "training shadow models"):
-            from audit.membership.attack import Attack, Choices
-        from audit import reports
+        from audit.membership.attack import Attack, Choices
         from audit.membership.presentation import report
-        from dpserve.commands.audit_output import print_verdict
 
         choices = Choices(
             shadow_models=shadow_models,
@@ -116,8 +114,7 @@ def attack(
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
-    drawn = png is not None or html is not None or (machine and find_spec("matplotlib") is not None)
-    page = report(outcome, draw=drawn)
+    page = report(outcome)
     reports.write(page, html_file=html, png_file=png)
     print_verdict("attack", page, as_json=machine)
     raise typer.Exit(page.exit_status)
@@ -136,16 +133,6 @@ def _check_target(context: typer.Context, target: str, *, service: bool) -> None
                 if service
                 else f"--{option} is for services; a bundle asks for no key (--keys says how many pool their answers)"
             )
-
-
-def _check_writable(*files: Path | None) -> None:
-    """Raise OSError where a report could not be written, before anything is paid for; a file there stays as it is."""
-    for file in files:
-        if file is not None:
-            there = file.exists()
-            file.open("ab").close()
-            if not there:
-                file.unlink()
 
 
 @contextmanager

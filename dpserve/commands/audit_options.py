@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from audit.reports import Report
+from audit.reports import Report, check_files
 
 Confidence = Annotated[float, typer.Option("--confidence", help="Of the lower bounds that are shown.")]
 ConvictionConfidence = Annotated[
@@ -53,6 +53,7 @@ def reported(command: Callable[..., Report]) -> Callable[..., None]:
     def shown(*arguments: Any, as_json: bool, html: Path | None, png: Path | None, **options: Any) -> None:
         from dpserve.commands.audit_output import show
 
+        check_files(html, png)
         show(f"audit-{command.__name__}", command(*arguments, **options), as_json=as_json, html=html, png=png)
 
     signature = inspect.signature(command)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -61,7 +62,8 @@ class _Unexcused(Console):
 
 def _keep_verdict(name: str, report: Report) -> None:
     """Keep the report as the newest of its command, `attack` or `audit-...`. Say on stderr what keeps it from that."""
-    pictures = [(shown.title, shown.caption, shown.png) for shown in report.pictures]
+    drawn = report.pictures if find_spec("matplotlib") is not None else ()
+    pictures = [(shown.title, shown.caption, shown.png) for shown in drawn]
     folder = options.state_folder() / verdicts.FOLDER
     try:
         verdicts.keep(folder, name, json.loads(reports.as_json(report)), pictures, time=time.time())

@@ -11,6 +11,7 @@ from dpserve.commands.audit_output import counting
 from dpserve.commands.audit_service import trained
 from training.data.digits import load_digits
 from training.data.records import Records
+from training.extras import extra
 from training.published.bundle import PublishedNetwork
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def _certified(lam: float, seed: int) -> tuple[Measurement, ...]:
 
 
 def _published(count: int, seed: int) -> dict[str, tuple[Measurement, ...]]:
-    from training.published.train import train_published
+    with extra("torch", "training networks"):
+        from training.published.train import train_published
 
     def train(records: Records) -> PublishedNetwork:
         return train_published(records, "digits", "audit")

@@ -204,7 +204,8 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
         import torch
 
         from training.published import bounds
-        from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+        from training.published.batched import Assignment, stacked_logits, train_stack
+        from training.published.setting import Recipe
         from training.reproduction import printed
 
         topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)

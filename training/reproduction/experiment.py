@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from mechanisms.published import Noise, Published, softmax
 from training.published import bounds
-from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack
-from training.published.setting import OBJECTIVES, Objective
+from training.published.batched import Assignment, device_of, stacked_logits, train_stack
+from training.published.setting import OBJECTIVES, Objective, Recipe
 from training.reproduction import measures, printed
 from training.reproduction.leakage import Attacks
 from training.reproduction.results import Accuracies, Curve, Plan, Results

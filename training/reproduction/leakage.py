@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from mechanisms.published import softmax
 from training.data.sampling import two_disjoint_sets
-from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+from training.published.batched import Assignment, stacked_logits, train_stack
+from training.published.setting import Recipe
 from training.reproduction import measures, printed
 from training.reproduction.measures import AttackTraining, KnownAnswers, MembershipAttack
 from training.reproduction.results import Plan
