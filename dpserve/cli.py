@@ -47,7 +47,6 @@ _GROUPS = {
     "Attack and audit": {
         "attack": _Command("attacking", "attack", "Who was trained on? Ask an endpoint as an adversary would."),
         "audit": _Command("auditing", "app", "Bound from below what a mechanism or a service leaks."),
-        "reproduce": _Command("reproducing", "app", "Measure again: a published paper, or our own tables."),
     },
 }
 _COMMANDS = {name: command for group in _GROUPS.values() for name, command in group.items()}

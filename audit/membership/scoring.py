@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.membership import likelihood_ratio, signals
+from audit.membership.signals import KnownAnswers
 from audit.membership.verdict import Scores
-from training.reproduction.measures import KnownAnswers
-from training.reproduction.seeded import derived_seed
+from mechanisms.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
+from mechanisms.seeded import derived_seed
 from training.extras import extra
 from training.published.setting import Recipe
-from training.reproduction.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -10,21 +10,20 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget
 from dpserve.commands.comparing import Comparison, Question, Whence, as_dict, command_for, print_comparison
-from dpserve.commands.console import stdout_console
+from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
 from dpserve.commands.row_files import RowFile
 from mechanisms.gaussian_vector import whole_picorho
-from training.comparison import rules
-from training.comparison.recommendation import SEEDS, Recommendation, by_simulation, of_kind
-from training.comparison.rule import by_rule
-from training.comparison.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
 from training.data.classes import values_of
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import Fourier, Identity
 from training.lineage import lineage_of, owner_key
-from training.reproduction.progress import progress_bar
+from training.planning import rules
+from training.planning.recommendation import SEEDS, Recommendation, by_simulation, of_kind
+from training.planning.rule import by_rule
+from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
 
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
@@ -37,7 +36,7 @@ OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
 def simulated(records: Records, n: int | None, whole: int, queries: int | None) -> Recommendation:
     """Simulate on rows, with a bar on the terminal. n, whole, queries: see `by_simulation`."""
     classes = len(records.declaration.classes)
-    with progress_bar() as progress:
+    with shares("simulating") as progress:
         return by_simulation(
             scaled_rows(records), records.y, classes=classes, n=n, whole=whole, queries=queries, progress=progress
         )
@@ -109,11 +108,11 @@ def followed(
         options["hidden"] = training.options["hidden"]
     if "tier" in training.options:
         options = dict(training_options(planned_tiers(tier_prices(training.options["tier"]), whole)))
-    choice, declaration = found.choice, training.records.declaration
-    if choice.release in (None, "weights", "objective") and "tolerance" in training.options:
+    option = found.chosen
+    if option.release in (None, "weights", "objective") and "tolerance" in training.options:
         options["tolerance"] = training.options["tolerance"]
-    feature_map = rules.identity(declaration) if choice.features == "identity" else rules.fourier(declaration)
-    return choice.release, replace(training, feature_map=feature_map, options=options)
+    feature_map = rules.feature_map(option.features, training.records.declaration)
+    return option.release, replace(training, feature_map=feature_map, options=options)
 
 
 def choose(

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from accounting.budgets import Budget
 from dpserve.cli import app
 from mechanisms.mechanism import priced
-from training.comparison import recommendation
+from training.planning import recommendation
 
 BEFORE = ["plan", "--lam", 100, "--classes", 10]
 BUDGET = ["--epsilon", 3, "--delta", 1e-6]
