@@ -69,6 +69,20 @@ class Picture:
         return file.getvalue()
 
 
+def check_files(*files: Path | None) -> None:
+    """Raise MissingExtra where no picture can be drawn, OSError for a file that cannot be written: before the work.
+
+    A file that is there stays as it is. None is no file.
+    """
+    for file in filter(None, files):
+        there = file.exists()
+        file.open("ab").close()
+        if not there:
+            file.unlink()
+        with extra("plots", "a picture"):
+            import matplotlib.figure  # noqa: F401
+
+
 @dataclass(frozen=True)
 class Report:
     """A finding. verdict: one sentence; convicted: whether it contradicts the claim; content: everything, for JSON.

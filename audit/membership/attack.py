@@ -23,15 +23,21 @@ from accounting.losses import Cost
 from audit.endpoint import Endpoint, EndpointError
 from audit.membership import signals
 from audit.membership.asking import Answered, ask
-from audit.membership.attack_network import EPOCHS
 from audit.membership.candidates import Candidates, Difference, Labelled, difference
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
 from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, coin_of
 from audit.membership.journal import Journal
 from audit.membership.mimicry import Mimicry, mimicry_of
 from audit.membership.plan import QueryPlan, largest_epsilon, near_copies, planned
-from audit.membership.scoring import Shadowed, scores_of
-from audit.membership.shadow_models import Draws, Pool, ShadowModels, ShadowRecipe, train_shadow_models
+from audit.membership.scoring import Shadowed, attack_networks_are_there, scores_of
+from audit.membership.shadow_models import (
+    Draws,
+    Pool,
+    ShadowModels,
+    ShadowRecipe,
+    check_trainable,
+    train_shadow_models,
+)
 from audit.membership.verdict import Verdict, verdict
 
 Floats = NDArray[np.float64]
@@ -67,7 +73,7 @@ class Choices:
     most: int | None = None
     seed: int = 0
     shadow_epochs: int | None = None
-    attack_epochs: int = EPOCHS
+    attack_epochs: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be attacked with."""
@@ -256,9 +262,12 @@ class _Shadows:
         everyone = members + len(candidates.others) + (0 if population is None else len(population))
         count = choices.shadow_records or min(members, everyone // 2)
         mimicry = mimicry_of(model, count, epochs=choices.shadow_epochs)
+        check_trainable(mimicry.recipe)
         draws = Draws(choices.shadow_models, count, choices.seed)
         draws.rows(everyone)
         departures = mimicry.departures
+        if not attack_networks_are_there():
+            departures += ("the attack networks are left out, for they need PyTorch: pip install 'dpserve[torch]'",)
         if count != members:
             departures += (
                 f"shadow models have {count} records and the target has {members}, at the same regularisation and "

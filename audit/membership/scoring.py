@@ -8,13 +8,14 @@ models; with few of them one variance is shared by all rows, as the paper advise
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from audit.membership import signals
-from audit.membership.attack_network import EPOCHS, Kind, KnownAnswers, train_attack_network
+from audit.membership.signals import KnownAnswers
 from audit.membership.verdict import Scores
 from mechanisms.seeded import derived_seed
 
@@ -63,21 +64,22 @@ def scores_of(
     shadowed: Shadowed,
     seed: int,
     *,
-    epochs: int = EPOCHS,
+    epochs: int | None = None,
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> list[Scores]:
-    """Score candidates with answers (n, C), labels y (n,); member: (n,), the truth, which only sorts the scores."""
+    """Score candidates with answers (n, C), labels y (n,); member: (n,), the truth, which only sorts the scores.
+
+    epochs: of the attack networks, None for the published ones. They are left out where PyTorch is missing.
+    """
     known = shadowed.known()
     found: dict[str, tuple[Floats, float | None]] = {}
-    kinds: tuple[tuple[str, Kind], ...] = (
-        ("shadow, per class", "per-class"),
-        ("shadow, pooled", "pooled"),
-    )
-    for name, kind in kinds:
-        what = f"training the attack network, {kind}"
-        on_share = partial(progress, what)
-        network = train_attack_network(known, kind, seed, epochs=epochs, on_share=on_share)
-        found[name] = (network.scores(answers, y), 0.0)
+    if attack_networks_are_there():
+        from audit.membership.attack_network import EPOCHS, KINDS, train_attack_network
+
+        for name, kind in KINDS.items():
+            on_share = partial(progress, f"training the attack network, {kind}")
+            network = train_attack_network(known, kind, seed, epochs=epochs or EPOCHS, on_share=on_share)
+            found[name] = (network.scores(answers, y), 0.0)
     found |= _thresholded(answers, y, known)
     confidences = signals.scaled_confidence(answers, y)
     shadow = shadowed.of_candidates(signals.scaled_confidence, len(y))
@@ -91,6 +93,11 @@ def scores_of(
         Scores(name, scores[order][member[order]], scores[order][~member[order]], threshold)
         for name, (scores, threshold) in found.items()
     ]
+
+
+def attack_networks_are_there() -> bool:
+    """Whether attack networks can be trained: they need PyTorch."""
+    return find_spec("torch") is not None
 
 
 def order_of(count: int, seed: int) -> Labels:

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from dpserve.commands.console import shares
 from dpserve.commands.reporting import reported
-from training.extras import extra
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
+    from audit.membership.attack import TrainShadows
     from audit.membership.candidates import Candidates, Labelled
     from audit.reports import Report
 
@@ -76,8 +76,10 @@ def attack(
 
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
 
-    Needs the extra torch. The noise of a bundle's answers follows from --seed too.
+    Models that are networks need the extra torch, and so do attack networks, which are left out without it. The noise
+    of a bundle's answers follows from --seed too.
     """
+
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
         _check_target(context, target, service=service)
@@ -88,10 +90,8 @@ def attack(
                 Path(target), mechanism, price, keys, rho=rho, lineage_rho=lineage_rho, delta=delta, seed=seed
             )
         found = _candidates(endpoints[0], data, members, non_members, population, label, ignore or [], class_names)
-        with extra("torch", "training shadow models"):
-            from audit.membership.attack import Attack, Choices, train_here
-            from audit.membership.cluster import train_on_ray
         from audit import presentation
+        from audit.membership.attack import Attack, Choices, train_here
 
         choices = Choices(
             shadow_models=shadow_models,
@@ -108,7 +108,7 @@ def attack(
                 found,
                 choices,
                 journal,
-                train=train_here if ray is None else train_on_ray(ray),
+                train=train_here if ray is None else _trainer(ray),
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
@@ -209,3 +209,9 @@ def _candidates(
         return read_labelled(path, model, label=label, ignore=ignore, class_names=class_names)
 
     return Candidates(read(members), read(non_members), None if population is None else read(population))
+
+
+def _trainer(ray: str) -> "TrainShadows":
+    from audit.membership.cluster import train_on_ray
+
+    return train_on_ray(ray)

@@ -12,6 +12,7 @@ import typer
 from dpserve.commands import reporting
 from dpserve.commands.console import counting, shares
 from dpserve.commands.reporting import refuse, reported, stored
+from training.extras import extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -336,7 +337,8 @@ def sensitivity(
     if model != "published":
         raise ValueError(f"a model is certified or published, not {model!r}")
     refuse(context, "of a published model", "lam")
-    from training.published.train import train_published
+    with extra("torch", "training networks"):
+        from training.published.train import train_published
 
     def train(some: "Records") -> "PublishedNetwork":
         return train_published(some, "digits", "audit")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpserve.commands import options
-from training.extras import extra
 
 if TYPE_CHECKING:
     from audit.pieces import ResultStore
@@ -56,10 +55,10 @@ def reported(name: str) -> Callable[[Callable[..., "Report"]], Callable[..., Non
     def decorated(command: Callable[..., "Report"]) -> Callable[..., None]:
         @functools.wraps(command)
         def shown(*arguments: Any, as_json: bool, html: Path | None, png: Path | None, **given: Any) -> None:
-            _check_writable(html, png)
-            report = command(*arguments, **given)
             from audit import reports
 
+            reports.check_files(html, png)
+            report = command(*arguments, **given)
             reports.write(report, html_file=html, png_file=png)
             _print(name, report, as_json=as_json)
             sys.exit(report.exit_status)
@@ -98,20 +97,6 @@ def stored(resume: Path | None, *others: ModuleType) -> "Iterator[ResultStore]":
 
     with TemporaryDirectory() if resume is None else nullcontext(str(resume)) as folder:
         yield ResultStore(Path(folder), {"code": code_digest(*others)})
-
-
-def _check_writable(*files: Path | None) -> None:
-    """Raise before anything is paid for: OSError where a file cannot be written, MissingExtra without matplotlib.
-
-    A file that is there stays as it is.
-    """
-    for file in filter(None, files):
-        with extra("plots", "a report with pictures"):
-            import matplotlib  # noqa: F401
-        there = file.exists()
-        file.open("ab").close()
-        if not there:
-            file.unlink()
 
 
 def _print(name: str, report: "Report", *, as_json: bool) -> None:
