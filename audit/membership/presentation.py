@@ -186,8 +186,8 @@ def roc(outcome: Outcome) -> Picture:
         linear.legend(fontsize="small", loc="lower right")
 
     caption = (
-        f"{outcome.decided[0]} members and {outcome.decided[1]} non-members. The shaded side of the black curve is out "
-        "of reach if the claim holds, but for chance."
+        f"{outcome.decided[0]} members and {outcome.decided[1]} non-members. If the claim holds, an attack reaches "
+        "the shaded side of the black curve only by chance."
     )
     return picture(f"ROC of attacks on {outcome.model['name']}", caption, draw, inches=(11, 5))
 

@@ -39,7 +39,7 @@ def audit_region(
         multipliers = noise_multipliers or tuple(region_of_training.PRINTED)
         return _of_training(dataset, data_dir, multipliers, confidence, conviction_confidence, seed, resume)
     if name not in names():
-        raise ValueError(f"there is a region of {', '.join((*names(), DP_SGD))}, not of {name!r}")
+        raise ValueError(f"a region can be drawn of {', '.join((*names(), DP_SGD))}, not of {name!r}")
     points = []
     multipliers = noise_multipliers or MULTIPLIERS
     with stored(resume) as store, counting(f"asking {name}", len(multipliers)) as advance:
@@ -90,7 +90,7 @@ def _of_training(
 ) -> Report:
     settings = region_of_training.SETTINGS
     if dataset not in settings:
-        raise ValueError(f"there is a region of training on {', '.join(settings)}, not on {dataset!r}")
+        raise ValueError(f"a region of training can be drawn on {', '.join(settings)}, not on {dataset!r}")
     setting = settings[dataset]
     material = experiments.prepare(setting, experiments.read(dataset, data_dir), seed)
     with stored(resume) as store, shares(f"training on {dataset}") as progress:

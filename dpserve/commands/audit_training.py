@@ -138,7 +138,7 @@ def audit_adversary(
 ) -> Report:
     """Return the report of the games. Raises ValueError for nonsense, and DataError for missing files."""
     if dataset not in adversary.SETTINGS:
-        raise ValueError(f"there are games on {', '.join(adversary.SETTINGS)}, not on {dataset!r}")
+        raise ValueError(f"the adversary plays on {', '.join(adversary.SETTINGS)}, not on {dataset!r}")
     setting = adversary.SETTINGS[dataset]
     data = adversary.read(dataset, data_dir)
     found = {}

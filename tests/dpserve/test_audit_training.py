@@ -85,9 +85,9 @@ def test_the_region_of_a_mechanism():
         (("training", "--dataset", "nowhere"), "training is audited on"),
         (("training", "--canary", "yellow"), "the canaries are"),
         (("training", "--fault", "none at all"), "the planted faults are"),
-        (("adversary", "--dataset", "nowhere"), "there are games on"),
-        (("region", "nothing"), "there is a region of"),
-        (("region", "dp-sgd", "--dataset", "nowhere"), "a region of training on"),
+        (("adversary", "--dataset", "nowhere"), "the adversary plays on"),
+        (("region", "nothing"), "a region can be drawn of"),
+        (("region", "dp-sgd", "--dataset", "nowhere"), "a region of training can be drawn on"),
     ],
 )
 def test_nonsense_is_refused(arguments, said):
@@ -146,7 +146,7 @@ def test_an_audit_that_refutes_nothing_says_what_it_could_have_seen():
 def test_an_option_that_would_be_ignored_is_refused(arguments, ignored):
     found = audit(*arguments)
     assert found.exit_code == 2
-    assert f"{ignored}: it says nothing" in " ".join(found.stderr.split())
+    assert f"{ignored}: it has no effect" in " ".join(found.stderr.split())
 
 
 def test_data_that_is_elsewhere_is_asked_for(monkeypatch):
