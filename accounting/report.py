@@ -49,16 +49,17 @@ class Price(BaseModel):
 
 
 class Bound(BaseModel):
-    """An upper bound as things stand, and once the whole budget is spent.
-
-    `now` holds for a number of answers that was settled beforehand; `when_spent` for clients who choose by what they
-    have seen how long to go on.
-    """
+    """An upper bound as things stand, and once the whole budget is spent."""
 
     model_config = ConfigDict(frozen=True)
 
-    now: Annotated[float, Field(ge=0, le=1)]
-    when_spent: Annotated[float, Field(ge=0, le=1)]
+    now: Annotated[
+        float,
+        Field(ge=0, le=1, description="of what was spent; only for a client that had settled this total beforehand"),
+    ]
+    when_spent: Annotated[
+        float, Field(ge=0, le=1, description="of the limit; whatever a client asks, and wherever it stops")
+    ]
 
 
 class AccountReport(BaseModel):
@@ -68,8 +69,8 @@ class AccountReport(BaseModel):
     everything else, comes to believe it with more than this probability only with probability delta.
     `posterior_belief_at_epsilon` is the published 1/(1 + e^-epsilon): the belief that the answers support when
     they are seen as produced by a process that tells everything with probability delta and is epsilon-private
-    otherwise. What is said of `spent` and `now` holds if the number of answers so far was settled beforehand; a client
-    who stops at the moment that suits it best is held by what is said of `limit` and `when_spent`, which is what the
+    otherwise. What is said of `spent` and `now` holds if the total spent so far was settled beforehand; a client who
+    stops at the moment that suits it best is held by what is said of `limit` and `when_spent`, which is what the
     ledger enforces. `membership_advantage_bound`: no attack's true positive rate exceeds its false positive rate by
     more than this; delta plays no part in it.
     """
@@ -83,8 +84,10 @@ class AccountReport(BaseModel):
     ]
     analysis: Annotated[str, Field(description="the analysis behind every epsilon and bound of this report")]
     delta: Annotated[float, Field(gt=0, lt=1, description="the delta of every epsilon in this report")]
-    limit: Amount
-    spent: Amount
+    limit: Annotated[Amount, Field(description="what may be spent; its epsilon holds whatever is asked, and whenever")]
+    spent: Annotated[
+        Amount, Field(description="what was spent; its epsilon holds only if this total was settled beforehand")
+    ]
     remaining: Remaining
     price: Price | None
     queries_left: Annotated[

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from accounting import dpsgd, identifiability
 from audit.estimators import confidence_of_each
+from audit.pieces import ResultStore
 from audit.region import Point
 from audit.white_box.bounds import Claim, pooled_bound, run_epsilon
 from audit.white_box.experiments import Material, Progress, Setting, canary_of
 from audit.white_box.observations import Descent, observe_steps
 from audit.white_box.steps import sound
+from mechanisms.seeded import derived_seed
 from training.releases.dpsgd.network import Network, softmax
 from training.releases.dpsgd.step import StepRelease
-from training.reproduction.seeded import derived_seed
-from training.reproduction.store import ResultStore
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -11,13 +11,13 @@ from audit.adversary.beliefs import Games, published_mu
 from audit.adversary.dissimilarity import Measure
 from audit.adversary.games import Gradients, Neighbours, Outcome, Pair, Play, Sensitivity, farthest_pair, play, together
 from audit.adversary.printed import EPSILON, TABLE_2
+from audit.pieces import ResultStore
 from audit.white_box import experiments as white_box
+from mechanisms.seeded import derived_seed
 from training.data import adult, mnist
 from training.data.labelled import LabelledSet
 from training.extras import extra
 from training.releases.dpsgd.network import Network
-from training.reproduction.seeded import derived_seed
-from training.reproduction.store import ResultStore
 
 Progress = Callable[[str, float], None]
 

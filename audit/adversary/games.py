@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from audit.adversary.beliefs import Games, gaussian_log_ratio
 from audit.adversary.dissimilarity import Measure, most_unlike_member, most_unlike_pair
+from mechanisms.seeded import SeededRandomness, derived_seed
 from training.releases.dpsgd.step import StepRelease, grid_step, with_noise
-from training.reproduction.seeded import SeededRandomness, derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

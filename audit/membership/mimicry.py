@@ -21,11 +21,11 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.published import Published, softmax
+from mechanisms.seeded import SeededRandomness
 from mechanisms.selected_neuron import SelectedNeuron
 from training.feature_maps import AnyFeatureMap
 from training.published.batched import Recipe
 from training.published.bounds import Topology, claimed_sensitivities
-from training.reproduction.seeded import SeededRandomness
 
 Floats = NDArray[np.float64]
 

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.membership import likelihood_ratio, signals
-from audit.membership.attack_network import EPOCHS, Kind, train_attack_network
+from audit.membership.attack_network import EPOCHS, Kind, KnownAnswers, train_attack_network
 from audit.membership.verdict import Scores
-from training.reproduction.measures import KnownAnswers
-from training.reproduction.seeded import derived_seed
+from mechanisms.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
+from mechanisms.seeded import derived_seed
 from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack
-from training.reproduction.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -12,20 +12,20 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from accounting.conversions import gaussian_mu
+from audit.pieces import ResultStore
 from audit.white_box.bounds import Claim, claim_of
 from audit.white_box.canaries import Canary, DiracCanary, FixedCanary, blank, mislabelled, quiet_coordinate
 from audit.white_box.observations import Descent, Floats, Records, observe_steps
 from audit.white_box.printed import FAULT_EPSILON
 from audit.white_box.runs import score_run
 from audit.white_box.steps import AuditedStep, Fault, faulty, sound
+from mechanisms.seeded import derived_seed
 from training.data import benchmarks, retail
 from training.data.digits import load_digits
 from training.data.labelled import LabelledSet
 from training.extras import extra
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
-from training.reproduction.seeded import derived_seed
-from training.reproduction.store import ResultStore
 
 Progress = Callable[[str, float], None]
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from audit.white_box.canaries import Example
 from audit.white_box.observations import Floats, Records
+from mechanisms.seeded import SeededRandomness
 from training.releases.dpsgd.network import Labels, Network
 from training.releases.dpsgd.step import StepRelease, private_step
-from training.reproduction.seeded import SeededRandomness
 
 FAR = 2.0**60
 

@@ -11,9 +11,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.seeded import SeededRandomness, derived_seed
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import DpSgdStep, StepRelease, private_step
-from training.reproduction.seeded import SeededRandomness, derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

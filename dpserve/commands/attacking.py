@@ -15,7 +15,7 @@ from training.extras import extra
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
     from audit.membership.attack import TrainShadows
-    from audit.membership.candidates import Candidates
+    from audit.membership.candidates import Candidates, Labelled
 
 
 _OF_A_BUNDLE = ("mechanism", "price", "keys", "rho", "lineage_rho", "delta")
@@ -39,6 +39,9 @@ def attack(
     ] = None,
     label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
+    class_names: Annotated[
+        str | None, typer.Option(help="VALUE=NAME of each class, where the files have other values than class names.")
+    ] = None,
     key_file: Annotated[
         list[Path] | None,
         typer.Option(help="URL: a file with an API key. Repeat it, and the keys pool their answers."),
@@ -87,7 +90,7 @@ def attack(
             endpoints = _bundles(
                 Path(target), mechanism, price, keys, rho=rho, lineage_rho=lineage_rho, delta=delta, seed=seed
             )
-        found = _candidates(endpoints[0], data, members, non_members, population, label=label, ignore=ignore or [])
+        found = _candidates(endpoints[0], data, members, non_members, population, label, ignore or [], class_names)
         with extra("torch", "training shadow models"):
             from audit.membership.attack import Attack, Choices
         from audit import reports
@@ -206,9 +209,9 @@ def _candidates(
     members: Path | None,
     non_members: Path | None,
     population: Path | None,
-    *,
     label: str,
     ignore: Sequence[str],
+    class_names: str | None,
 ) -> "Candidates":
     from audit.membership.candidates import Candidates, digits, read_labelled
 
@@ -219,9 +222,11 @@ def _candidates(
     if members is None or non_members is None:
         raise ValueError("name records that were trained on with --members, and others with --non-members")
     model = endpoint.model()
-    read = [read_labelled(path, model, label=label, ignore=ignore) for path in (members, non_members)]
-    more = None if population is None else read_labelled(population, model, label=label, ignore=ignore)
-    return Candidates(read[0], read[1], more)
+
+    def read(path: Path) -> "Labelled":
+        return read_labelled(path, model, label=label, ignore=ignore, class_names=class_names)
+
+    return Candidates(read(members), read(non_members), None if population is None else read(population))
 
 
 def _trainer(ray: str | None) -> "TrainShadows":

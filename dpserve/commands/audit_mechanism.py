@@ -11,12 +11,12 @@ from audit.code import code_digest
 from audit.distinguishing import presentation
 from audit.distinguishing.mechanism import judge, observe
 from audit.distinguishing.worlds import worst_case
+from audit.pieces import ResultStore
 from audit.reports import Report
-from dpserve.commands.audit_output import counting
+from dpserve.commands.console import counting
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness, SystemRandomness
-from training.reproduction.seeded import SeededRandomness
-from training.reproduction.store import ResultStore
+from mechanisms.seeded import SeededRandomness
 
 Floats = NDArray[np.float64]
 

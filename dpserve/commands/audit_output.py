@@ -1,24 +1,23 @@
-"""How every `dpserve audit` shows its progress and its report, and with what it exits."""
+"""How every `dpserve audit` shows its report, where it keeps finished pieces, and with what it exits."""
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit import reports
 from audit.code import code_digest
+from audit.pieces import ResultStore
 from audit.reports import Report
 from dpserve.commands import options
 from service.admin import verdicts
-from training.reproduction.store import ResultStore
 
 
 def show(name: str, report: Report, *, as_json: bool, html: Path | None, png: Path | None) -> None:
@@ -67,26 +66,6 @@ def _keep_verdict(name: str, report: Report) -> None:
         verdicts.keep(folder, name, json.loads(reports.as_json(report)), pictures, time=time.time())
     except OSError as error:
         typer.echo(f"dpserve: the verdict is not kept for the owner's page: {error}", err=True)
-
-
-@contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show on stderr, if it is a terminal, how much of `total` is done; gives a function to say how much more is."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda more: bar.advance(task, more)
-
-
-@contextmanager
-def shares(what: str) -> Iterator[Callable[[str, float], None]]:
-    """Show on stderr, if it is a terminal, what is done now and which share of all; gives a function to say both."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda now, share: bar.update(task, description=f"{what}: {now}", completed=share)
 
 
 @contextmanager

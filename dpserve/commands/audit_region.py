@@ -10,9 +10,10 @@ from audit import region, region_of_training
 from audit.region import Point
 from audit.reports import Report
 from audit.white_box import experiments
-from dpserve.commands.audit_output import counting, shares, stored
+from dpserve.commands.audit_output import stored
+from dpserve.commands.console import counting, shares
 from mechanisms.mechanism import names
-from training.reproduction.seeded import SeededRandomness
+from mechanisms.seeded import SeededRandomness
 
 DP_SGD = "dp-sgd"
 MULTIPLIERS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

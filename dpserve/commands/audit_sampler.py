@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from audit import sampler
 from audit.reports import Picture, Report, Table, number, picture
-from dpserve.commands.audit_output import counting
+from dpserve.commands.console import counting
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.noise import DISTANCE
 from mechanisms.randomness import Randomness, SystemRandomness

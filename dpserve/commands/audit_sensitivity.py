@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from audit.distinguishing.neighbours import KINDS
 from audit.distinguishing.sensitivity import Measurement, of_certified_head, of_published_network
 from audit.reports import Picture, Report, Table, number, picture
-from dpserve.commands.audit_output import counting
 from dpserve.commands.audit_service import trained
+from dpserve.commands.console import counting
 from training.data.digits import load_digits
 from training.data.records import Records
 from training.published.bundle import PublishedNetwork

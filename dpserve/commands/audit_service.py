@@ -20,9 +20,11 @@ from audit.distinguishing import presentation
 from audit.distinguishing.mechanism import judge
 from audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
 from audit.distinguishing.service import Kept, observe_services
+from audit.pieces import ResultStore
 from audit.reports import Report
 from dpserve.client import Client
-from dpserve.commands.audit_output import counting, stored
+from dpserve.commands.audit_output import stored
+from dpserve.commands.console import counting
 from dpserve.configuration import environment_without_settings
 from mechanisms.mechanism import Mechanism, priced
 from service.errors import CannotServe
@@ -32,7 +34,6 @@ from training.data.records import Declaration, Records
 from training.feature_maps import Identity, default_clip_norm
 from training.published.bundle import is_published, load_published
 from training.recipe import Recipe
-from training.reproduction.store import ResultStore
 from training.train import train
 
 Floats = NDArray[np.float64]

@@ -9,14 +9,15 @@ import typer
 from accounting.conversions import gaussian_mu
 from audit.adversary import experiments as adversary
 from audit.adversary import presentation as of_adversary
+from audit.pieces import ResultStore
 from audit.reports import Report
 from audit.white_box import experiments, presentation
 from audit.white_box.experiments import Material, Setting
 from audit.white_box.power import POWER, observations_for
 from audit.white_box.printed import EPSILONS, FAULT_EPSILON
 from audit.white_box.steps import FAULTS, Fault
-from dpserve.commands.audit_output import shares, stored
-from training.reproduction.store import ResultStore
+from dpserve.commands.audit_output import stored
+from dpserve.commands.console import shares
 
 _MOST_RUNS = 500
 """More than are begun unasked."""

@@ -22,12 +22,11 @@ from dpserve.commands.releases import (
     print_teachers,
     train_release,
 )
+from dpserve.commands.row_files import RowFile
 from dpserve.commands.training_progress import train_with_progress
 from training.bundle import save_bundle
 from training.certificate import Certificate
-from training.data.csv_file import read_csv
-from training.data.digits import load_digits
-from training.data.npz_file import read_npz
+from training.data.classes import parse_classes
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
@@ -63,7 +62,7 @@ def train(
     ] = None,
     features: Annotated[str, typer.Option(help="The public feature map: identity, fourier or relu.")] = "identity",
     classes: Annotated[
-        str | None, typer.Option(help="The class names, separated by commas; for your own data.")
+        str | None, typer.Option(help="The class names, separated by commas, or VALUE=NAME of each; for your own data.")
     ] = None,
     bounds: Annotated[
         list[str] | None,
@@ -276,7 +275,7 @@ def train(
         # A simulation needs what training needs and more, which other commands should not wait for.
         from dpserve.commands.choosing import followed, like
 
-        rows = like(records, public, label, ignore or [], where) if public else None
+        rows = like(records, public, label, classes, ignore or [], where) if public else None
         release, training = followed(training, release, budget, queries, rows)
     elif queries is not None or public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
@@ -305,7 +304,9 @@ def _train_head(training: Training, backbone: bytes | None) -> Certificate:
 def train_published(
     data: Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")],
     out: Annotated[Path, typer.Option(help="The bundle: a new folder.")],
-    classes: Annotated[str | None, typer.Option(help="The class names, separated by commas.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="The class names, separated by commas, or VALUE=NAME of each.")
+    ] = None,
     bounds: Annotated[list[str] | None, typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one.")] = None,
     label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
@@ -404,21 +405,13 @@ def _lineage(records: Records, given: str | None) -> str:
 def _read(
     data: str, label: str, classes: str | None, bounds: list[str], ignore: list[str], where: str | None, *, clip: bool
 ) -> Records:
-    if data == "digits":
-        return load_digits().train
-    path = Path(data)
-    names = [name.strip() for name in classes.split(",")] if classes else []
-    if not names:
+    names, values = parse_classes(classes) if classes else ((), ())
+    if data != "digits" and not names:
         raise TrainingError(
             "declare the class names with --classes a,b,...: a list read off the private records would say which "
             "classes occur in them"
         )
-    match path.suffix.lower():
-        case ".csv":
-            return read_csv(path, label=label, classes=names, bounds=bounds, ignore=ignore, clip=clip)
-        case ".npz":
-            return read_npz(path, classes=names, bounds=bounds, where=where, clip=clip)
-    raise TrainingError(f"--data takes 'digits', a .csv or an .npz file, not {data!r}")
+    return RowFile(data, "--data", label, names, values, tuple(bounds), tuple(ignore), where, clip).read()
 
 
 def _feature_map(kind: str, shared: dict[str, Any], random_features: int, bandwidth: float, seed: int) -> FeatureMap:

@@ -9,8 +9,8 @@ from audit import region, region_of_training, reports
 from audit.region import Point
 from audit.region_of_training import PRINTED, Printed, attack_rates, losses
 from dpserve.commands.audit_region import audit_region
+from mechanisms.seeded import SeededRandomness
 from training.releases.dpsgd.network import Network
-from training.reproduction.seeded import SeededRandomness
 
 
 def test_a_multiplier_is_a_price_whatever_the_mechanism():

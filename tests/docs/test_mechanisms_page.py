@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from training.comparison import tables
+from research.comparison import tables
 
 from .test_accounting_page import commands, matches, printed
 

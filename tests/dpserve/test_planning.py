@@ -12,7 +12,7 @@ from accounting.planner import plan
 from dpserve.cli import app
 from dpserve.commands.plotting import plot_accuracy
 from mechanisms.mechanism import priced
-from training.comparison import recommendation
+from training.planning import recommendation
 
 BEFORE = ["plan", "--lam", 100, "--classes", 10]
 BUDGET = ["--epsilon", 3, "--delta", 1e-6]

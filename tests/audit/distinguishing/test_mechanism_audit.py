@@ -15,7 +15,7 @@ from audit.distinguishing.worlds import Worlds, permitted, worst_case
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import priced
 from mechanisms.published import Published
-from training.reproduction.seeded import SeededRandomness
+from mechanisms.seeded import SeededRandomness
 
 PROVEN = [
     ("gaussian", "epsilon:1@1e-5", 2, 1e-5),

@@ -20,13 +20,13 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published, softmax
+from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DECLARATION, draw
 from training.data.digits import load_digits
 from training.data.records import Records
 from training.feature_maps import Identity
 from training.published.train import train_published
 from training.recipe import Recipe
-from training.reproduction.seeded import SeededRandomness
 from training.train import train
 
 REMEMBERING = Choices(shadow_models=4, attack_epochs=3, shadow_epochs=600)

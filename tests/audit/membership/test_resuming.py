@@ -13,9 +13,9 @@ from audit.membership.attack import Attack, Choices
 from audit.membership.candidates import Candidates
 from audit.membership.presentation import report
 from mechanisms.gaussian import Gaussian
+from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DELTA, draw
 from training.releases.weights import release_weights
-from training.reproduction.seeded import SeededRandomness
 
 CHOICES = Choices(shadow_models=2, attack_epochs=1, seed=3)
 PRICE = 0.005

@@ -1,0 +1,60 @@
+"""Finished pieces of an audit or an experiment on disk, so that an interrupted run goes on where it stopped.
+
+A piece is named by a digest of everything that its result depends on. A file appears whole or not at all, and a file
+that does not describe the piece asked for is not used. Files are their owner's alone: some hold what was measured on
+private records, as scores of an audit, without noise.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from training.private_files import write_whole
+
+Piece = Mapping[str, Any]
+"""What a result depends on, in JSON's types."""
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """A directory of results, one JSON file for each piece.
+
+    bound_to: what every piece depends on, too, as the code that computes them.
+    """
+
+    directory: Path
+    bound_to: Mapping[str, str] = field(default_factory=dict)
+
+    def result(self, piece: Piece, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The stored result of the piece, or the computed one, which is stored first."""
+        found = self.found(piece)
+        if found is not None:
+            return found
+        result = compute()
+        text, path = self._place(piece)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"piece": json.loads(text), "result": result}, indent=1))
+        return result
+
+    def found(self, piece: Piece) -> dict[str, Any] | None:
+        """The stored result of the piece, if there is one."""
+        text, path = self._place(piece)
+        return _stored(path, text)
+
+    def _place(self, piece: Piece) -> tuple[str, Path]:
+        text = json.dumps({**piece, **self.bound_to}, sort_keys=True)
+        return text, self.directory / f"{piece['name']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _stored(path: Path, text: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    if not isinstance(content, dict) or content.get("piece") != json.loads(text):
+        return None
+    result = content.get("result")
+    return result if isinstance(result, dict) else None

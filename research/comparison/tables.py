@@ -1,0 +1,163 @@
+"""The comparison as CSV and as tables in Markdown. Tables are made from the CSV's cells and from nothing else."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from research.comparison.cases import BENCHMARKS
+from research.comparison.experiment import EPSILONS, SEEDS, Cell, at
+from research.comparison.options import OPTIONS
+from training.planning.measured import SETS
+from training.planning.options import DELTA, QUERIES, UNLIMITED
+from training.planning.options import OPTIONS as PLANNED
+
+COLUMNS = (*map(str, QUERIES), UNLIMITED)
+_HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", "mean", "spread", "seeds", "figures")
+_REFUSED = "refused"
+NOT_MEASURED = "not measured"
+START, END = "<!-- summary -->", "<!-- end of the summary -->"
+"""Where a page takes the summary."""
+
+
+def write_csv(cells: Iterable[Cell], path: Path) -> None:
+    """Write one line for each cell, with the figure of every seed."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_HEADER)
+        for cell in sorted(cells, key=_order):
+            figures = " ".join(_REFUSED if figure is None else f"{figure:.4f}" for figure in cell.figures)
+            writer.writerow(
+                (
+                    cell.dataset,
+                    cell.option,
+                    OPTIONS[cell.option].status,
+                    f"{cell.epsilon:g}",
+                    f"{DELTA:g}",
+                    cell.queries,
+                    _number(cell.mean),
+                    _number(cell.spread),
+                    len(cell.figures),
+                    figures,
+                )
+            )
+
+
+def read_csv(path: Path) -> tuple[Cell, ...]:
+    """Read what `write_csv` wrote."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(
+            Cell(
+                row["dataset"],
+                row["option"],
+                float(row["epsilon"]),
+                row["queries"],
+                tuple(None if word == _REFUSED else float(word) for word in row["figures"].split()),
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+def write_summary(cells: Iterable[Cell], path: Path) -> None:
+    """Write what the planner shows: the mean, spread and number of seeds of what can be trained, without the figures.
+
+    With six digits, so that what is rounded again rounds as the mean itself does.
+    """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("dataset", "epsilon", "option", "queries", "mean", "spread", "seeds"))
+        for cell in sorted(cells, key=_order):
+            if cell.option in PLANNED and cell.dataset in SETS:
+                place = (cell.dataset, f"{cell.epsilon:g}", cell.option, cell.queries)
+                writer.writerow((*place, _number(cell.mean, 6), _number(cell.spread, 6), len(cell.figures)))
+
+
+def page(cells: Sequence[Cell]) -> str:
+    """Every table, by data set and epsilon, as a page of Markdown."""
+    parts = [
+        "# Accuracy by mechanism, budget and number of queries",
+        f"Test accuracy, mean ± standard deviation over the seeds, at (epsilon, {DELTA:g}) for all answers together; "
+        "made by `python -m research.comparison`, with the figures of every seed in [mechanisms.csv](mechanisms.csv). "
+        "What the options are, how they were set, and which one to take: [mechanisms.md](mechanisms.md). In bold: the "
+        'best proven option of a column. "-": the budget ends before. "refused": so little budget is left for an '
+        'answer that the mechanism will not draw so much noise. "not measured" means that. Algorithm 1 stands at the '
+        "cost that its source claims, which is unproven: its column is for scale, and no bound.",
+    ]
+    for dataset in dict.fromkeys(cell.dataset for cell in sorted(cells, key=_order)):
+        parts.append(f"## {BENCHMARKS[dataset].title}")
+        for epsilon in EPSILONS:
+            parts += [f"### {dataset}, epsilon = {epsilon:g}", table(cells, dataset, epsilon)]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(cells: Sequence[Cell], dataset: str, epsilon: float) -> str:
+    """One data set at one epsilon: a line for each option, a column for each number of queries."""
+    shown = {(name, queries): at(cells, dataset, name, epsilon, queries) for name in OPTIONS for queries in COLUMNS}
+    best = {
+        queries: max(
+            (
+                cell.mean
+                for name, option in OPTIONS.items()
+                if option.status == "proven" and (cell := shown[name, queries]) is not None and cell.mean is not None
+            ),
+            default=None,
+        )
+        for queries in COLUMNS
+    }
+    lines = ["| option | status | " + " | ".join(COLUMNS) + " |", "|---" * (2 + len(COLUMNS)) + "|"]
+    for name, option in OPTIONS.items():
+        words = []
+        for queries in COLUMNS:
+            cell = shown[name, queries]
+            word = _cell(cell, option.pays == "each answer" and queries == UNLIMITED)
+            bold = cell is not None and option.status == "proven" and cell.mean is not None
+            words.append(f"**{word}**" if bold and cell is not None and cell.mean == best[queries] else word)
+        lines.append(f"| {option.title} | {option.status} | " + " | ".join(words) + " |")
+    return "\n".join(lines)
+
+
+def summary(cells: Sequence[Cell]) -> str:
+    """Every set at (1, DELTA): a line for each option, at 10 and at 1,000 queries where each answer is paid for."""
+    datasets = [name for name in BENCHMARKS if any(cell.dataset == name for cell in cells)]
+    lines = ["| option | " + " | ".join(datasets) + " |", "|---" * (1 + len(datasets)) + "|"]
+    for name, option in OPTIONS.items():
+        counts = ("10", "1000") if option.pays == "each answer" else (UNLIMITED,)
+        words = [" / ".join(_mean(at(cells, dataset, name, 1.0, count)) for count in counts) for dataset in datasets]
+        title = option.title + (" (unproven)" if option.status == "unproven" else "")
+        lines.append(f"| {title} | " + " | ".join(words) + " |")
+    return "\n".join(lines)
+
+
+def with_summary(text: str, cells: Sequence[Cell]) -> str:
+    """Return a page of Markdown with the summary between its two marks. Raises ValueError where they are missing."""
+    before, mark, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not (mark and end):
+        raise ValueError(f"the page has no place for the summary, between {START} and {END}")
+    return f"{before}{START}\n{summary(cells)}\n{END}{after}"
+
+
+def _mean(cell: Cell | None) -> str:
+    if cell is None:
+        return NOT_MEASURED
+    few = f" ({len(cell.figures)} of {SEEDS})" if len(cell.figures) < SEEDS else ""
+    return _REFUSED if cell.mean is None else f"{cell.mean:.3f}{few}"
+
+
+def _cell(cell: Cell | None, ends: bool) -> str:
+    if ends:
+        return "-"
+    if cell is None:
+        return NOT_MEASURED
+    if cell.mean is None:
+        return _REFUSED
+    few = f" ({len(cell.figures)} of {SEEDS} seeds)" if len(cell.figures) < SEEDS else ""
+    return f"{cell.mean:.3f}" + ("" if cell.spread is None else f" ± {cell.spread:.3f}") + few
+
+
+def _number(value: float | None, digits: int = 4) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _order(cell: Cell) -> tuple[int, int, float, int]:
+    queries = COLUMNS.index(cell.queries) if cell.queries in COLUMNS else len(COLUMNS)
+    return list(BENCHMARKS).index(cell.dataset), list(OPTIONS).index(cell.option), cell.epsilon, queries
