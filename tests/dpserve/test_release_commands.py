@@ -47,7 +47,7 @@ def test_what_cannot_be_is_refused_with_the_reason(train):
     rule = train("--release", "teachers", "--rule", "shouts", "--out", "m", status=1).stderr
     assert (
         rule.strip()
-        == "dpserve: these teachers cannot be: rule: input should be 'votes' or 'probabilities', not 'shouts'"
+        == "dpserve: these teachers are not possible: rule: input should be 'votes' or 'probabilities', not 'shouts'"
     )
 
 
