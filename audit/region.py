@@ -70,7 +70,7 @@ def mechanism_at(name: str, classes: int, noise_multiplier: float) -> Mechanism:
 def observe_releases(mechanism: Mechanism, classes: int, releases: int, trials: int, randomness: Randomness) -> Scores:
     """Return the log-likelihood ratios (trials,) of so many releases together, with the record in and out.
 
-    The sum over releases is what the adversary of `audit.adversary` comes to hold as log-odds, from even ones.
+    The sum over releases is what an adversary who knows all other records comes to hold as log-odds, from even ones.
     """
     scores = observe(mechanism, worst_case(mechanism, classes), trials * releases, randomness)
     inside, outside = (found.reshape(trials, releases).sum(axis=1) for found in scores)

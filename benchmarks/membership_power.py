@@ -22,11 +22,11 @@ import torch
 from scipy.stats import norm
 
 from accounting.losses import LaplaceLoss
-from audit.code import code_digest
 from audit.estimators import Errors, clopper_pearson
 from audit.in_process import BundleEndpoint, RowNoise
 from audit.membership.attack import Attack, Choices, Outcome
 from audit.membership.candidates import Candidates, Labelled
+from audit.pieces import code_digest
 from benchmarks import kept_runs
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import Floats

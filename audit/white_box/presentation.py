@@ -1,6 +1,6 @@
-"""White-box audits of training as reports: bounds beside the claim, and beside what Nasr et al. 2023 print."""
+"""White-box audits of training as reports: bounds beside the claim."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from audit.reports import Picture, Report, Table, number, picture
 from audit.white_box.bounds import METHODS, Claim, many_thresholds_bound, pooled_bound, run_epsilon, step_bound
 from audit.white_box.experiments import Measured, MeasuredRuns
 from audit.white_box.power import POWER, largest_ratio, power
-from audit.white_box.printed import COLUMNS, TABLE_1
 from audit.white_box.repetition import repetition_bound
 from audit.white_box.runs import run_bound
 
@@ -118,14 +117,6 @@ def judge(measured: Measured, confidence: float, conviction_confidence: float) -
     )
 
 
-def judge_together(
-    measured: Mapping[int, Measured], confidence: float, conviction_confidence: float
-) -> dict[int, Finding]:
-    """Judge several claims: sound ones are all acquitted with `conviction_confidence`. Bounds shown hold one by one."""
-    each = estimators.confidence_of_each(conviction_confidence, len(measured))
-    return {epsilon: judge(one, confidence, each) for epsilon, one in measured.items()}
-
-
 def report(
     finding: Finding,
     measured: Measured,
@@ -139,10 +130,10 @@ def report(
         title=title,
         verdict=_verdict(finding, planted_ratio),
         convicted=finding.convicted,
-        content={"setting": dict(setting), **_content(finding)},
+        content={"setting": dict(setting), **content_of(finding)},
         tables=(_table(finding),),
         pictures=(_histograms(measured),),
-        notes=(*notes, *_NOTES),
+        notes=(*notes, *NOTES),
     )
 
 
@@ -170,51 +161,6 @@ def seen(finding: Finding, planted_ratio: float | None) -> str:
     if ratio is None:
         return f"so few observations convict no noise with power {POWER:g}"
     return f"power {POWER:g} against noise {number(ratio, 3)} times the claimed"
-
-
-def table_1(findings: Mapping[int, Finding], column: str, setting: Mapping[str, Any], *notes: str) -> Report:
-    """Return Table 1's layout: what was found on one data set at each epsilon, beside all columns printed."""
-    convicted = [epsilon for epsilon, finding in findings.items() if finding.convicted]
-    reached = [
-        epsilon
-        for epsilon, finding in findings.items()
-        if finding["f-DP (CP)"].run_epsilon >= max(TABLE_1["f-DP (CP)"][epsilon])
-    ]
-    rows = tuple(
-        (method, f"{epsilon:g}", number(finding[method].run_epsilon), *_printed(method, epsilon))
-        for method in _shown(findings)
-        for epsilon, finding in findings.items()
-    )
-    said = f"f-DP (CP) reaches every printed column at epsilon {', '.join(map(str, reached)) or 'none'}"
-    verdict = f"Convicted at epsilon {', '.join(map(str, convicted))}." if convicted else f"Not refuted; {said}."
-    power_note = "; ".join(f"at epsilon {epsilon:g}, {seen(one, None)}" for epsilon, one in findings.items())
-    return Report(
-        title=f"Lower bounds of a training run's epsilon on {column}, beside Table 1 of Nasr et al. 2023",
-        verdict=verdict,
-        convicted=bool(convicted),
-        content={
-            "setting": dict(setting),
-            "epsilons": {str(epsilon): _content(finding) for epsilon, finding in findings.items()},
-        },
-        tables=(
-            Table("Lower bound of epsilon", ("method", "claimed", f"here: {column}", *COLUMNS), rows),
-            Table(
-                "The runs here",
-                ("claimed", "noise multiplier", "observations", "accuracy"),
-                tuple(
-                    (
-                        f"{epsilon:g}",
-                        number(one.claim.noise_multiplier),
-                        str(one.observations),
-                        f"{one.accuracy:.1%}",
-                    )
-                    for epsilon, one in findings.items()
-                ),
-            ),
-        ),
-        pictures=(_curve(findings, column),),
-        notes=(*notes, *_NOTES, f"What this could convict: {power_note}."),
-    )
 
 
 def runs_report(
@@ -258,13 +204,14 @@ def runs_report(
     )
 
 
-_NOTES = (
+NOTES = (
     "A run's epsilon is what as many sampled steps tell that have the noise which a step's bound leaves possible.",
     "f-DP (ZB) and (eps, delta)-DP (ZB) are Bayesian credible bounds; eps-DP (Katz) is at delta = 0 and asymptotic.",
 )
 
 
-def _content(finding: Finding) -> dict[str, Any]:
+def content_of(finding: Finding) -> dict[str, Any]:
+    """Return it for JSON."""
     return {
         "claim": {
             **asdict(finding.claim),
@@ -303,19 +250,6 @@ def _table(finding: Finding) -> Table:
     return Table(f"Lower bounds at delta = {claim.delta:g}", columns, (*rows, claimed), note)
 
 
-def _shown(findings: Mapping[int, Finding]) -> Sequence[str]:
-    """Return the methods that there is a bound of at every epsilon, the closest first."""
-    everywhere = [{row.method for row in finding.rows} for finding in findings.values()]
-    return [method for method in (CLOSEST, POOLED, *METHODS) if all(method in methods for methods in everywhere)]
-
-
-def _printed(method: str, epsilon: int) -> tuple[str, ...]:
-    table: Mapping[str, Mapping[int, Sequence[float]]] = {str(name): row for name, row in TABLE_1.items()}
-    if method not in table or epsilon not in table[method]:
-        return ("-",) * len(COLUMNS)
-    return tuple(f"{value:g}" for value in table[method][epsilon])
-
-
 def _histograms(measured: Measured) -> Picture:
     def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
@@ -327,26 +261,3 @@ def _histograms(measured: Measured) -> Picture:
         axes.legend()
 
     return picture("Observations", "What one step shows, with the canary and without it.", draw, inches=(6.4, 4.0))
-
-
-def _curve(findings: Mapping[int, Finding], column: str) -> Picture:
-    def draw(figure: "Figure") -> None:
-        axes = figure.add_subplot()
-        epsilons = sorted(findings)
-        for method in _shown(findings):
-            axes.plot(epsilons, [findings[one][method].run_epsilon for one in epsilons], "o-", label=f"here: {method}")
-        printed = [one for one in epsilons if one in TABLE_1["f-DP (CP)"]]
-        for index, name in enumerate(COLUMNS):
-            axes.plot(
-                printed,
-                [TABLE_1["f-DP (CP)"][one][index] for one in printed],
-                "x",
-                color="black",
-                label="printed: f-DP (CP)" if index == 0 else f"_{name}",
-            )
-        axes.plot(epsilons, epsilons, ":", color="grey", label="claimed")
-        axes.set_xlabel("claimed epsilon")
-        axes.set_ylabel("lower bound of epsilon")
-        axes.legend(fontsize="small")
-
-    return picture("Lower bounds", f"What is found on {column} of what is claimed.", draw, inches=(6.4, 4.4))

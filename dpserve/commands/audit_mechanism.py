@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.code import code_digest
 from audit.distinguishing import presentation
 from audit.distinguishing.mechanism import judge, observe
 from audit.distinguishing.worlds import worst_case
-from audit.pieces import ResultStore
+from audit.pieces import ResultStore, code_digest
 from audit.reports import Report
 from dpserve.commands.console import counting
 from mechanisms.mechanism import Mechanism, priced

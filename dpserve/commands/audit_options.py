@@ -32,10 +32,6 @@ Seed = Annotated[
     ),
 ]
 ExperimentSeed = Annotated[int, typer.Option("--seed", min=0, help="Everything follows from it.")]
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
-]
-
 SURE = 1 - 1e-9
 """The confidence of a conviction, where none is asked for."""
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
 import typer
 from rich.console import Console
 
 from audit import reports
-from audit.code import code_digest
-from audit.pieces import ResultStore
+from audit.pieces import ResultStore, code_digest
 from audit.reports import Report
 from dpserve.commands import options
 from service.admin import verdicts
@@ -69,10 +69,10 @@ def _keep_verdict(name: str, report: Report) -> None:
 
 
 @contextmanager
-def stored(resume: Path | None) -> Iterator[ResultStore]:
+def stored(resume: Path | None, *others: ModuleType) -> Iterator[ResultStore]:
     """Give the store of finished pieces: in `resume`, or in a folder that goes afterwards.
 
-    Pieces are bound to the code: what another version kept is computed again.
+    Pieces are bound to the code, of the other packages too: what another version kept is computed again.
     """
     with TemporaryDirectory() if resume is None else nullcontext(str(resume)) as folder:
-        yield ResultStore(Path(folder), {"code": code_digest()})
+        yield ResultStore(Path(folder), {"code": code_digest(*others)})

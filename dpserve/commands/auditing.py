@@ -176,10 +176,7 @@ def sensitivity(
 @options.reported
 def training(
     context: typer.Context,
-    dataset: Annotated[str, typer.Option("--dataset", help="digits, retail-100, mnist or cifar-10.")] = "digits",
-    data_dir: options.DataDir = None,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What a run claims at delta = 1e-5.")] = 8.0,
-    table: Annotated[bool, typer.Option("--table", help="At epsilon 1, 4, 8 and 16, beside Nasr et al. 2023.")] = False,
     fault: Annotated[
         str | None,
         typer.Option(
@@ -205,7 +202,7 @@ def training(
             "--runs",
             min=1,
             help="Runs whose steps are observed. [default: of noise too small as many as convict it with probability "
-            "0.99, of --table 20,000 steps, else some]",
+            "0.99, else some]",
             show_default=False,
         ),
     ] = None,
@@ -215,22 +212,20 @@ def training(
     seed: options.ExperimentSeed = 0,
     resume: options.Resume = None,
 ) -> Report:
-    """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
+    """Train on the digits with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
+    from audit.white_box import experiments
     from dpserve.commands.audit_training import audit_training
 
     if fault is not None:
-        options.refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "table", "whole_runs")
+        options.refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "whole_runs")
     if fault != "noise-too-small":
         options.refuse(context, "without --fault noise-too-small", "noise_ratio")
-    if table:
-        options.refuse(context, "with --table", "epsilon", "whole_runs")
     if whole_runs is not None:
         options.refuse(context, "with --whole-runs", "runs")
     return audit_training(
-        dataset,
-        data_dir=data_dir,
+        experiments.DIGITS,
+        experiments.digits,
         epsilon=epsilon,
-        table=table,
         fault=fault,
         noise_ratio=noise_ratio,
         canary=canary,
@@ -244,55 +239,25 @@ def training(
     )
 
 
-@app.command("adversary")
-@options.reported
-def adversary(
-    dataset: Annotated[str, typer.Option("--dataset", help="digits, adult, mnist or retail-100.")] = "digits",
-    data_dir: options.DataDir = None,
-    games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
-    seed: options.ExperimentSeed = 0,
-    resume: options.Resume = None,
-) -> Report:
-    """Let who knows all records but one follow a training run, beside Table 2 of Bernau et al. 2021."""
-    from dpserve.commands.audit_training import audit_adversary
-
-    return audit_adversary(
-        dataset,
-        data_dir=data_dir,
-        games=games,
-        conviction_confidence=conviction_confidence,
-        seed=seed,
-        resume=resume,
-    )
-
-
 @app.command("region")
 @options.reported
 def region(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A mechanism, or dp-sgd.")],
-    classes: Annotated[int, typer.Option("--classes", help="Of a mechanism.")] = 10,
+    name: Annotated[str, typer.Argument(help="Of a mechanism: gaussian, laplace, label or selected-neuron.")],
+    classes: Annotated[int, typer.Option("--classes", help="C.")] = 10,
     noise_multiplier: Annotated[
         list[float] | None, typer.Option("--noise-multiplier", help="One, or several by naming it again.")
     ] = None,
-    releases: Annotated[int, typer.Option("--releases", min=1, help="Of a mechanism, judged together.")] = 1,
-    trials: Annotated[int, typer.Option("--trials", min=10, help="Of a mechanism, in each world.")] = 10_000,
-    delta: Annotated[float, typer.Option("--delta", help="Where a mechanism's epsilon is stated.")] = 1e-5,
-    dataset: Annotated[str, typer.Option("--dataset", help="Of dp-sgd: digits or retail-100.")] = "digits",
-    data_dir: options.DataDir = None,
+    releases: Annotated[int, typer.Option("--releases", min=1, help="Judged together.")] = 1,
+    trials: Annotated[int, typer.Option("--trials", min=10, help="Answers in each world.")] = 10_000,
+    delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated.")] = 1e-5,
     confidence: options.Confidence = 0.95,
     conviction_confidence: options.ConvictionConfidence = options.SURE,
     seed: options.ExperimentSeed = 0,
     resume: options.Resume = None,
 ) -> Report:
     """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
-    from dpserve.commands.audit_region import DP_SGD, audit_region
+    from dpserve.commands.audit_region import audit_region
 
-    if name == DP_SGD:
-        options.refuse(context, "of dp-sgd", "classes", "releases", "trials", "delta")
-    else:
-        options.refuse(context, "of a mechanism", "dataset", "data_dir")
     return audit_region(
         name,
         classes=classes,
@@ -300,8 +265,6 @@ def region(
         releases=releases,
         trials=trials,
         delta=delta,
-        dataset=dataset,
-        data_dir=data_dir,
         confidence=confidence,
         conviction_confidence=conviction_confidence,
         seed=seed,

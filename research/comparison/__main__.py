@@ -7,13 +7,13 @@ import typer
 from rich.console import Console
 
 from audit.pieces import ResultStore
-from dpserve.cli import errors_said
 from dpserve.commands.console import shares
+from research.commands import program, run
 from research.comparison import experiment, figures, tables
 from research.comparison.cases import BENCHMARKS
 from research.comparison.options import OPTIONS
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = program()
 
 _EPSILONS = ",".join(f"{epsilon:g}" for epsilon in experiment.EPSILONS)
 _USUAL = tuple(name for name in BENCHMARKS if name != "digits")
@@ -74,5 +74,4 @@ def compare(
 
 
 if __name__ == "__main__":
-    with errors_said():
-        app()
+    run(app)

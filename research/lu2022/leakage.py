@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from audit.membership.attack_network import EPOCHS, AttackNetwork, KnownAnswers, network_recipe
 from mechanisms.published import softmax
 from mechanisms.seeded import derived_seed
+from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
-from training.data.sampling import two_disjoint_sets
 from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
 
 Floats = NDArray[np.float64]

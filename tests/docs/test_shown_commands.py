@@ -40,7 +40,6 @@ NOT_RUN = {
         "auditing.md",
         "audit training --fault",
     ): "minutes for each fault: tests/dpserve/test_audit_training.py has fewer runs",
-    ("auditing.md", "audit training --dataset"): "minutes: tests/dpserve/test_audit_training.py has fewer runs",
     ("backbones.md", "train"): "a published network's weights, 100 MB: tests/training/backbones makes small networks",
     (
         "backbones.md",

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from audit.code import code_digest
+from audit.pieces import code_digest
 from dpserve.commands import audit_output
 
 
@@ -67,7 +67,7 @@ def test_every_resumable_audit_binds_its_pieces_to_the_code(tmp_path, monkeypatc
     with audit_output.stored(tmp_path) as store:
         assert store.result(piece, lambda: {"of": "this code"}) == {"of": "this code"}
         assert store.found(piece) == {"of": "this code"}
-    monkeypatch.setattr(audit_output, "code_digest", lambda: "other code")
+    monkeypatch.setattr(audit_output, "code_digest", lambda *_: "other code")
     with audit_output.stored(tmp_path) as store:
         assert store.found(piece) is None
         assert store.result(piece, lambda: {"of": "other code"}) == {"of": "other code"}

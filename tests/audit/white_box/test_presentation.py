@@ -1,16 +1,13 @@
 """Findings and their reports, from exact quantiles of what a step shows: no luck in any of them."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.stats
 
 from audit import reports
-from audit.white_box import presentation
 from audit.white_box.bounds import METHODS, Claim
 from audit.white_box.experiments import Measured, MeasuredRuns
-from audit.white_box.presentation import CLOSEST, judge, report, runs_report, table_1
+from audit.white_box.presentation import CLOSEST, judge, report, runs_report
 
 CLAIM = Claim(0.8, 0.05, 30, 1e-5)
 
@@ -32,30 +29,11 @@ def test_what_holds_its_claim_is_acquitted_and_what_does_not_is_convicted():
     assert report(sound, measured(0.8), "A step", {}).exit_status == reports.ACQUITTED
 
 
-def test_claims_judged_together_share_the_doubt_of_a_conviction(monkeypatch):
-    """Any of four claims convicts, so that each has a quarter of the doubt; what is shown keeps its confidence."""
-    asked = []
-    monkeypatch.setattr(presentation, "judge", lambda _, *confidences: asked.extend(confidences))
-    presentation.judge_together(dict.fromkeys((1, 4, 8, 16), measured(0.8)), 0.95, 0.996)
-    assert asked == pytest.approx([0.95, 0.999] * 4)
-
-
 def test_few_observations_have_no_bound_of_many_thresholds():
     few = judge(measured(0.8, 100), 0.95, 1 - 1e-9)
     assert {row.method for row in few.rows}.issuperset(METHODS)
     with pytest.raises(KeyError):
         few[CLOSEST]
-
-
-def test_the_table_stands_beside_the_printed_one():
-    finding = judge(measured(0.8), 0.95, 1 - 1e-9)
-    shown = table_1({4: finding}, "digits", {"seed": 0}, "a note")
-    row = next(row for row in shown.tables[0].rows if row[0] == "f-DP (CP)")
-    assert row[1] == "4"
-    assert row[3:] == ("3.4", "3.34", "3.54", "3.14")
-    content = json.loads(reports.as_json(shown))
-    assert content["epsilons"]["4"]["bounds"]["f-DP (CP)"]["guarantee"] == "exact"
-    assert shown.pictures[0].png.startswith(b"\x89PNG")
 
 
 def test_whole_runs_are_reported_by_who_saw_them():

@@ -12,10 +12,9 @@ from accounting.conversions import gaussian_mu
 from audit.white_box import steps
 from audit.white_box.bounds import Claim, pooled_bound, step_bound
 from audit.white_box.canaries import DiracCanary
-from audit.white_box.experiments import noise_ratio_of
+from audit.white_box.experiments import FAULT_EPSILON, noise_ratio_of
 from audit.white_box.observations import Descent, observe_steps
 from audit.white_box.power import observations_for
-from audit.white_box.printed import FAULT_EPSILON
 from audit.white_box.repetition import repetition_bound
 from audit.white_box.steps import FAULTS, clipped, faulty, sound
 from training.releases.dpsgd.step import StepRelease

@@ -16,7 +16,7 @@ from research.comparison.__main__ import app
 from research.comparison.cases import Drawn
 from research.comparison.experiment import Cell, Comparison
 from research.comparison.options import OPTIONS
-from training.data.retail import read as read_baskets
+from research.data.retail import read as read_baskets
 from training.errors import DataError
 from training.planning import rules
 from training.planning.cases import Heads
