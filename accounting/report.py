@@ -129,7 +129,7 @@ def account_report(
     """
     for cost, count in spent.items():
         if count and not budget.pays_for(cost):
-            raise ValueError(f"the account accepts {budget.accepts!r} charges, and {str(cost)!r} is none")
+            raise ValueError(f"the account accepts {budget.accepts!r} charges, not {str(cost)!r}")
     return report_at(spent_picorho(spent), budget, price=price, lineage_left=lineage_left)
 
 

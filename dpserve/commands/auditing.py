@@ -371,7 +371,8 @@ def training(
         typer.Option(
             "--whole-runs",
             min=10,
-            help="Train so often with the canary and as often without it, and audit whole runs; it must be a record.",
+            help="Train this many times with the canary and as often without it, and audit whole runs; the canary must "
+            "be a record.",
         ),
     ] = None,
     runs: Annotated[
