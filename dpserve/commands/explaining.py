@@ -121,12 +121,15 @@ async def _account(location: str, client: str | None, lineage: str | None, price
     async with Ledger.open(location) as opened:
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
         if price is None and whole.newest_receipt:
-            newest = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = newest[0].cost
+            (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
+            price = Cost() if newest.held else newest.cost
+        unlimited = bool((await opened.holdings(whole.lineage)).get(client or ""))
         if client is None:
-            return explain_account(whole.tally, whole.budget, price=price)
+            return explain_account(whole.tally, whole.budget, price=price, unlimited=unlimited)
         account = await opened.client(whole.lineage, client)
-        return explain_account(account.tally, account.budget, price=price, lineage_left=whole.remaining)
+        return explain_account(
+            account.tally, account.budget, price=price, lineage_left=whole.remaining, unlimited=unlimited
+        )
 
 
 def _print_account(console: Console, account: AccountExplanation) -> None:
