@@ -14,12 +14,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import accounting
 import audit
 import mechanisms
 import training
 from training.private_files import write_whole
 
+Floats = NDArray[np.float64]
 Piece = Mapping[str, Any]
 """What a result depends on, in JSON's types."""
 
@@ -64,6 +68,19 @@ def _stored(path: Path, text: str) -> dict[str, Any] | None:
         return None
     result = content.get("result")
     return result if isinstance(result, dict) else None
+
+
+def kept_scores(
+    store: ResultStore, piece: Piece, observe: Callable[[], tuple[Floats, Floats]]
+) -> tuple[Floats, Floats]:
+    """Return scores with the record in and without it: those stored for the piece, or those observed now."""
+
+    def compute() -> dict[str, Any]:
+        inside, outside = observe()
+        return {"in": inside.tolist(), "out": outside.tolist()}
+
+    found = store.result(piece, compute)
+    return np.array(found["in"], dtype=np.float64), np.array(found["out"], dtype=np.float64)
 
 
 @cache

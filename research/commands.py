@@ -13,7 +13,7 @@ from audit import reports
 from audit.pieces import ResultStore
 from audit.reports import Report
 from dpserve.cli import errors_said
-from dpserve.commands import audit_output
+from dpserve.commands import reporting
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
@@ -36,7 +36,7 @@ def run(app: typer.Typer) -> None:
 
 def stored(resume: Path | None) -> AbstractContextManager[ResultStore]:
     """Give the store of finished pieces, bound to the code of audits and of research."""
-    return audit_output.stored(resume, research)
+    return reporting.stored(resume, research)
 
 
 def show(report: Report, *, as_json: bool, html: Path | None, png: Path | None) -> None:

@@ -13,15 +13,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from audit.membership.signals import KnownAnswers
 from mechanisms.seeded import derived_seed
-from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+from training.published.batched import Assignment, stacked_logits, train_stack
 from training.published.bounds import Topology
 from training.published.network import Parameters
+from training.published.setting import Recipe
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Kind = Literal["per-class", "pooled"]
+
+KINDS: dict[str, Kind] = {"shadow, per class": "per-class", "shadow, pooled": "pooled"}
+"""Those of an attack on an endpoint, by the names of their scores."""
 
 HIDDEN = (64,)
 L2_REGULARISER = 1e-6
@@ -31,22 +36,6 @@ BATCH_SIZE = 100
 
 LARGEST_TRAINING_SET = 10_000
 """Answers that the pooled network learns from at most: more of them take longer and tell it nothing new."""
-
-
-@dataclass(frozen=True, eq=False)
-class KnownAnswers:
-    """Answers of shadow models, with what is known of each. answers: (n, C); y: (n,); member: (n,)."""
-
-    answers: Floats
-    y: Labels
-    member: NDArray[np.bool_]
-
-    def __post_init__(self) -> None:
-        """Refuse parts that do not fit, and answers from which nothing can be learnt."""
-        if self.answers.ndim != 2 or not self.y.shape == self.member.shape == (len(self.answers),):
-            raise ValueError(f"answers {self.answers.shape} do not fit {self.y.shape} labels, {self.member.shape}")
-        if self.member.all() or not self.member.any():
-            raise ValueError("an attack learns from answers about members and about others")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from accounting.conversions import gaussian_mu
 from audit.pieces import ResultStore
-from audit.white_box.bounds import Claim, claim_of
+from audit.white_box.bounds import ClaimedRun, claimed_run
 from audit.white_box.canaries import Canary, DiracCanary, FixedCanary, blank, mislabelled, quiet_coordinate
-from audit.white_box.observations import Descent, Floats, Records, observe_steps
-from audit.white_box.runs import score_run
+from audit.white_box.observations import Descent, Floats, Records, observe_steps, score_run
 from audit.white_box.steps import AuditedStep, Fault, faulty, sound
 from mechanisms.seeded import derived_seed
 from training.data.digits import load_digits
@@ -72,7 +71,7 @@ class Material:
 class Measured:
     """What was seen of one implementation: observations of all runs together, and the mean accuracy of training."""
 
-    claim: Claim
+    claim: ClaimedRun
     without: Floats
     with_canary: Floats
     accuracy: float
@@ -82,7 +81,7 @@ class Measured:
 class MeasuredRuns:
     """Scores of whole runs, (with the canary, without it), of who sees every step and of who sees the model."""
 
-    claim: Claim
+    claim: ClaimedRun
     every_step: tuple[Floats, Floats]
     final_model: tuple[Floats, Floats]
 
@@ -149,7 +148,7 @@ def measure(
     setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
 ) -> Measured:
     """Observe `runs` runs of the sound step at the noise that epsilon allows a run (Table 1)."""
-    claim = claim_of(epsilon, setting.sampling_rate, setting.steps, setting.delta)
+    claim = claimed_run(epsilon, setting.sampling_rate, setting.steps, setting.delta)
     release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
     return _measure(
         setting,
@@ -174,7 +173,7 @@ def measure_fault(
 ) -> Measured:
     """Observe an implementation with a planted fault, or a sound one, that claims 1.27 for a step (Section 6.3)."""
     noise = 1 / gaussian_mu(FAULT_EPSILON, setting.delta)
-    claim = Claim(noise, setting.sampling_rate, setting.steps, setting.delta)
+    claim = ClaimedRun(noise, setting.sampling_rate, setting.steps, setting.delta)
     release = StepRelease(noise, setting.sampling_rate)
 
     def implementation(run: int) -> AuditedStep:
@@ -197,7 +196,7 @@ def measure_runs(
     setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
 ) -> MeasuredRuns:
     """Score `runs` whole runs without the canary, a record, and as many with it (Algorithm 1)."""
-    claim = claim_of(epsilon, setting.sampling_rate, setting.steps, setting.delta)
+    claim = claimed_run(epsilon, setting.sampling_rate, setting.steps, setting.delta)
     release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
     canary = record_canary(setting.canary, material, seed)
     found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
@@ -226,7 +225,7 @@ def measure_runs(
 
 def _measure(
     setting: Setting,
-    claim: Claim,
+    claim: ClaimedRun,
     material: Material,
     implementation: Callable[[int], AuditedStep],
     purpose: Sequence[str],

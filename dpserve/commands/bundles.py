@@ -29,6 +29,7 @@ from training.certificate import Certificate
 from training.data.classes import parse_classes
 from training.data.records import Records
 from training.errors import TrainingError
+from training.extras import extra
 from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import check_lineage_name, lineage_of, owner_key
 from training.loading import load_model
@@ -320,15 +321,12 @@ def train_published(
     name: Annotated[str | None, typer.Option(help="The model's public name. [default: the folder's]")] = None,
 ) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
+    with extra("torch", "training networks"):
+        from training.published.train import train_published as train_network
+
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     if out.exists():
         raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
-    # Training a deep network needs torch, which nothing else here does.
-    try:
-        from training.published.train import train_published as train_network
-    except ModuleNotFoundError as error:
-        raise TrainingError("this needs PyTorch: pip install 'dpserve[torch]'") from error
-
     network = train_network(
         records,
         name or out.resolve().name,

@@ -18,6 +18,7 @@ from accounting.explanation import (
 from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
+from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.console import stdout_console
 from dpserve.commands.lineages import chosen_lineage
@@ -68,6 +69,7 @@ def explain(
 
     Of an account it prints the same object as GET /budget serves.
     """
+    check_files(plot)
     explained: AnsweredExplanation | AccountExplanation
     if release:
         if client or lineage or price:

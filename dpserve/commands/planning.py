@@ -17,6 +17,7 @@ from rich.console import Console
 from accounting.budgets import Accepts, Budget
 from accounting.planner import Option, Plan, PublicSample
 from accounting.planner import plan as plan_budget
+from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.plotting import plot_accuracy
@@ -105,6 +106,7 @@ def plan(
     Before training, --n and --classes, or --public rows, choose between noise on each answer and the models that are
     paid for once. On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
     """
+    check_files(plot)
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dpserve.commands import audit_options as options
+from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research.bernau2021 import experiments, presentation
 from research.commands import DataDir, Html, Json, Png, program, run, show, stored
@@ -17,9 +17,9 @@ def play(
     dataset: Annotated[str, typer.Option(help=f"One of {', '.join(experiments.SETTINGS)}.")] = "digits",
     data_dir: DataDir = None,
     games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
-    seed: options.ExperimentSeed = 0,
-    resume: options.Resume = None,
+    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    seed: reporting.Seed = 0,
+    resume: reporting.Resume = None,
     as_json: Json = False,
     html: Html = None,
     png: Png = None,

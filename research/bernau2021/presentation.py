@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from accounting.identifiability import gaussian_advantage, published_gaussian_advantage
 from audit.estimators import Errors, gdp_of_errors
-from audit.reports import Picture, Report, Table, interval, number, picture
+from audit.reports import Picture, Report, Table, interval, number
 from research.bernau2021.beliefs import Games, Identifiability, identifiability_of
 from research.bernau2021.experiments import Found, Setting, choices_of, printed
 from research.bernau2021.games import Neighbours, Sensitivity
@@ -126,4 +126,4 @@ def _beliefs(found: Mapping[Kind, Found]) -> Picture:
         axes.set_ylabel("final belief in the data set used")
         axes.legend()
 
-    return picture("Beliefs", "The adversary's final belief in the data set that was used.", draw, inches=(6.4, 4.0))
+    return Picture("Beliefs", "The adversary's final belief in the data set that was used.", draw, inches=(6.4, 4.0))

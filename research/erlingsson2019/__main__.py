@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from audit import region as regions
-from dpserve.commands import audit_options as options
+from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research import white_box
 from research.commands import DataDir, Html, Json, Png, program, run, show, stored
@@ -21,10 +21,10 @@ def draw(
     noise_multiplier: Annotated[
         list[float] | None, typer.Option("--noise-multiplier", help="One, or several by naming it again.")
     ] = None,
-    confidence: options.Confidence = 0.95,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
-    seed: options.ExperimentSeed = 0,
-    resume: options.Resume = None,
+    confidence: reporting.Confidence = 0.95,
+    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    seed: reporting.Seed = 0,
+    resume: reporting.Resume = None,
     as_json: Json = False,
     html: Html = None,
     png: Png = None,

@@ -15,7 +15,7 @@ from accounting import dpsgd, identifiability
 from audit.estimators import confidence_of_each
 from audit.pieces import ResultStore
 from audit.region import Point
-from audit.white_box.bounds import Claim, pooled_bound, run_epsilon
+from audit.white_box.bounds import ClaimedRun, pooled_bound, run_epsilon
 from audit.white_box.experiments import Material, Progress, Setting, canary_of
 from audit.white_box.observations import Descent, observe_steps
 from audit.white_box.steps import sound
@@ -140,7 +140,7 @@ def _train(
 def _point(
     setting: Setting, noise: float, result: dict[str, Any], confidence: float, conviction_confidence: float
 ) -> Point:
-    claim = Claim(noise, setting.sampling_rate, setting.steps, setting.delta)
+    claim = ClaimedRun(noise, setting.sampling_rate, setting.steps, setting.delta)
     inside, outside = np.array(result["with"]), np.array(result["without"])
     bound = pooled_bound(inside, outside, confidence)
     sure = pooled_bound(inside, outside, conviction_confidence)

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from audit.membership.attack_network import EPOCHS, AttackNetwork, KnownAnswers, network_recipe
+from audit.membership.attack_network import EPOCHS, AttackNetwork, network_recipe
+from audit.membership.signals import KnownAnswers
 from mechanisms.published import softmax
 from mechanisms.seeded import derived_seed
 from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
-from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+from training.published.batched import Assignment, stacked_logits, train_stack
+from training.published.setting import Recipe
 
 Floats = NDArray[np.float64]
 

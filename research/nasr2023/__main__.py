@@ -11,8 +11,8 @@ import typer
 from audit.reports import Report
 from audit.white_box import experiments
 from audit.white_box.experiments import Material, Setting
-from dpserve.commands import audit_options as options
-from dpserve.commands.audit_training import audit_training
+from dpserve.commands import reporting
+from dpserve.commands.auditing import watched, watched_fault
 from dpserve.commands.console import shares
 from research import white_box
 from research.commands import DataDir, Html, Json, Png, program, run, show, stored
@@ -46,10 +46,10 @@ def watch(
     whole_runs: Annotated[int | None, typer.Option(min=10, help="Audit so many whole runs, each way.")] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="Runs whose steps are observed.")] = None,
     steps: Annotated[int | None, typer.Option(min=10, help="Of a run.")] = None,
-    confidence: options.Confidence = 0.95,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
-    seed: options.ExperimentSeed = 0,
-    resume: options.Resume = None,
+    confidence: reporting.Confidence = 0.95,
+    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    seed: reporting.Seed = 0,
+    resume: reporting.Resume = None,
     as_json: Json = False,
     html: Html = None,
     png: Png = None,
@@ -57,30 +57,19 @@ def watch(
     """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
     if dataset not in SETTINGS:
         raise ValueError(f"training is watched on {', '.join(SETTINGS)}, not on {dataset!r}")
-    setting = SETTINGS[dataset]
+    setting = experiments.scaled(SETTINGS[dataset], canary=canary, runs=whole_runs or runs, steps=steps)
+    sure = (confidence, conviction_confidence)
     if table:
-        options.refuse(context, "with --table", "epsilon", "fault", "noise_ratio", "whole_runs")
-        setting = experiments.scaled(setting, canary=canary, runs=runs, steps=steps)
+        reporting.refuse(context, "with --table", "epsilon", "fault", "noise_ratio", "whole_runs")
         if runs is None:
             setting = replace(setting, runs=math.ceil(OBSERVATIONS / setting.steps))
-        material = white_box.prepared(setting, data_dir, seed)
-        report = _table(setting, material, seed, (confidence, conviction_confidence), resume)
+        report = _table(setting, white_box.prepared(setting, data_dir, seed), seed, sure, resume)
     else:
-        report = audit_training(
-            setting,
-            partial(_read, data_dir),
-            epsilon=epsilon,
-            fault=fault,
-            noise_ratio=noise_ratio,
-            canary=canary,
-            whole_runs=whole_runs,
-            runs=runs,
-            steps=steps,
-            confidence=confidence,
-            conviction_confidence=conviction_confidence,
-            seed=seed,
-            resume=resume,
-        )
+        reader = partial(_read, data_dir)
+        if fault is None:
+            report = watched(setting, reader, epsilon, sure, seed, resume, whole_runs=whole_runs is not None)
+        else:
+            report = watched_fault(setting, reader, fault, noise_ratio, sure, seed, resume, enough=runs is None)
     show(report, as_json=as_json, html=html, png=png)
 
 

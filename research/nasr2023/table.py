@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audit import estimators
-from audit.reports import Picture, Report, Table, number, picture
-from audit.white_box import presentation
+from audit.presentation import NOTES_ON_STEPS, seen, steps_content
+from audit.reports import Picture, Report, Table, number
 from audit.white_box.bounds import METHODS
 from audit.white_box.experiments import Measured
-from audit.white_box.presentation import CLOSEST, NOTES, POOLED, Finding, content_of, seen
+from audit.white_box.findings import CLOSEST, POOLED, StepFinding, judge
 from research.nasr2023.printed import COLUMNS, TABLE_1
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def judge_together(
     measured: Mapping[int, Measured], confidence: float, conviction_confidence: float
-) -> dict[int, Finding]:
+) -> dict[int, StepFinding]:
     """Judge several claims: sound ones are all acquitted with `conviction_confidence`. Bounds shown hold one by one."""
     each = estimators.confidence_of_each(conviction_confidence, len(measured))
-    return {epsilon: presentation.judge(one, confidence, each) for epsilon, one in measured.items()}
+    return {epsilon: judge(one, confidence, each) for epsilon, one in measured.items()}
 
 
-def table_1(findings: Mapping[int, Finding], column: str, setting: Mapping[str, Any], *notes: str) -> Report:
+def table_1(findings: Mapping[int, StepFinding], column: str, setting: Mapping[str, Any], *notes: str) -> Report:
     """Return Table 1's layout: what was found on one data set at each epsilon, beside all columns printed."""
     convicted = [epsilon for epsilon, finding in findings.items() if finding.convicted]
     reached = [
@@ -45,7 +45,7 @@ def table_1(findings: Mapping[int, Finding], column: str, setting: Mapping[str, 
         convicted=bool(convicted),
         content={
             "setting": dict(setting),
-            "epsilons": {str(epsilon): content_of(finding) for epsilon, finding in findings.items()},
+            "epsilons": {str(epsilon): steps_content(finding) for epsilon, finding in findings.items()},
         },
         tables=(
             Table("Lower bound of epsilon", ("method", "claimed", f"here: {column}", *COLUMNS), rows),
@@ -64,11 +64,11 @@ def table_1(findings: Mapping[int, Finding], column: str, setting: Mapping[str, 
             ),
         ),
         pictures=(_curve(findings, column),),
-        notes=(*notes, *NOTES, f"What this could convict: {power_note}."),
+        notes=(*notes, *NOTES_ON_STEPS, f"What this could convict: {power_note}."),
     )
 
 
-def _shown(findings: Mapping[int, Finding]) -> Sequence[str]:
+def _shown(findings: Mapping[int, StepFinding]) -> Sequence[str]:
     """Return the methods that there is a bound of at every epsilon, the closest first."""
     everywhere = [{row.method for row in finding.rows} for finding in findings.values()]
     return [method for method in (CLOSEST, POOLED, *METHODS) if all(method in methods for methods in everywhere)]
@@ -81,7 +81,7 @@ def _printed(method: str, epsilon: int) -> tuple[str, ...]:
     return tuple(f"{value:g}" for value in table[method][epsilon])
 
 
-def _curve(findings: Mapping[int, Finding], column: str) -> Picture:
+def _curve(findings: Mapping[int, StepFinding], column: str) -> Picture:
     def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
         epsilons = sorted(findings)
@@ -101,4 +101,4 @@ def _curve(findings: Mapping[int, Finding], column: str) -> Picture:
         axes.set_ylabel("lower bound of epsilon")
         axes.legend(fontsize="small")
 
-    return picture("Lower bounds", f"What is found on {column} of what is claimed.", draw, inches=(6.4, 4.4))
+    return Picture("Lower bounds", f"What is found on {column} of what is claimed.", draw, inches=(6.4, 4.4))

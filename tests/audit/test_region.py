@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
+from dpserve.commands.audit_region import audit_region
 
 from accounting import conversions
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from audit import region, reports
 from audit.region import Point
-from dpserve.commands.audit_region import audit_region
 from mechanisms.seeded import SeededRandomness
 
 

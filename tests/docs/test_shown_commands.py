@@ -49,7 +49,7 @@ NOT_RUN = {
 """The beginnings of commands that no test runs as they stand: only their parser reads them."""
 
 PROGRAMS = {
-    "docker": "needs a container engine; deploy/rehearse_image.py runs the Dockerfile's steps without one",
+    "docker": "needs a container engine; tests/deployment checks the Dockerfile without one",
     "kubectl": "needs a cluster: its own parser reads the line below; tests/deployment checks what is applied",
     "make": "`make demo`, `make serve`: tests/dpserve/test_cli.py runs the demonstration that they are",
     "python": "research: hours, and data that is not ours; tests/research reads every line, and runs small ones",

@@ -11,7 +11,8 @@ import pytest
 
 from accounting.losses import Cost, GaussianLoss
 from audit.distinguishing.neighbours import KINDS, neighbours, strongest_row, with_record, without
-from audit.distinguishing.service import JITTER, nearby_rows, observe_services, served_mechanism
+from audit.distinguishing.service import JITTER, nearby_rows, observe_services
+from audit.endpoint import served_mechanism
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import priced
 from mechanisms.seeded import SeededRandomness

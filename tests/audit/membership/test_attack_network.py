@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from audit.membership.attack_network import KnownAnswers, train_attack_network
+from audit.membership.attack_network import train_attack_network
+from audit.membership.signals import KnownAnswers
 
 
 def answers(n, seed, boost, classes=4):

@@ -7,8 +7,8 @@ import scipy.stats
 from accounting.conversions import gaussian_mu
 from audit import estimators
 from audit.estimators import Errors
+from audit.white_box.bounds import largest_ratio, most_errors, observations_for, power
 from audit.white_box.experiments import FAULT_EPSILON
-from audit.white_box.power import largest_ratio, most_errors, observations_for, power
 
 MU = gaussian_mu(FAULT_EPSILON, 1e-5)
 SURE = 1 - 1e-9 / 3

@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from audit import reports
 from audit.white_box import presentation
-from audit.white_box.bounds import Claim
+from audit.white_box.bounds import ClaimedRun
 from audit.white_box.experiments import Measured
-from audit.white_box.presentation import judge
+from audit.white_box.findings import judge
 from research.nasr2023 import table
 from research.nasr2023.__main__ import app
 
-CLAIM = Claim(0.8, 0.05, 30, 1e-5)
+CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
 
 
 def invoke(*arguments):

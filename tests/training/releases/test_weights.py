@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from accounting.losses import Cost
-from audit.estimators.error_rates import gdp
+from audit.estimators import gdp
 from mechanisms.gaussian_vector import GaussianVector
 from mechanisms.randomness import SystemRandomness
 from tests.training.conftest import make_records

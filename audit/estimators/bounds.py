@@ -1,7 +1,21 @@
-"""Lower bounds by Clopper and Pearson's limits on the two error rates of one attack. Exact: they never hold less often.
+"""Lower bounds from the errors of one attack at one threshold: exact, credible, and asymptotic.
 
 The threshold is the caller's, fixed without looking at these scores, or is chosen on a share of the scores that is
-then left out (`audit.estimators.attack`).
+then left out (`audit.estimators.errors.thresholded`).
+
+Exact bounds go by Clopper and Pearson's limits on the error rates, and never hold less often than they say.
+
+Credible bounds are Bayesian, the lower end of a credible interval (Zanella-Beguelin et al. 2022), and no confidence
+bounds. The error rates have independent Beta posteriors, from counts and Jeffreys' prior Beta(1/2, 1/2). The bound is
+the parameter t below which the posterior probability of "f_t holds" is at most (1 - confidence)/2, the lower end of the
+equal-tailed interval (Nasr et al. 2023, Equations 10 to 14). What is promised: given the prior and the counts, the
+parameter is below the bound with probability at most (1 - confidence)/2. Not that the bound fails for a share of audits
+of at most that: for a given pair of error rates it may. Here "f_t holds" asks beta >= f_t(alpha) for the attack as it
+was made. The literature's region also asks that the attack's complement is no better, and shrinks to the line
+alpha + beta = 1 as epsilon tends to 0 at delta = 0; a region without area has no posterior probability, and its bound
+is above 0 whatever was observed.
+
+Katz's is asymptotic: it holds where all four counts are large.
 """
 
 import math
@@ -9,16 +23,19 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy.special
+from numpy.polynomial.legendre import leggauss
 from numpy.typing import ArrayLike
 
 from accounting import domains
-from accounting.crossings import crossing
-from audit.estimators.attack import Errors, LowerBound, attack, clopper_pearson
-from audit.estimators.families import Family
+from audit.estimators.errors import Errors, Floats, Guarantee, LowerBound, clopper_pearson, largest_met, thresholded
+from audit.estimators.families import GAUSSIAN, Family
+from audit.estimators.families import epsilon_delta as epsilon_delta_family
 
 _ERROR = 2.0**-40
 _LEAST_MU, _LARGEST_MU = 1e-9, 70.0
 _LEAST_CONFIDENCE_OF_POOLED = 0.75
+_QUANTILES, _WEIGHTS = leggauss(256)
+_QUANTILES, _WEIGHTS = (_QUANTILES + 1) / 2, _WEIGHTS / 2
 
 
 def epsilon_delta(
@@ -80,6 +97,53 @@ def tradeoff(
     )
 
 
+def credible_epsilon_delta(
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, delta: float, threshold: float | None = None
+) -> LowerBound:
+    """Return the lower end of the credible interval of epsilon at delta."""
+    return _bound(
+        "epsilon",
+        (scores_in, scores_out),
+        confidence,
+        threshold,
+        lambda errors: credible_of_errors(errors, confidence, epsilon_delta_family(delta)),
+        worth=lambda errors: epsilon_delta_of_errors(errors, confidence, delta),
+        guarantee="credible",
+    )
+
+
+def credible_gdp(
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, threshold: float | None = None
+) -> LowerBound:
+    """Return the lower end of the credible interval of mu."""
+    return _bound(
+        "mu",
+        (scores_in, scores_out),
+        confidence,
+        threshold,
+        lambda errors: credible_of_errors(errors, confidence, GAUSSIAN),
+        worth=lambda errors: gdp_of_errors(errors, confidence),
+        guarantee="credible",
+    )
+
+
+def katz(
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, threshold: float | None = None
+) -> LowerBound:
+    """Return a lower bound of the epsilon at delta = 0 that holds with `confidence` where all four counts are large.
+
+    Katz et al. 1978, for audits by Lu et al. 2022; see `katz_of_errors`. It says nothing about a delta above 0.
+    """
+    return _bound(
+        "epsilon",
+        (scores_in, scores_out),
+        confidence,
+        threshold,
+        lambda errors: katz_of_errors(errors, confidence),
+        guarantee="asymptotic",
+    )
+
+
 def _bound(
     parameter: str,
     scores: tuple[ArrayLike, ArrayLike],
@@ -88,9 +152,10 @@ def _bound(
     of_errors: Callable[[Errors], float],
     *,
     worth: Callable[[Errors], float] | None = None,
+    guarantee: Guarantee = "exact",
 ) -> LowerBound:
-    found, errors = attack(*scores, threshold, worth or of_errors)
-    return LowerBound(parameter, of_errors(errors), confidence, "exact", found, errors)
+    found, errors = thresholded(*scores, threshold, worth or of_errors)
+    return LowerBound(parameter, of_errors(errors), confidence, guarantee, found, errors)
 
 
 def epsilon_delta_of_errors(errors: Errors, confidence: float, delta: float) -> float:
@@ -154,11 +219,7 @@ def gdp_of_pooled_errors(errors: Errors, confidence: float) -> float:
     def excess(mu: float) -> float:
         return (limit - _least_pooled_rate(mu, m, n)) or math.ulp(0.0)
 
-    if excess(_LEAST_MU) > 0:
-        return 0.0
-    if excess(_LARGEST_MU) <= 0:
-        return _LARGEST_MU
-    return max(0.0, crossing(excess, _LEAST_MU, _LARGEST_MU, tolerance=_ERROR).met - _ERROR)
+    return max(0.0, largest_met(excess, _LEAST_MU, _LARGEST_MU, _ERROR) - _ERROR)
 
 
 def _least_pooled_rate(mu: float, m: float, n: float) -> float:
@@ -179,11 +240,6 @@ def tradeoff_of_errors(errors: Errors, confidence: float, family: Family) -> flo
     return largest_refuted(family, a, b)
 
 
-def refutes(errors: Errors, confidence: float, family: Family, parameter: float) -> bool:
-    """Whether the errors refute one member of the family: f(a) > b at the limits of the error rates."""
-    return refuted_by_limits(family, parameter, *errors.upper_limits(confidence))
-
-
 def refuted_by_limits(family: Family, parameter: float, a: float, b: float) -> bool:
     """Whether f(a) > b for one member of the family, a and b upper limits of the error rates."""
     domains.require_up_to(family.parameter, parameter, family.largest)
@@ -199,8 +255,47 @@ def largest_refuted(family: Family, alpha: float, beta: float) -> float:
         refuted = float(family.tradeoff(parameter, level)[0]) - beta
         return -refuted if refuted != 0 else math.ulp(0.0)
 
-    if excess(0.0) > 0:
-        return 0.0
-    if excess(family.largest) <= 0:
-        return family.largest
-    return crossing(excess, 0.0, family.largest, tolerance=family.tolerance).met
+    return largest_met(excess, 0.0, family.largest, family.tolerance)
+
+
+def credible_of_errors(errors: Errors, confidence: float, family: Family) -> float:
+    """Return the largest parameter whose posterior probability of standing is at most (1 - confidence)/2, or 0."""
+    domains.require_between("the confidence", confidence, 0, 1)
+    doubt = (1 - confidence) / 2
+    # Nodes in the posterior's own quantiles: its mass lies where it is integrated, however narrow it is.
+    levels: Floats = np.asarray(
+        scipy.special.betaincinv(
+            errors.false_positives + 0.5, errors.negatives - errors.false_positives + 0.5, _QUANTILES
+        )
+    )
+    missed, found = errors.false_negatives + 0.5, errors.positives - errors.false_negatives + 0.5
+
+    def excess(parameter: float) -> float:
+        above = scipy.special.betaincc(missed, found, family.tradeoff(parameter, levels))
+        return (float(_WEIGHTS @ above) - doubt) or -math.ulp(0.0)
+
+    return largest_met(excess, 0.0, family.largest, max(family.tolerance, 1e-9))
+
+
+def katz_of_errors(errors: Errors, confidence: float) -> float:
+    """Return the larger of the log ratios TPR/FPR and TNR/FNR, each less its error, or 0.
+
+    epsilon-DP bounds both ratios by e^epsilon. ln(p/q) of proportions x/n and y/m has about the variance
+    1/x - 1/n + 1/y - 1/m. Two ratios are looked at, so each is allowed (1 - confidence)/2. Half an observation is added
+    to every count, so that no count is 0.
+    """
+    domains.require_between("the confidence", confidence, 0, 1)
+    deviations = float(-scipy.special.ndtri((1 - confidence) / 2))
+    n, m = errors.positives, errors.negatives
+    hits, false_alarms = n - errors.false_negatives, errors.false_positives
+    rejected, missed = m - errors.false_positives, errors.false_negatives
+    return max(
+        0.0,
+        _log_ratio_of_proportions(hits, n, false_alarms, m, deviations),
+        _log_ratio_of_proportions(rejected, m, missed, n, deviations),
+    )
+
+
+def _log_ratio_of_proportions(x: float, n: float, y: float, m: float, deviations: float) -> float:
+    x, n, y, m = x + 0.5, n + 0.5, y + 0.5, m + 0.5
+    return math.log(x / n) - math.log(y / m) - deviations * math.sqrt(1 / x - 1 / n + 1 / y - 1 / m)

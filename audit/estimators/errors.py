@@ -14,6 +14,7 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import conversions, domains
+from accounting.crossings import crossing
 
 Floats = NDArray[np.float64]
 Guarantee = Literal["exact", "asymptotic", "credible", "none"]
@@ -124,6 +125,18 @@ def upper_limit(successes: float, trials: float, doubt: float) -> float:
     return min(1.0, limit * (1 + 2.0**-30))
 
 
+def largest_met(excess: Callable[[float], float], least: float, largest: float, tolerance: float) -> float:
+    """Return the largest x from `least` to `largest` that was seen to have excess(x) <= 0, or 0 where `least` has not.
+
+    excess grows with x and is never 0 where that must not count as met.
+    """
+    if excess(least) > 0:
+        return 0.0
+    if excess(largest) <= 0:
+        return largest
+    return crossing(excess, least, largest, tolerance=tolerance).met
+
+
 def checked(scores: ArrayLike) -> Floats:
     """Return scores as float64 (n,). Infinities are scores like others. Raises ValueError for none, or for NaN."""
     values = np.asarray(scores, dtype=np.float64)
@@ -167,7 +180,7 @@ def held_out(scores: Floats) -> tuple[Floats, Floats]:
     return scores[:cut], scores[cut:]
 
 
-def attack(
+def thresholded(
     scores_in: ArrayLike,
     scores_out: ArrayLike,
     threshold: float | None,

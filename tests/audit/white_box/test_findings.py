@@ -5,11 +5,12 @@ import pytest
 import scipy.stats
 
 from audit import reports
-from audit.white_box.bounds import METHODS, Claim
+from audit.presentation import of_runs, of_steps
+from audit.white_box.bounds import METHODS, ClaimedRun
 from audit.white_box.experiments import Measured, MeasuredRuns
-from audit.white_box.presentation import CLOSEST, judge, report, runs_report
+from audit.white_box.findings import CLOSEST, judge
 
-CLAIM = Claim(0.8, 0.05, 30, 1e-5)
+CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
 
 
 def measured(noise, count=2000):
@@ -23,10 +24,10 @@ def test_what_holds_its_claim_is_acquitted_and_what_does_not_is_convicted():
     assert (sound.convicted, broken.convicted) == (False, True)
     assert sound["f-DP (CP)"].step_epsilon < CLAIM.step_epsilon < broken["f-DP (CP)"].step_epsilon
     assert sound[CLOSEST].step_epsilon < CLAIM.step_epsilon
-    shown = report(broken, measured(0.4), "A step", {"seed": 1})
+    shown = of_steps(broken, measured(0.4), "A step", {"seed": 1})
     assert shown.exit_status == reports.CONVICTED
     assert shown.verdict.startswith("Convicted")
-    assert report(sound, measured(0.8), "A step", {}).exit_status == reports.ACQUITTED
+    assert of_steps(sound, measured(0.8), "A step", {}).exit_status == reports.ACQUITTED
 
 
 def test_few_observations_have_no_bound_of_many_thresholds():
@@ -38,11 +39,11 @@ def test_few_observations_have_no_bound_of_many_thresholds():
 
 def test_whole_runs_are_reported_by_who_saw_them():
     """Scores of the run's own law at q = 1: its log-likelihood ratio is normal with variance T/s^2."""
-    claim = Claim(2.0, 1.0, 4, 1e-5)
+    claim = ClaimedRun(2.0, 1.0, 4, 1e-5)
     quantiles = scipy.stats.norm.ppf((np.arange(1000) + 0.5) / 1000)
     told = (quantiles + 0.5, quantiles - 0.5)
     nothing = (quantiles, quantiles)
-    shown = runs_report(MeasuredRuns(claim, told, nothing), 0.95, 1 - 1e-9, "Runs", {})
+    shown = of_runs(MeasuredRuns(claim, told, nothing), 0.95, 1 - 1e-9, "Runs", {})
     every, final = (float(row[2]) for row in shown.tables[0].rows)
     assert 0.5 * claim.epsilon < every < claim.epsilon
     assert final == 0
