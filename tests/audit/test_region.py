@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from dpserve.commands.audit_region import audit_region
+from typer.testing import CliRunner
 
 from accounting import conversions
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from audit import region, reports
 from audit.region import Point
+from dpserve.commands.auditing import app
 from mechanisms.seeded import SeededRandomness
 
 
@@ -71,18 +72,9 @@ def test_a_region_s_points_share_the_doubt_of_a_conviction(monkeypatch):
     """Any point convicts, so that each of three has a third of the doubt."""
     asked = []
     monkeypatch.setattr(region, "contradicts", lambda claim, inside, outside, confidence: asked.append(confidence))
-    audit_region(
-        "gaussian",
-        classes=2,
-        noise_multipliers=(1.0, 2.0, 4.0),
-        releases=1,
-        trials=100,
-        delta=1e-5,
-        confidence=0.95,
-        conviction_confidence=0.997,
-        seed=0,
-        resume=None,
-    )
+    words = ["region", "gaussian", "--classes", "2", "--trials", "100", "--conviction-confidence", "0.997"]
+    words += [word for multiplier in "124" for word in ("--noise-multiplier", multiplier)]
+    CliRunner().invoke(app, words, catch_exceptions=False)
     assert asked == pytest.approx([0.999] * 3)
 
 
