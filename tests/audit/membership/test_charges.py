@@ -118,7 +118,7 @@ def test_keys_of_one_client_and_rows_that_were_paid_for_before_are_not_accused(s
 def test_keys_whose_rows_the_lineage_paid_for_before_are_not_accused(head, candidates):
     """Another client asked about the same records: the lineage pays for the first key's rows no more."""
     mechanism = Gaussian(10.0)
-    lineage = Lineage(400 * mechanism.cost.picorho)
+    lineage = Lineage(500 * mechanism.cost.picorho)
     before = [
         BundleEndpoint(head, mechanism, rehearsal_key(0), lineage=lineage, largest_batch=50, key=key) for key in (8, 9)
     ]
