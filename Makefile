@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 
-.PHONY: demo serve test faults bench bench-quick lint docs image-check lock advisories clean
+.PHONY: demo serve test faults bench bench-quick lint docs lock advisories clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -34,10 +34,6 @@ lint: $(TESTS)
 docs: $(TESTS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
-
-# Every step of the Dockerfile, and the image's command, in an empty directory tree: no container engine is needed.
-image-check:
-	@$(PYTHON) deploy/rehearse_image.py
 
 # What images are built from: the newest that pyproject.toml allows, in a folder where nothing else is installed. With
 # PyTorch and its CUDA libraries this takes some gigabytes.

@@ -18,6 +18,7 @@ from accounting.explanation import (
 from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
+from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.console import stdout_console
 from dpserve.commands.lineages import chosen_lineage
@@ -68,6 +69,7 @@ def explain(
 
     Of an account it prints the same object as GET /budget serves.
     """
+    check_files(plot)
     explained: AnsweredExplanation | AccountExplanation
     if release:
         if client or lineage or price:
@@ -90,11 +92,11 @@ def explain(
         return
     console = stdout_console()
     if isinstance(explained, AnsweredExplanation):
-        _print_explanation(console, explained)
+        _print_explanation(console, explained, "what it means for one record")
         _print_answers(console, explained)
     else:
         _print_account(console, explained)
-        _print_explanation(console, explained.explanation)
+        _print_explanation(console, explained.explanation, "what its limit means for one record")
 
 
 def _counted(releases: list[str], times: list[int]) -> dict[Cost, int]:
@@ -134,7 +136,7 @@ def _print_account(console: Console, account: AccountExplanation) -> None:
     console.print(table, highlight=False)
 
 
-def _print_explanation(console: Console, explained: Explanation) -> None:
+def _print_explanation(console: Console, explained: Explanation, about: str) -> None:
     table = Table("analysis", f"epsilon at delta = {explained.delta:g}", "prices", "how")
     for analysis in explained.analyses:
         epsilon = "does not apply" if analysis.epsilon is None else f"{analysis.epsilon:.4g}"
@@ -148,9 +150,9 @@ def _print_explanation(console: Console, explained: Explanation) -> None:
         )
     console.print(table, highlight=False)
     meaning = explained.identifiability
-    bounds = Table("what it means for one record", "reading", "source")
+    bounds = Table(about, "reading", "source")
     for what, bound, source in (
-        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "but for a probability of delta"),
+        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "except with probability delta"),
         ("  1/(1 + e^-epsilon)", meaning.posterior_belief_at_epsilon, "Bernau et al. 2021; no bound by itself"),
         ("  the same under RDP", meaning.posterior_belief_under_rdp_as_published, "their Section 4.4"),
         (

@@ -83,12 +83,12 @@ function meaning(budget) {
         "An attack catches members more often than it wrongly accuses others by at most this.",
       ),
     ),
-    el("h3", {}, "What the best attack could do now"),
+    el("h3", {}, "What the best attack could do once all is spent"),
     el(
       "div",
       { class: "narrow" },
       table(
-        "What the best attack could do now",
+        "What the best attack could do once all is spent",
         [{ title: "accusing so many others wrongly" }, { title: "it catches at most so many members", numeric: true }],
         power.map((each) => [percent(each.false_positive_rate), percentUp(each.true_positive_rate_bound)]),
       ),
@@ -108,8 +108,8 @@ function scale(title, bound, [low, high], words) {
     el(
       "p",
       { class: "head" },
-      el("span", { class: "big" }, percentUp(bound.now)),
-      el("span", { class: "note" }, `${percentUp(bound.when_spent)} once all is spent`),
+      el("span", { class: "big" }, percentUp(bound.when_spent)),
+      el("span", { class: "note" }, `whenever you stop; ${percentUp(bound.now)} if you had meant to stop here all along`),
     ),
     beliefScale(low, high, bound.now, bound.when_spent),
     el("p", { class: "note" }, words.replace(/\s+/g, " ")),
