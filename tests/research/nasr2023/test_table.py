@@ -8,7 +8,6 @@ import scipy.stats
 from typer.testing import CliRunner
 
 from audit import reports
-from audit.white_box import presentation
 from audit.white_box.bounds import ClaimedRun
 from audit.white_box.experiments import Measured
 from audit.white_box.findings import judge
@@ -31,7 +30,7 @@ def measured(noise, count=2000):
 def test_claims_judged_together_share_the_doubt_of_a_conviction(monkeypatch):
     """Any of four claims convicts, so that each has a quarter of the doubt; what is shown keeps its confidence."""
     asked = []
-    monkeypatch.setattr(presentation, "judge", lambda _, *confidences: asked.extend(confidences))
+    monkeypatch.setattr(table, "judge", lambda _, *confidences: asked.extend(confidences))
     table.judge_together(dict.fromkeys((1, 4, 8, 16), measured(0.8)), 0.95, 0.996)
     assert asked == pytest.approx([0.95, 0.999] * 4)
 
