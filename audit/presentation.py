@@ -425,7 +425,7 @@ def _roc(outcome: "Outcome") -> Picture:
 
     caption = (
         f"{outcome.decided[0]} members and {outcome.decided[1]} non-members. The shaded side of the black curve is out "
-        "of reach if the claim holds, but for chance."
+        "of reach if the claim holds, except by chance."
     )
     return Picture(f"ROC of attacks on {outcome.model['name']}", caption, draw, (11, 5))
 

@@ -70,7 +70,7 @@ def attack(
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Train shadow models on this Ray cluster; needs extra ray.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Everything but the endpoint's noise follows from it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Everything except the endpoint's noise follows from it.")] = 0,
 ) -> "Report":
     """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
 
@@ -199,7 +199,7 @@ def _candidates(
 
     if data is not None:
         if data != "digits" or members is not None or non_members is not None:
-            raise ValueError("--data takes 'digits' and stands alone; your own files go to --members and --non-members")
+            raise ValueError("--data takes 'digits' alone; name your own files with --members and --non-members")
         return digits()
     if members is None or non_members is None:
         raise ValueError("name records that were trained on with --members, and others with --non-members")

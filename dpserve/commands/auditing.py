@@ -371,7 +371,8 @@ def training(
         typer.Option(
             "--whole-runs",
             min=10,
-            help="Train so often with the canary and as often without it, and audit whole runs; it must be a record.",
+            help="Train this many times with the canary and as often without it, and audit whole runs; the canary must "
+            "be a record.",
         ),
     ] = None,
     runs: Annotated[
@@ -514,7 +515,7 @@ def region(
     from mechanisms.seeded import SeededRandomness
 
     if name not in names():
-        raise ValueError(f"there is a region of {', '.join(names())}, not of {name!r}")
+        raise ValueError(f"a region can be drawn of {', '.join(names())}, not of {name!r}")
     points, multipliers = [], noise_multiplier or _MULTIPLIERS
     with stored(resume) as store, counting(f"asking {name}", len(multipliers)) as progress:
         for noise in multipliers:

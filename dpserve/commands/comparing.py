@@ -133,7 +133,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         table.add_row(
             option.title,
             option.pays,
-            "not to be had" if each.mean is None else f"{each.mean:.3f}",
+            "unavailable" if each.mean is None else f"{each.mean:.3f}",
             "" if each.spread is None else f"{each.spread:.3f}",
             "" if each.seeds is None or each.mean is None else str(each.seeds),
         )

@@ -152,7 +152,7 @@ def _print_explanation(console: Console, explained: Explanation, about: str) -> 
     meaning = explained.identifiability
     bounds = Table(about, "reading", "source")
     for what, bound, source in (
-        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "but for a probability of delta"),
+        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "except with probability delta"),
         ("  1/(1 + e^-epsilon)", meaning.posterior_belief_at_epsilon, "Bernau et al. 2021; no bound by itself"),
         ("  the same under RDP", meaning.posterior_belief_under_rdp_as_published, "their Section 4.4"),
         (

@@ -213,7 +213,7 @@ def reconcile(
     for one in asyncio.run(apply()):
         typer.echo(
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
-            f"{one.declared} releases declared lost, {one.services} services let on"
+            f"{one.declared} releases declared lost, {one.services} services admitted again"
         )
 
 

@@ -284,5 +284,5 @@ def _served_at(mechanism: str, price: str, classes: int) -> str:
     try:
         priced(mechanism, price, classes)
     except ValueError as error:
-        return f"not to be had: {error}"
+        return f"unavailable: {error}"
     return price

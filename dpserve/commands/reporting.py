@@ -84,7 +84,7 @@ def refuse(context: typer.Context, where: str, *parameters: str) -> None:
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in parameters and source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"it says nothing {where}: leave it out", param_hint=parameter.opts[0])
+            raise typer.BadParameter(f"it has no effect {where}: leave it out", param_hint=parameter.opts[0])
 
 
 @contextmanager

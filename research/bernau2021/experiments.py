@@ -74,7 +74,7 @@ def read(name: str, directory: Path | None) -> LabelledSet:
     Raises ValueError for an unknown one, or where no directory is named, and DataError for its files.
     """
     if name not in SETTINGS:
-        raise ValueError(f"there are games on {', '.join(SETTINGS)}, not on {name!r}")
+        raise ValueError(f"the adversary plays on {', '.join(SETTINGS)}, not on {name!r}")
     if name != "adult" or directory is None:
         return benchmarks.read(name, directory)
     return adult.with_dummy_variables(adult.read(directory))

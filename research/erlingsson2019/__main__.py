@@ -31,7 +31,7 @@ def draw(
 ) -> None:
     """Train a logistic regression with DP-SGD at each noise multiplier, and attack it, as Erlingsson et al. 2019."""
     if dataset not in region.SETTINGS:
-        raise ValueError(f"there is a region of training on {', '.join(region.SETTINGS)}, not on {dataset!r}")
+        raise ValueError(f"a region of training can be drawn on {', '.join(region.SETTINGS)}, not on {dataset!r}")
     setting, multipliers = region.SETTINGS[dataset], noise_multiplier or tuple(region.PRINTED)
     material = white_box.prepared(setting, data_dir, seed)
     with stored(resume) as store, shares(f"training on {dataset}") as progress:

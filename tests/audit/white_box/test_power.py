@@ -59,7 +59,7 @@ def test_sound_noise_is_convicted_no_more_often_than_allowed():
 
 def test_what_cannot_be_seen_is_said():
     assert largest_ratio(0.01, 3, SURE) is None
-    with pytest.raises(ValueError, match="cannot be told"):
+    with pytest.raises(ValueError, match="cannot distinguish"):
         observations_for(MU, 1.0, SURE)
     with pytest.raises(ValueError, match="ratio"):
         power(MU, 1.5, 100, SURE)

@@ -23,5 +23,5 @@ def test_games_on_digits(tmp_path):
 
 
 def test_an_unknown_data_set_is_refused():
-    with pytest.raises(ValueError, match="there are games on"):
+    with pytest.raises(ValueError, match="the adversary plays on"):
         CliRunner().invoke(app, ["--dataset", "nowhere"], catch_exceptions=False)

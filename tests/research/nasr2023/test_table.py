@@ -65,4 +65,4 @@ def test_what_cannot_be_watched_is_refused(monkeypatch):
         invoke("--dataset", "mnist")
     refused = invoke("--table", "--epsilon", 3)
     assert refused.exit_code == 2
-    assert "--epsilon: it says nothing with --table" in " ".join(refused.stderr.split())
+    assert "--epsilon: it has no effect with --table" in " ".join(refused.stderr.split())
