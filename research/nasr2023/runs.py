@@ -186,7 +186,7 @@ def of_runs(
     convicted = bound.value > 1 / claim.noise_multiplier
     _, lower = found["sees every step"]
     shown = (
-        f"who sees every step finds epsilon >= {number(lower)} at delta = {claim.delta:g} with {confidence:.4g} "
+        f"an observer of every step finds epsilon >= {number(lower)} at delta = {claim.delta:g} with {confidence:.4g} "
         "confidence"
     )
     return Report(
