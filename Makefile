@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 
-.PHONY: demo serve test faults bench bench-quick lint docs lock advisories clean
+.PHONY: demo serve test test-all faults bench bench-quick lint docs lock advisories clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -15,7 +15,11 @@ serve: $(RUN)
 	@$(BIN)/dpserve demo --stay --port $(PORT)
 
 test: lint
-	@$(BIN)/pytest -q -n auto
+	@$(BIN)/pytest -q -n auto -m "not slow"
+
+# Everything, and every fault in full: about an hour on two cores.
+test-all: lint
+	@DPSERVE_FAULTS=full $(BIN)/pytest -q -n auto
 
 faults: $(TESTS)
 	@DPSERVE_FAULTS=full $(BIN)/pytest tests/faults -q -n0

@@ -33,7 +33,7 @@ _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5
 _CURVE_POINTS = 65
 NOTES_ON_STEPS = (
-    "A run's epsilon is what as many sampled steps tell that have the noise which a step's bound leaves possible.",
+    "A run's epsilon follows from a step's bound by composition, with the sampling that is claimed.",
     "f-DP (ZB) and (eps, delta)-DP (ZB) are Bayesian credible bounds; eps-DP (Katz) is at delta = 0 and asymptotic.",
 )
 _LEVELS = np.linspace(0, 1, 401)
@@ -118,7 +118,7 @@ def of_mechanism(
                     (_METHODS[name], one.parameter, number(one.value), _claimed(name, one, claim), one.guarantee)
                     for name, one in finding.bounds.items()
                 ),
-                note="Bounds through a family that the claim is refuted for mean nothing." if finding.convicted else "",
+                note="Where the claim is refuted, bounds through its family mean nothing." if finding.convicted else "",
             ),
         ),
         pictures=(_trade_off(claim, scores_in, scores_out),),
@@ -248,7 +248,7 @@ def of_runs(
     convicted = bound.value > 1 / claim.noise_multiplier
     _, lower = found["sees every step"]
     shown = (
-        f"who sees every step finds epsilon >= {number(lower)} at delta = {claim.delta:g} with {confidence:.4g} "
+        f"an observer of every step finds epsilon >= {number(lower)} at delta = {claim.delta:g} with {confidence:.4g} "
         "confidence"
     )
     return Report(
@@ -661,7 +661,7 @@ def seen(finding: StepFinding, planted_ratio: float | None) -> str:
         return f"power {number(finding.power(planted_ratio), 2)} against noise {planted_ratio:g} times the claimed"
     ratio = finding.ratio_seen
     if ratio is None:
-        return f"so few observations convict no noise with power {POWER:g}"
+        return f"too few observations to convict any noise with power {POWER:g}"
     return f"power {POWER:g} against noise {number(ratio, 3)} times the claimed"
 
 

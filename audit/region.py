@@ -179,7 +179,7 @@ def report(title: str, points: Sequence[Point], delta: float, setting: Mapping[s
         content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
         tables=tuple(_tables(points, delta)),
         pictures=(_region(points, delta),),
-        notes=(*notes, "What is really told lies between the best lower and the best upper bound."),
+        notes=(*notes, "The true epsilon lies between the best lower and the best upper bound."),
     )
 
 
@@ -219,5 +219,5 @@ def _region(points: Sequence[Point], delta: float) -> Picture:
         axes.set_ylabel(f"epsilon at delta = {delta:g}")
         axes.legend(fontsize="small")
 
-    caption = f"The region of privacy. A lower bound of nothing is drawn at {1e-3:g}."
+    caption = f"The region of privacy. A lower bound of 0 is drawn at {1e-3:g}."
     return Picture("Region of privacy", caption, draw, inches=(6.4, 4.4))

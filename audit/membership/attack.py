@@ -267,7 +267,7 @@ class _Shadows:
         draws.rows(everyone)
         departures = mimicry.departures
         if not attack_networks_are_there():
-            departures += ("the attack networks are left out, for they need PyTorch: pip install 'dpserve[torch]'",)
+            departures += ("the attack networks are left out, because they need PyTorch: pip install 'dpserve[torch]'",)
         if count != members:
             departures += (
                 f"shadow models have {count} records and the target has {members}, at the same regularisation and "

@@ -76,7 +76,7 @@ class Charges:
         """What could not be tested."""
         found = tuple(
             f"key {key} was not charged for {count} of {rows} rows, and had spent enough before for them to be replays "
-            "(a new key would tell)"
+            "(a new key would show it)"
             for key, (count, rows, spent) in enumerate(zip(self.replayed, self.rows, self.spent, strict=True), start=1)
             if count and spent >= rows * self.price
         )

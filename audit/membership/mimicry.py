@@ -115,7 +115,9 @@ def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = N
         return Mimicry(model, recipe, mechanism, None, neuron, () if mechanism else (_WITHOUT_NOISE,))
     departures = []
     if "strong_convexity" not in model:
-        departures.append(f"shadow models are linear heads, Lambda = {_DEFAULT_STRENGTH:g}, and the target is none")
+        departures.append(
+            f"shadow models are linear heads, Lambda = {_DEFAULT_STRENGTH:g}, and the target is another kind of model"
+        )
     head = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)))
     per_norm = model.get("logit_sensitivity_per_norm")
     if per_norm is None or mechanism is None:

@@ -271,7 +271,7 @@ def observations_for(mu: float, ratio: float, confidence: float, asked: float = 
     enough = _least(lambda count: power(mu, ratio, count, confidence) >= asked)
     if enough is None:
         raise ValueError(
-            f"noise {ratio:g} times the claimed cannot be told from it by {_MOST_OBSERVATIONS} observations"
+            f"{_MOST_OBSERVATIONS} observations cannot distinguish {ratio:g} times the claimed noise from it"
         )
     return enough
 

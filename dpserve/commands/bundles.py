@@ -225,8 +225,8 @@ def train(
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
-    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: it is
-    paid for once, and then answers without end. An option that begins with the name of a release goes with that one.
+    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
+    pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     declaration = records.declaration

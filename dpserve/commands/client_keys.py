@@ -86,7 +86,7 @@ def add_key(
 def rotate_key(
     name: Name,
     overlap: Annotated[
-        str, typer.Option(help="How long the former keys are good beside the new one, as 1h. [default: not at all]")
+        str, typer.Option(help="How long the former keys stay valid beside the new one, as 1h. [default: not at all]")
     ] = "0s",
     key_id: Annotated[
         str | None, typer.Option("--key", help="Replace only the key of this id, whose scopes the new one gets.")

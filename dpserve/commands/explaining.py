@@ -32,7 +32,7 @@ def explain(
             "--release",
             help="What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), "
             "exponential:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release "
-            "are joined by commas. May be given several times.",
+            "are joined by commas. Repeatable.",
         ),
     ] = None,
     times: Annotated[
@@ -44,7 +44,10 @@ def explain(
     ] = None,
     attack: Annotated[
         str | None,
-        typer.Option("--attack", help="TPR:FPR of a membership attack: the epsilon it implies, and if it is possible."),
+        typer.Option(
+            "--attack",
+            help="TPR:FPR of a membership attack: the epsilon it implies, and whether the releases allow it.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the analyses' epsilon as the releases are made into FILE.png.")
@@ -121,12 +124,15 @@ async def _account(location: str, client: str | None, lineage: str | None, price
     async with Ledger.open(location) as opened:
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
         if price is None and whole.newest_receipt:
-            newest = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = newest[0].cost
+            (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
+            price = Cost() if newest.held else newest.cost
+        unlimited = bool((await opened.holdings(whole.lineage)).get(client or ""))
         if client is None:
-            return explain_account(whole.tally, whole.budget, price=price)
+            return explain_account(whole.tally, whole.budget, price=price, unlimited=unlimited)
         account = await opened.client(whole.lineage, client)
-        return explain_account(account.tally, account.budget, price=price, lineage_left=whole.remaining)
+        return explain_account(
+            account.tally, account.budget, price=price, lineage_left=whole.remaining, unlimited=unlimited
+        )
 
 
 def _print_account(console: Console, account: AccountExplanation) -> None:

@@ -175,7 +175,7 @@ def reconcile(
         str, typer.Option("--lost-client", help="The client who was answered. [default: unknown; the lineage pays]")
     ] = "",
     declare_again: Annotated[
-        bool, typer.Option("--declare-again", help="As much was lost once more: charge the same loss another time.")
+        bool, typer.Option("--declare-again", help="The same loss happened again: charge it another time.")
     ] = False,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,

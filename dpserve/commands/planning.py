@@ -102,8 +102,8 @@ def plan(
 ) -> None:
     """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
 
-    Before training, --n and --classes, or --public rows, choose between noise on each answer and the models that are
-    paid for once. On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
+    Before training, --n and --classes, or --public rows, choose between noise on each answer and pay-once models.
+    On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
     """
     check_files(plot)
     words = options.BudgetWords(

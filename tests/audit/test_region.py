@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from dpserve.commands.audit_region import audit_region
+from typer.testing import CliRunner
 
 from accounting import conversions
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from audit import region, reports
 from audit.region import Point
+from dpserve.commands.auditing import app
 from mechanisms.seeded import SeededRandomness
 
 
@@ -50,7 +51,7 @@ def test_the_best_of_three_attacks_is_above_the_truth_no_more_often_than_one_may
     for seed in range(400):
         rng = np.random.default_rng(seed)
         scores = rng.normal(0.5, 1, 300), rng.normal(-0.5, 1, 300)
-        claim = region.claim_of(mechanism.cost, 1e-5)
+        claim = region.claimed_tradeoff(mechanism.cost, 1e-5)
         above += max(region.jointly(region._attacks(claim, scores), 0.8).values()) > truth
     assert above <= 120
 
@@ -71,18 +72,9 @@ def test_a_region_s_points_share_the_doubt_of_a_conviction(monkeypatch):
     """Any point convicts, so that each of three has a third of the doubt."""
     asked = []
     monkeypatch.setattr(region, "contradicts", lambda claim, inside, outside, confidence: asked.append(confidence))
-    audit_region(
-        "gaussian",
-        classes=2,
-        noise_multipliers=(1.0, 2.0, 4.0),
-        releases=1,
-        trials=100,
-        delta=1e-5,
-        confidence=0.95,
-        conviction_confidence=0.997,
-        seed=0,
-        resume=None,
-    )
+    words = ["region", "gaussian", "--classes", "2", "--trials", "100", "--conviction-confidence", "0.997"]
+    words += [word for multiplier in "124" for word in ("--noise-multiplier", multiplier)]
+    CliRunner().invoke(app, words, catch_exceptions=False)
     assert asked == pytest.approx([0.999] * 3)
 
 

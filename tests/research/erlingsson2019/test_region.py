@@ -51,5 +51,5 @@ def test_the_command_draws_a_point_of_each_noise_multiplier():
 
 
 def test_an_unknown_data_set_is_refused():
-    with pytest.raises(ValueError, match="a region of training on"):
+    with pytest.raises(ValueError, match="a region of training can be drawn on"):
         CliRunner().invoke(app, ["--dataset", "nowhere"], catch_exceptions=False)
