@@ -105,7 +105,7 @@ class Endpoint(Protocol):
     def answers(self, rows: Floats) -> Floats:
         """Return private probabilities (n, C) of rows (n, d), at most the model's `largest_batch`.
 
-        Charged whole or not at all; a row that this key asked about before gets the same answer at no cost.
+        Charged whole or not at all; a question that was asked before gets the same answer, from this key at no cost.
         Raises Exhausted.
         """
         ...

@@ -136,18 +136,20 @@ def of_sampler(
     tests: Sequence[tuple[str, ChiSquare]],
     false_alarm: float,
     repeated: int,
+    changed: int,
     times: Mapping[str, Timings],
     *notes: str,
 ) -> Report:
     """Return the report of the sampler. Tables, chi-squares and forks convict; times warn: a busy machine moves them.
 
     distances: of tables. tests: with the law that each is of. false_alarm: of all tests together. repeated: words that
-    came twice in forks. times: by mechanism.
+    came twice in forks. changed: questions that had other noise in another process. times: by mechanism.
     """
     least = false_alarm / len(tests)
     faults = [name for name, distance in distances.items() if not within_the_distance(distance)]
     faults += [f"chi-square of {law}: {found.what}" for law, found in tests if found.p < least]
     faults += ["forks share words"] if repeated else []
+    faults += ["a question's noise changes"] if changed else []
     return Report(
         title="Audit of the sampler behind every release",
         verdict="Convicted: " + "; ".join(faults) + "." if faults else "Nothing was found.",
@@ -158,6 +160,7 @@ def of_sampler(
             "chi_squares": [{"law": law} | asdict(found) for law, found in tests],
             "false_alarm": false_alarm,
             "repeated_words": repeated,
+            "changed_questions": changed,
             "timings": times,
         },
         tables=(

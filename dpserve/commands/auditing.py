@@ -31,6 +31,7 @@ _GAUSSIAN_SCALES = (2**8, 2**9, 2**10, 2**12)
 _LAPLACE_SCALES = (2**16, 2**24)
 _SELECTION_EPSILON, _SELECTED_AMONG = 1.0, 10
 _FORKS, _FORKED_WORDS = 8, 100_000
+_QUESTIONS = 2_000
 _TIMED = {"gaussian": "noise-multiplier:4"} | dict.fromkeys(("laplace", "label", "selected-neuron"), "epsilon:1")
 """The mechanisms whose releases are timed, and their prices."""
 _MULTIPLIERS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -263,18 +264,20 @@ def sampler(
     from audit import presentation
     from audit import sampler as audited
     from mechanisms.mechanism import priced
-    from mechanisms.randomness import SystemRandomness
+    from mechanisms.randomness import NoiseKey, SystemRandomness
     from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 
     if not 0 < false_alarm < 1:
         raise ValueError(f"the false-alarm rate lies between 0 and 1, not {false_alarm}")
-    randomness = SystemRandomness()
+    randomness, noise_key = SystemRandomness(), NoiseKey.fresh()
+    # Of neighbouring questions, as many words each as a row's answer takes.
+    keyed = audited.Questions(noise_key, b"audit sampler", 2 * classes)
     scales = _GAUSSIAN_SCALES if scale is None else (scale,)
     laws: list[tuple[audited.LawName, int]] = [("gaussian", one) for one in scales]
     laws += [("wide gaussian", WIDE_SCALE), *(("laplace", one) for one in _LAPLACE_SCALES)]
     batches, size = max(1, draws // _BATCH), min(draws, _BATCH)
     distances, tests, times = {}, [], {}
-    steps = len(scales) + len(_LAPLACE_SCALES) + (len(laws) + 1) * batches + 1 + len(_TIMED)
+    steps = len(scales) + len(_LAPLACE_SCALES) + (len(laws) + 2) * batches + 2 + len(_TIMED)
     with counting("auditing the sampler", steps) as progress:
         for one in scales:
             distances[f"gaussian, scale {one}"] = audited.gaussian_table_distance(one)
@@ -286,11 +289,17 @@ def sampler(
             for _ in range(batches):
                 tests += [(f"{law}, scale {of}", found) for found in audited.chi_squares(law, of, size, randomness)]
                 progress(1)
+        for _ in range(batches):
+            found_of_keyed = audited.chi_squares("gaussian", scales[0], size, keyed)
+            tests += [(f"gaussian, scale {scales[0]}, of questions", found) for found in found_of_keyed]
+            progress(1)
         for batch in range(batches):
             selected = audited.selections(_SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
             tests.append(("label, selected-neuron", selected))
             progress(1)
         repeated = audited.repeated_words(randomness, _FORKS, _FORKED_WORDS)
+        progress(1)
+        changed = audited.changed_words(noise_key, b"audit sampler", _QUESTIONS, 2 * classes, 0)
         progress(1)
         for name, price in _TIMED.items():
             timed = priced(name, price, classes)
@@ -304,9 +313,12 @@ def sampler(
         tests,
         false_alarm,
         repeated,
+        changed,
         times,
         f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
         f"{repeated} came twice.",
+        f"{_QUESTIONS} questions were asked under one noise key together, and each alone in another process: {changed} "
+        "had other noise there.",
     )
 
 

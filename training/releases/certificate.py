@@ -60,7 +60,7 @@ class ReleaseCertificate(SealedCertificate):
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = COMMON_ASSUMPTIONS
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     status: Literal["proven"] = "proven"
     release: str
     """Its kind: a Literal in each subclass, by which `training.loading` finds the loader."""

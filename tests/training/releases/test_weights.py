@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from accounting.losses import Cost
 from audit.estimators import gdp
 from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.randomness import SystemRandomness
+from mechanisms.randomness import NoiseKey, SystemRandomness
 from tests.training.conftest import make_records
 from training.bundle import CertifiedHead, load_bundle, save_bundle
 from training.certificate import Certificate, derive, now
@@ -60,8 +60,8 @@ def module_head() -> CertifiedHead:
         "tolerance": 1e-3,
         "lineage": "l",
     }
-    certified = Certificate.model_validate(certificate | derive(1.0, 1e-3, feature_map.dimension))
-    return CertifiedHead(certified, np.zeros((2, 3)), {})
+    certified = Certificate.model_validate(certificate | derive(1.0, 1e-3, 2, feature_map.dimension))
+    return CertifiedHead(certified, np.zeros((2, 3)), {}, NoiseKey.fresh())
 
 
 @pytest.fixture
