@@ -109,18 +109,23 @@ end
 -- spent before.
 local function read_asker(services, id, acknowledged)
   if id == '' then
-    return {id = '', number = '0', writes = 0}
+    return {services = services, id = '', number = '0', writes = 0}
   end
   local entry = redis.call('HGET', services, id)
   local number, writes = string.match(entry or '', '^(%d+) (%d+)$')
   if entry and not number then
     damaged('the count of a service\'s writes')
   end
-  local asker = {id = id, number = number or text(redis.call('HLEN', services) + 1), writes = whole(writes or '0')}
+  local asker = {services = services, id = id, number = number or text(redis.call('HLEN', services) + 1), writes = whole(writes or '0')}
   if asker.writes < amount(acknowledged) then
     error({word = 'behind', line = text(asker.writes) .. ' ' .. acknowledged}, 0)
   end
   return asker
+end
+
+local function count_write(asker)
+  asker.writes = asker.writes + 1
+  redis.call('HSET', asker.services, asker.id, asker.number .. ' ' .. text(asker.writes))
 end
 
 -- Who has looked at this run of the store: what stands here is gone when the server ends, and with the library.
@@ -141,11 +146,7 @@ local function answer(run, keys, args)
     error({word = 'unseen', line = 'look at the store first'}, 0)
   end
   local asker = read_asker(keys[1], args[4], args[5])
-  local reply, wrote = run(rest(keys, 2), rest(args, 6), asker)
-  if wrote and asker.id ~= '' then
-    asker.writes = asker.writes + 1
-    redis.call('HSET', keys[1], asker.id, asker.number .. ' ' .. text(asker.writes))
-  end
+  local reply = run(rest(keys, 2), rest(args, 6), asker)
   local header = {args[2], text(asker.writes), asker.number}
   for position, part in ipairs(header) do
     table.insert(reply, position, part)
