@@ -311,6 +311,8 @@ async def test_services_and_stores_killed_at_any_moment_lose_and_overspend_nothi
                 spender.wait()
             for out in await asyncio.gather(*reading):
                 said += [line for line in out.split(b"\n")[:-1] if line]
+            for spender in spenders:
+                spender.communicate()
         for _ in range(200):
             with suppress(LedgerUnavailable):
                 async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
