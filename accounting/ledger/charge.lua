@@ -465,8 +465,8 @@ local function check_writable(call, asker)
   end
 end
 
--- Writes what the requests of a call changed together: receipts, what they cost, that it was paid for, and then that all
--- of it was written.
+-- Writes what the requests of a call changed together: receipts, what they cost, that it was paid for, and then that
+-- all of it was written.
 local function write(call, asker)
   check_writable(call, asker)
   write_receipts(call, asker)

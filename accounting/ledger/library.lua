@@ -174,11 +174,20 @@ local function register_on_lineage(name, flags, run)
   end)
 end
 
+-- Every command that the library writes with is one that the user may use, on a key like the ledger's.
+local TRIED = 'dpserve:{trial}'
+
 -- ARGV  version, nonce, token, the run that was looked at
 local function attest(_, args)
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   if run ~= args[4] then
     return {args[2], 'other'}
+  end
+  for command, arguments in pairs({HSET = {'', ''}, HDEL = {''}, SADD = {''}, XADD = {'*', '', ''}, UNLINK = {},
+    RENAME = {TRIED}}) do
+    if not redis.acl_check_cmd(command, TRIED, unpack(arguments)) then
+      return {args[2], 'denied', command}
+    end
   end
   if witnessed >= MOST_WITNESSES then
     witnesses, witnessed = {}, 0 -- the others look once more
