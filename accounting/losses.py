@@ -333,6 +333,11 @@ class Cost:
         return math.fsum(coins) * (1 + 2.0**-50)
 
     @property
+    def coins(self) -> int:
+        """How many coins it takes, each of a probability of at most LARGEST_COIN: what an account counts beside rho."""
+        return sum(isinstance(loss, ApproximateGaussianLoss) for loss in self.losses)
+
+    @property
     def is_proven(self) -> bool:
         """Whether every loss is proved, rather than claimed."""
         return not any(isinstance(loss, ClaimedLoss) for loss in self.losses)

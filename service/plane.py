@@ -276,14 +276,16 @@ class Plane(ABC):
         account, left = await self._accounts(client)
         return account_report(account.tally, account.budget, price=self.price_per_row, lineage_left=left)
 
-    async def explained_budget(self, client: str) -> AccountExplanation:
+    async def explained_budget(self, client: str, *, unlimited: bool = False) -> AccountExplanation:
         """Return the client's account and its explanation. Raises UnknownClient.
+
+        unlimited: whether the client holds a model that is paid for once.
 
         A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
         the newest are kept, for only a paid release changes them.
         """
         account, left = await self._accounts(client)
-        asked = _Asked(frozenset(account.tally.items()), account.budget, self.price_per_row, left)
+        asked = _Asked(frozenset(account.tally.items()), account.budget, self.price_per_row, left, unlimited)
         return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, asked)
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
@@ -317,8 +319,15 @@ class _Asked:
     budget: Budget
     price: Cost
     lineage_left: int
+    unlimited: bool
 
 
 @lru_cache(maxsize=1024)
 def _explained(asked: _Asked) -> AccountExplanation:
-    return explain_account(dict(asked.tally), asked.budget, price=asked.price, lineage_left=asked.lineage_left)
+    return explain_account(
+        dict(asked.tally),
+        asked.budget,
+        price=asked.price,
+        lineage_left=asked.lineage_left,
+        unlimited=asked.unlimited,
+    )

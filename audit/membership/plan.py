@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.picorho import PICORHO_PER_RHO
-from audit.estimators import Errors, epsilon_delta_of_errors
-from audit.estimators.attack import SELECTION_SHARE
+from audit.estimators import SELECTION_SHARE, Errors, epsilon_delta_of_errors
 from audit.membership.candidates import Labelled, repeated
 
+Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
+
+NEARNESS = 1e-6
+"""How far a near-copy moves each value at most, as a share of the feature's range. It pays like any new row."""
 
 BOUNDS = 3
 """How many lower bounds may convict (`audit.membership.verdict`)."""
@@ -145,6 +148,18 @@ def planned(
         confidence,
         shared,
     )
+
+
+def near_copies(rows: Floats, copies: int, model: Mapping[str, Any], seed: int) -> Floats:
+    """Return each row (n, d) followed by copies - 1 rows next to it, within the model's bounds: (n * copies, d)."""
+    lower, upper = (np.asarray(model["feature_map"][end]) for end in ("lower", "upper"))
+    many = np.repeat(rows, copies, axis=0)
+    if copies > 1:
+        inwards = np.where(many > (lower + upper) / 2, -1.0, 1.0)
+        moved = np.random.default_rng(seed).random(many.shape) * NEARNESS * (upper - lower)
+        moved[::copies] = 0.0
+        many = np.clip(many + inwards * moved, lower, upper)
+    return many
 
 
 def rows_of_its_own(budget: Mapping[str, Any]) -> int | None:

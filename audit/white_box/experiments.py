@@ -1,4 +1,4 @@
-"""The experiments of Nasr et al. 2023 on other data: Table 1 and Sections 6.3 and 6.4, in pieces that resume.
+"""The experiments of Nasr et al. 2023: steps, planted faults and whole runs (Sections 6.3, 6.4), in pieces that resume.
 
 Networks are fully connected, where the paper has convolutional ones for images: what is audited is the step, and its
 guarantee asks nothing of the network.
@@ -6,31 +6,27 @@ guarantee asks nothing of the network.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accounting.conversions import gaussian_mu
-from audit.white_box.bounds import Claim, claim_of
+from audit.pieces import ResultStore
+from audit.white_box.bounds import ClaimedRun, claimed_run
 from audit.white_box.canaries import Canary, DiracCanary, FixedCanary, blank, mislabelled, quiet_coordinate
-from audit.white_box.observations import Descent, Floats, Records, observe_steps
-from audit.white_box.printed import FAULT_EPSILON
-from audit.white_box.runs import score_run
+from audit.white_box.observations import Descent, Floats, Records, observe_steps, score_run
 from audit.white_box.steps import AuditedStep, Fault, faulty, sound
-from training.data import benchmarks, retail
+from mechanisms.seeded import derived_seed
 from training.data.digits import load_digits
-from training.data.labelled import LabelledSet
 from training.extras import extra
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
-from training.reproduction.seeded import derived_seed
-from training.reproduction.store import ResultStore
 
 Progress = Callable[[str, float], None]
 
-TABLE_OBSERVATIONS = 20_000
-"""Of each cell of Table 1, each way: fixed before any was seen."""
+FAULT_EPSILON = 1.27
+"""What the faulty implementations of Section 6.3 claim for a step, at delta = 1e-5."""
 
 CANARY_LENGTH = 1000.0
 """Of the gradient canary, in clipping norms."""
@@ -40,12 +36,11 @@ CANARIES: tuple[CanaryKind, ...] = get_args(CanaryKind)
 
 _PROBE = 200
 _MOST_TEST = 2000
-_DARKEST_DIGIT = 16
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One column of the table. hidden: widths of the hidden layers; records: how many train."""
+    """What is trained. hidden: widths of the hidden layers; records: how many train."""
 
     dataset: str
     hidden: tuple[int, ...]
@@ -58,13 +53,7 @@ class Setting:
     canary: CanaryKind = "dirac"
 
 
-SETTINGS: dict[str, Setting] = {
-    "digits": Setting("digits", (32,), records=1000, sampling_rate=0.05, steps=400),
-    "retail-100": Setting("retail-100", (32,), learning_rate=2.0),
-    "mnist": Setting("mnist", (64,)),
-    "cifar-10": Setting("cifar-10", (32,), runs=3),
-}
-"""By data set."""
+DIGITS = Setting("digits", (32,), records=1000, sampling_rate=0.05, steps=400)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +71,7 @@ class Material:
 class Measured:
     """What was seen of one implementation: observations of all runs together, and the mean accuracy of training."""
 
-    claim: Claim
+    claim: ClaimedRun
     without: Floats
     with_canary: Floats
     accuracy: float
@@ -92,37 +81,40 @@ class Measured:
 class MeasuredRuns:
     """Scores of whole runs, (with the canary, without it), of who sees every step and of who sees the model."""
 
-    claim: Claim
+    claim: ClaimedRun
     every_step: tuple[Floats, Floats]
     final_model: tuple[Floats, Floats]
 
 
-def read(name: str, directory: Path | None) -> LabelledSet:
-    """Read a data set by name; scikit-learn's digits need no directory.
+def digits(setting: Setting, seed: int) -> Material:
+    """Return scikit-learn's digits, drawn by `seed`."""
+    inputs, labels = load_digits().scaled()
+    return prepare(setting, inputs, labels, 10, "scikit-learn's digits", seed)
 
-    Raises ValueError for an unknown one, or where no directory is named, and DataError for its files.
+
+def prepare(
+    setting: Setting,
+    inputs: NDArray[np.floating[Any]],
+    labels: NDArray[np.int64],
+    classes: int,
+    source: str,
+    seed: int,
+) -> Material:
+    """Return the records of a setting, drawn by `seed`. Raises ValueError where there are too few.
+
+    inputs: (n, width); labels: (n,), in 0..classes-1.
     """
-    if name == "digits":
-        digits = load_digits()
-        X = np.concatenate([digits.train.X, digits.held_out_rows]) / _DARKEST_DIGIT
-        y = np.concatenate([digits.train.y, digits.held_out_labels])
-        return LabelledSet("digits", X.astype(np.float32), y, 10, "scikit-learn's digits")
-    if directory is None:
-        raise ValueError("name the directory of the data set's files with --data-dir or DPSERVE_DATA_DIR")
-    return retail.read(directory) if name == "retail-100" else benchmarks.read(name, directory)
-
-
-def prepare(setting: Setting, data: LabelledSet, seed: int) -> Material:
-    """Return the records of a setting, drawn by `seed`. Raises ValueError where there are too few."""
-    left = len(data.y) - setting.records - _PROBE
+    left = len(labels) - setting.records - _PROBE
     if left < 1:
-        raise ValueError(f"{data.name} has {len(data.y)} records, and more than {setting.records + _PROBE} are needed")
-    order = np.random.default_rng(seed).permutation(len(data.y))
+        raise ValueError(
+            f"{setting.dataset} has {len(labels)} records, and more than {setting.records + _PROBE} are needed"
+        )
+    order = np.random.default_rng(seed).permutation(len(labels))
     order = order[: setting.records + _PROBE + min(left, _MOST_TEST)]
     parts = np.split(order, [setting.records, setting.records + _PROBE])
-    training, probe, test = (Records(data.X[rows].astype(np.float64), data.y[rows]) for rows in parts)
-    network = Network((data.X.shape[1], *setting.hidden, data.classes))
-    return Material(training, probe, test, network, data.source)
+    training, probe, test = (Records(inputs[rows].astype(np.float64), labels[rows]) for rows in parts)
+    network = Network((inputs.shape[1], *setting.hidden, classes))
+    return Material(training, probe, test, network, source)
 
 
 def canary_of(kind: CanaryKind, material: Material, seed: int) -> Canary:
@@ -156,7 +148,7 @@ def measure(
     setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
 ) -> Measured:
     """Observe `runs` runs of the sound step at the noise that epsilon allows a run (Table 1)."""
-    claim = claim_of(epsilon, setting.sampling_rate, setting.steps, setting.delta)
+    claim = claimed_run(epsilon, setting.sampling_rate, setting.steps, setting.delta)
     release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
     return _measure(
         setting,
@@ -181,7 +173,7 @@ def measure_fault(
 ) -> Measured:
     """Observe an implementation with a planted fault, or a sound one, that claims 1.27 for a step (Section 6.3)."""
     noise = 1 / gaussian_mu(FAULT_EPSILON, setting.delta)
-    claim = Claim(noise, setting.sampling_rate, setting.steps, setting.delta)
+    claim = ClaimedRun(noise, setting.sampling_rate, setting.steps, setting.delta)
     release = StepRelease(noise, setting.sampling_rate)
 
     def implementation(run: int) -> AuditedStep:
@@ -204,7 +196,7 @@ def measure_runs(
     setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
 ) -> MeasuredRuns:
     """Score `runs` whole runs without the canary, a record, and as many with it (Algorithm 1)."""
-    claim = claim_of(epsilon, setting.sampling_rate, setting.steps, setting.delta)
+    claim = claimed_run(epsilon, setting.sampling_rate, setting.steps, setting.delta)
     release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
     canary = record_canary(setting.canary, material, seed)
     found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
@@ -233,7 +225,7 @@ def measure_runs(
 
 def _measure(
     setting: Setting,
-    claim: Claim,
+    claim: ClaimedRun,
     material: Material,
     implementation: Callable[[int], AuditedStep],
     purpose: Sequence[str],
@@ -293,6 +285,12 @@ def _piece(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dic
     }
 
 
-def scaled(setting: Setting, *, runs: int | None, steps: int | None) -> Setting:
-    """Return the setting with another number of runs or of steps where one is given."""
-    return replace(setting, runs=runs or setting.runs, steps=steps or setting.steps)
+def scaled(setting: Setting, *, canary: str, runs: int | None, steps: int | None) -> Setting:
+    """Return the setting with this canary, and with another number of runs or of steps where one is given.
+
+    Raises ValueError for another kind of canary.
+    """
+    for kind in CANARIES:
+        if kind == canary:
+            return replace(setting, canary=kind, runs=runs or setting.runs, steps=steps or setting.steps)
+    raise ValueError(f"the canaries are {', '.join(CANARIES)}, not {canary!r}")

@@ -3,23 +3,21 @@
 An observation is the component of the released sum along the canary's gradient, in clipping norms. Without the canary
 it is N(0, s^2), and with it N(1, s^2) where its gradient reaches the clipping norm, s the noise multiplier, but for
 what the other records add. The auditor knows the other records of a step, as the guarantee allows, and takes their
-part away; `others="unknown"` leaves it in, as the paper does.
+part away, which the paper leaves in.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.white_box.canaries import Canary, Example
+from audit.white_box.canaries import Canary, Example, FixedCanary
 from audit.white_box.steps import AuditedStep
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
-Others = Literal["known", "unknown"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +64,6 @@ def observe_steps(
     descent: Descent,
     canary: Canary,
     *,
-    others: Others = "known",
     advance: Callable[[int], None] = lambda _: None,
 ) -> Observations:
     """Train once without the canary; at every step release also what the step would be with it (Algorithm 2).
@@ -77,7 +74,7 @@ def observe_steps(
     parameters = audited.network.initial(descent.seed)
     found = np.empty((2, descent.steps))
     for t in range(descent.steps):
-        moment = _Moment.sampled(audited, records, parameters, canary, others)
+        moment = _Moment.sampled(audited, records, parameters, canary)
         released = moment.release(member=False)
         found[:, t] = moment.look(released), moment.look(moment.release(member=True))
         parameters = parameters - _rate(audited, records, descent) * released
@@ -92,7 +89,6 @@ def watch_run(
     canary: Canary,
     *,
     member: bool,
-    others: Others = "known",
 ) -> Run:
     """Train once, the canary sampled like any record if it is a `member`, and observe every step."""
     rate = audited.claim.sampling_rate
@@ -100,7 +96,7 @@ def watch_run(
     parameters = audited.network.initial(descent.seed)
     observed, shifts = np.empty((2, descent.steps))
     for t in range(descent.steps):
-        moment = _Moment.sampled(audited, records, parameters, canary, others)
+        moment = _Moment.sampled(audited, records, parameters, canary)
         released = moment.release(member=member and draw.random() < rate)
         observed[t], shifts[t] = moment.look(released), moment.shift
         parameters = parameters - _rate(audited, records, descent) * released
@@ -128,6 +124,28 @@ def log_odds_of_label(audited: AuditedStep, parameters: Floats, example: Example
     return float(logits[example.label] - np.logaddexp.reduce(rest))
 
 
+@dataclass(frozen=True)
+class RunScores:
+    """Scores of one run (Nasr et al. 2023, Algorithm 1 and Section 5.5).
+
+    every_step: the log-likelihood ratio, by who sees every step. final_model: the log-odds of
+    the canary's label, by who sees only the model at its end.
+    """
+
+    every_step: float
+    final_model: float
+
+
+def score_run(
+    audited: AuditedStep, records: Records, descent: Descent, canary: FixedCanary, *, member: bool
+) -> RunScores:
+    """Train once with the canary among the records, if it is a `member`, or without, and score the run."""
+    run = watch_run(audited, records, descent, canary, member=member)
+    claim = audited.claim
+    ratios = log_likelihood_ratios(run.observed, claim.noise_multiplier, claim.sampling_rate, run.shifts)
+    return RunScores(float(ratios.sum()), log_odds_of_label(audited, run.parameters, canary.example))
+
+
 @dataclass(frozen=True, eq=False)
 class _Moment:
     """One step of a run: who takes part, and how its release is read."""
@@ -142,18 +160,14 @@ class _Moment:
     theirs: float
 
     @classmethod
-    def sampled(
-        cls, audited: AuditedStep, records: Records, parameters: Floats, canary: Canary, others: Others
-    ) -> "_Moment":
+    def sampled(cls, audited: AuditedStep, records: Records, parameters: Floats, canary: Canary) -> "_Moment":
         taken = audited.step.sample(len(records.labels))
         inputs, labels = records.inputs[taken], records.labels[taken]
         present = canary.at(parameters)
         gradient = _gradient(audited, parameters, present)
         length, clip_norm = float(np.linalg.norm(gradient)), audited.claim.clip_norm
         direction = gradient / max(length, 1e-300) / clip_norm
-        theirs = 0.0
-        if others == "known":
-            theirs = float(audited.network.clipped_sum(parameters, inputs, labels, clip_norm) @ direction)
+        theirs = float(audited.network.clipped_sum(parameters, inputs, labels, clip_norm) @ direction)
         return cls(audited, parameters, inputs, labels, present, direction, min(length / clip_norm, 1.0), theirs)
 
     def release(self, *, member: bool) -> Floats:

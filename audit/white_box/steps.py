@@ -11,9 +11,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.seeded import SeededRandomness, derived_seed
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import DpSgdStep, StepRelease, private_step
-from training.reproduction.seeded import SeededRandomness, derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -97,3 +97,13 @@ def _noise_from_few_seeds(audited: AuditedStep, seed: int) -> Callable[[Floats],
         return private_step(audited.network, audited.claim, randomness).add_noise(total)
 
     return add_noise
+
+
+def planted_fault(name: str) -> Fault | None:
+    """Return the fault with this name; None for "none". Raises ValueError for another."""
+    for fault in FAULTS:
+        if fault == name:
+            return fault
+    if name == "none":
+        return None
+    raise ValueError(f"the planted faults are {', '.join(FAULTS)}, or none, not {name!r}")

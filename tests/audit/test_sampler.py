@@ -7,7 +7,7 @@ from audit import sampler
 from dpserve.commands import audit_sampler
 from mechanisms.noise import DISTANCE, InversionTable, RoundedGaussian, rounded_gaussian
 from mechanisms.randomness import SystemRandomness
-from training.reproduction.seeded import SeededRandomness
+from mechanisms.seeded import SeededRandomness
 
 FALSE_ALARM = 1e-7
 """Of one law's test, or of four together: 1e-6 of all below."""

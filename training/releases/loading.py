@@ -20,7 +20,7 @@ RELEASES = {
 def load_kind(kind: str, folder: Path) -> ReleasedModel:
     """Read and verify a bundle that is known to be of this kind. Raises BundleError."""
     if kind not in RELEASES:
-        raise BundleError(f"{folder} holds a release of the kind {kind!r}, which this version does not know")
+        raise BundleError(f"{folder} holds a pay-once model of the kind {kind!r}, which this version does not know")
     module, function = RELEASES[kind].split(":")
     return cast(ReleasedModel, getattr(import_module(module), function)(folder))
 
@@ -29,5 +29,5 @@ def load_release(folder: Path) -> ReleasedModel:
     """Read and verify a release. Raises BundleError saying what is missing, damaged or different."""
     kind = kind_of(folder)
     if kind in ("head", "published"):
-        raise BundleError(f"{folder} holds no release that is paid for once")
+        raise BundleError(f"{folder} holds no pay-once model")
     return load_kind(kind, folder)

@@ -61,7 +61,7 @@ def train_teachers(
             }
         )
     except ValueError as error:
-        raise TrainingError(f"these teachers cannot be: {one_line(error)}") from error
+        raise TrainingError(f"these teachers are not possible: {one_line(error)}") from error
     parts = parts_of(records, key, recipe.teachers)
     check_disjoint(parts)
     inputs = np.empty((len(records), recipe.feature_map.dimension), dtype=np.float32)

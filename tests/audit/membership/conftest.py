@@ -15,12 +15,12 @@ from audit.in_process import BundleEndpoint, Lineage
 from audit.membership.candidates import Candidates, Labelled
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
+from mechanisms.seeded import SeededRandomness
 from service.data_plane import DataPlane
 from service.http.app import create_app
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
-from training.reproduction.seeded import SeededRandomness
 from training.train import train
 
 DELTA = 1e-6

@@ -8,7 +8,7 @@ from audit import reports
 from audit.in_process import BundleEndpoint, Lineage, RowNoise
 from audit.membership.attack import Attack, Choices
 from audit.membership.charges import overdraw
-from audit.membership.presentation import report
+from audit.presentation import of_attack
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -62,7 +62,7 @@ def test_rows_that_are_not_charged_convict(head, candidates, kind, mechanism):
     assert not outcome.verdict.convicted
     (fault,) = outcome.charges.faults
     assert fault.startswith("key 1 has answers to 120 rows, which cost rho = ")
-    page = report(outcome, draw=False)
+    page = of_attack(outcome)
     assert page.exit_status == 3
     assert page.verdict.startswith(f"CONVICTED: {fault}; for what was actually spent, rho = ")
     assert json.loads(reports.as_json(page))["charges"]["faults"] == [fault]
@@ -75,7 +75,7 @@ def test_keys_that_share_no_account_convict(head, candidates, largest_batch):
     assert outcome.plan.shared == 90
     assert not outcome.verdict.convicted
     assert "nothing caps collusion" in outcome.charges.faults[0]
-    assert report(outcome, draw=False).exit_status == 3
+    assert of_attack(outcome).exit_status == 3
 
 
 @pytest.mark.parametrize("keys", [1, 2])

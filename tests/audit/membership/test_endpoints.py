@@ -7,8 +7,9 @@ import pytest
 
 from audit.endpoint import EndpointError, Exhausted
 from audit.membership.asking import ask
+from audit.membership.charges import ask_again
 from audit.membership.journal import Journal
-from audit.membership.repeats import ask_again, near_copies
+from audit.membership.plan import near_copies
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
 

@@ -1,10 +1,16 @@
 import numpy as np
 import pytest
 
-from audit.white_box.bounds import Claim
+from audit.white_box.bounds import ClaimedRun, run_bound
 from audit.white_box.canaries import Example, FixedCanary, blank, mislabelled, quiet_coordinate
-from audit.white_box.observations import Descent, log_likelihood_ratios, log_odds_of_label, observe_steps, watch_run
-from audit.white_box.runs import run_bound, score_run
+from audit.white_box.observations import (
+    Descent,
+    log_likelihood_ratios,
+    log_odds_of_label,
+    observe_steps,
+    score_run,
+    watch_run,
+)
 from audit.white_box.steps import sound
 from training.releases.dpsgd.network import softmax
 from training.releases.dpsgd.step import StepRelease
@@ -97,7 +103,7 @@ def test_whole_runs_are_scored_by_those_who_see_all_and_by_those_who_see_the_mod
 
 def test_a_bound_of_whole_runs_stays_below_the_claim_and_finds_something():
     """Exact expected scores of one step seen 2,000 times: no luck."""
-    claim = Claim(0.8, 1.0, 1, 1e-5)
+    claim = ClaimedRun(0.8, 1.0, 1, 1e-5)
     quantiles = (np.arange(2000) + 0.5) / 2000
     from scipy.stats import norm
 

@@ -7,8 +7,8 @@ import scipy.stats
 from accounting.conversions import gaussian_mu
 from audit import estimators
 from audit.estimators import Errors
-from audit.white_box.power import largest_ratio, most_errors, observations_for, power
-from audit.white_box.printed import FAULT_EPSILON
+from audit.white_box.bounds import largest_ratio, most_errors, observations_for, power
+from audit.white_box.experiments import FAULT_EPSILON
 
 MU = gaussian_mu(FAULT_EPSILON, 1e-5)
 SURE = 1 - 1e-9 / 3
@@ -59,7 +59,7 @@ def test_sound_noise_is_convicted_no_more_often_than_allowed():
 
 def test_what_cannot_be_seen_is_said():
     assert largest_ratio(0.01, 3, SURE) is None
-    with pytest.raises(ValueError, match="cannot be told"):
+    with pytest.raises(ValueError, match="cannot distinguish"):
         observations_for(MU, 1.0, SURE)
     with pytest.raises(ValueError, match="ratio"):
         power(MU, 1.5, 100, SURE)

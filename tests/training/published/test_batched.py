@@ -6,11 +6,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack  # noqa: E402
+from training.published.batched import Assignment, device_of, stacked_logits, train_stack  # noqa: E402
 from training.published.bounds import Topology  # noqa: E402
 from training.published.losses import batch_loss, record_losses  # noqa: E402
 from training.published.network import initial_parameters, logits, one_model, squared_weights  # noqa: E402
-from training.published.setting import OBJECTIVES, Objective  # noqa: E402
+from training.published.setting import (  # noqa: E402
+    OBJECTIVES,
+    Objective,
+    Recipe,
+)
 
 N, N_OWN, FEATURES, CLASSES = 60, 30, 7, 3
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.lu2022 import printed
 from training.published import bounds
 from training.published.bounds import Topology
-from training.reproduction import printed
 
 ROWS = [pytest.param(row, id=row.dataset) for row in printed.ROWS.values()]
 

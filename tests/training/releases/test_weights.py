@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from accounting.losses import Cost
-from audit.estimators.error_rates import gdp
+from audit.estimators import gdp
 from mechanisms.gaussian_vector import GaussianVector
 from mechanisms.randomness import SystemRandomness
 from tests.training.conftest import make_records
@@ -293,7 +293,7 @@ def test_a_head_that_is_paid_for_row_by_row_is_no_release(head: CertifiedHead, t
     save_bundle(tmp_path / "head", head)
 
     assert isinstance(load_model(tmp_path / "head"), CertifiedHead)
-    with pytest.raises(BundleError, match="no release that is paid for once"):
+    with pytest.raises(BundleError, match="no pay-once model"):
         load_release(tmp_path / "head")
 
 
