@@ -1,18 +1,20 @@
-"""What a composition of releases lets anyone infer about one record: bounds on beliefs and on attacks.
+"""What releases let anyone infer about one record: bounds on beliefs and on attacks.
 
-Proven bounds stand beside the published formulas, which are named as such. Every proven bound is rounded up and
-holds for the noise as drawn: `ideal_delta` is the delta left for ideal noise, and the rest is the sampler's.
+Of a composition, whose prices were settled before the first release, and with ideal noise; and of an account, at its
+limit, for clients who choose on the way and stop when they like, and the noise as drawn (`accounting.budgets`). Proven
+bounds stand beside the published formulas, which are named as such. Every proven bound is rounded up.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import conversions, domains, identifiability, numerical_pld, renyi, tradeoff
+from accounting import conversions, domains, identifiability, numerical_pld, picorho, renyi, tradeoff
+from accounting.budgets import Budget
 from accounting.compositions import Composition, composition_of, without_coins
 from accounting.losses import Cost, GaussianLoss
 
@@ -82,16 +84,14 @@ class AttackReading(BaseModel):
     possible: Annotated[bool, Field(description="false: the attack is better than what was released allows")]
 
 
-def identifiability_of(
-    composition: Composition, rho: float, epsilon: float, delta: float, ideal_delta: float
-) -> Identifiability:
-    """Return the bounds; those of the ideal noise hold at ideal_delta, with delta - ideal_delta to spare.
+def identifiability_of(composition: Composition, rho: float, epsilon: float, delta: float) -> Identifiability:
+    """Return the bounds of a composition with ideal noise.
 
     `rho`: of the composition; `epsilon`: the tightest at delta. Beyond the largest mu and rho of the conversions
-    every bound is 1 already. Coins add to the power of any test what the sampler adds, so they come off ideal_delta.
+    every bound is 1 already. Coins add their probability to the power of any test, so they come off delta.
     """
-    composition, ideal_delta = _coins_off(composition, ideal_delta)
-    spare = delta - ideal_delta if composition else 0.0
+    composition, ideal_delta = _coins_off(composition, delta)
+    spare = delta - ideal_delta
     pure = math.fsum(count * loss.pure_epsilon for loss, count in composition.items())
     gaussian = is_gaussian(composition)
     orders, divergences = renyi.renyi_curve(composition, delta)
@@ -129,27 +129,66 @@ def identifiability_of(
     )
 
 
+def identifiability_at_limit(budget: Budget) -> Identifiability:
+    """Return the bounds on what an account with this budget may ever tell, whatever is asked and wherever one stops.
+
+    Nothing but the limit enters. The published formulas are those of the limit's epsilon, and of the Renyi divergence
+    alpha rho at the order that is best for them.
+    """
+    epsilon, rho = budget.epsilon_at(budget.picorho), budget.picorho / picorho.PICORHO_PER_RHO
+    gaussian = budget.accepts == "gaussian" and budget.picorho > 0
+    order = 1 + math.sqrt(-math.log(budget.delta) / rho) if rho else math.inf
+    return Identifiability(
+        posterior_belief_bound=budget.posterior_belief_at(budget.picorho),
+        posterior_belief_at_epsilon=identifiability.posterior_belief(epsilon),
+        posterior_belief_under_rdp_as_published=(
+            identifiability.published_rdp_belief(order, order * rho, budget.delta) if rho else 0.5
+        ),
+        membership_advantage_bound=budget.advantage_at(budget.picorho),
+        advantage_bound_from_epsilon_delta=identifiability.advantage(epsilon, budget.delta),
+        advantage_bound_of_erlingsson=identifiability.erlingsson_advantage(epsilon, budget.delta),
+        advantage_bound_of_yeom=1.0 if rho else 0.0,
+        advantage_as_published_by_bernau=(
+            identifiability.published_gaussian_advantage(epsilon, budget.delta) if gaussian and epsilon else None
+        ),
+        advantage_under_rdp_as_published=(
+            identifiability.rdp_gaussian_advantage(order, order * rho) if gaussian else None
+        ),
+    )
+
+
 def attack_power(
     composition: Composition,
     rho: float,
     epsilon: float,
     delta: float,
-    ideal_delta: float,
     rates: tuple[float, ...] = FALSE_POSITIVE_RATES,
 ) -> tuple[AttackPower, ...]:
     """Return the greatest true positive rate at each false positive rate, from the best trade-off function known.
 
     Exact for Gaussian noise. Otherwise the least of what zCDP, (epsilon, delta) and, where it can be had, the
-    PLD allow: lower bounds of f, so their maximum is one. The sampler adds delta - ideal_delta to any power,
-    and so do coins.
+    PLD allow: lower bounds of f, so their maximum is one. Coins add their probability to any power.
+
+    It holds for a composition settled beforehand. Where the client chose the prices, this is the composition of one
+    branch: Laplace(1), and by its outcome Laplace(3) or Gaussian(mu = 2), has compositions that allow a true positive
+    rate of at most 0.441 at a false positive rate of 0.01, and a test that reaches 0.458.
     """
-    composition, ideal_delta = _coins_off(composition, ideal_delta)
+    composition, ideal_delta = _coins_off(composition, delta)
     levels = np.asarray(rates, dtype=np.float64)
     if composition:
         beta = _trade_off(composition, rho, epsilon, ideal_delta, levels)
         powers = np.clip(1 - beta + (delta - ideal_delta), 0.0, 1.0)
     else:
         powers = levels
+    return _at_rates(rates, powers)
+
+
+def attack_power_at_limit(budget: Budget, rates: tuple[float, ...] = FALSE_POSITIVE_RATES) -> tuple[AttackPower, ...]:
+    """Return the greatest true positive rates against all that an account with this budget may ever tell."""
+    return _at_rates(rates, budget.true_positive_rates_at(budget.picorho, rates))
+
+
+def _at_rates(rates: Iterable[float], powers: Iterable[float]) -> tuple[AttackPower, ...]:
     return tuple(
         AttackPower(false_positive_rate=rate, true_positive_rate_bound=float(power))
         for rate, power in zip(rates, powers, strict=True)
@@ -212,11 +251,11 @@ def log_odds_of_curve(
     return float(np.min(epsilons[useful] - np.log1p(-shares[useful]))) * (1 + 2.0**-40) + 2.0**-40
 
 
-def _coins_off(composition: Composition, ideal_delta: float) -> tuple[Composition, float]:
+def _coins_off(composition: Composition, delta: float) -> tuple[Composition, float]:
     rest, coins = without_coins(composition)
-    if coins >= ideal_delta:
+    if coins >= delta:
         raise ValueError(f"delta must be above {coins:.3g}, which the coins of the releases take")
-    return rest, math.nextafter(ideal_delta - coins, 0.0) if coins else ideal_delta
+    return rest, math.nextafter(delta - coins, 0.0) if coins else delta
 
 
 def _curve(composition: Composition, delta: float) -> numerical_pld.NumericalCurve | None:

@@ -1,10 +1,26 @@
 """Budgets: how much one account may ever learn, given in the owner's words and held as a whole number.
 
 Whatever the words, a budget becomes picorho, rounded down, before the first release, and the ledger admits a
-release when an integer sum stays within it. That filter is valid when a client chooses rows and mechanisms by
-what it has seen so far: zCDP composes adaptively with privacy parameters chosen on the way (Feldman and Zrnic
-2021, Theorem 3.1; Whitehouse, Ramdas, Rogers and Wu 2023), and so does mu-GDP with the sum of mu^2 bounded in
-advance (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
+release when an integer sum stays within it. That filter (Rogers, Roth, Ullman and Vadhan 2016) is valid when a client
+chooses rows, mechanisms and prices by what it has seen so far, and stops when it likes. Let the prices add up to at
+most B in every course of events, P and Q the laws of everything the client sees.
+
+zCDP (Feldman and Zrnic 2021, Theorem 3.1; Whitehouse, Ramdas, Rogers and Wu 2023): let L be the logarithm of dP/dQ of
+the answers so far, S the prices so far. Given the past, the next answer has E_Q[e^(alpha dL)] <= e^(alpha (alpha-1)
+dS), dS being known before it is drawn. So e^(alpha L - alpha (alpha-1) S) never grows in mean and begins at 1; at the
+end S <= B, hence E_Q[e^(alpha L)] <= e^(alpha (alpha-1) B): B-zCDP, and the same with P and Q exchanged.
+
+Gaussian charges alone (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023): given the past, an answer that is
+mu-GDP is a post-processing of N(0, mu^2) under Q and N(mu^2, mu^2) under P (Blackwell; Dong, Roth and Su 2022, Theorem
+2.10), which are the increments over a time of mu^2 of a Brownian motion without drift and with drift 1. So all that
+is seen is a post-processing of its path to the time 2 B, however the times are chosen on the way and wherever one
+stops before: sqrt(2 B)-GDP.
+
+Both arguments end at B. Of the amount S spent at a moment that the client chose they say nothing: it is an outcome,
+and stopping where L is large for S is a strategy. Nor do they know more of the prices than their sum: the exact
+composition of the prices that were in fact paid is that of one branch, and holds for none of the others. So every
+figure here is a function of an amount of rho alone. At the limit it holds for every client. At what was spent it holds
+if that total was settled beforehand, however the prices in it were chosen.
 
 An account that accepts only Gaussian charges is converted by the exact Gaussian curve with mu^2 = 2 rho, any
 other by the zCDP conversion. An account that accepts unproven charges adds up claims: its figures are none of them
@@ -19,7 +35,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, Self, get_args
 
-from accounting import conversions, domains, identifiability, picorho, sampling_error
+import numpy as np
+
+from accounting import conversions, domains, identifiability, picorho, sampling_error, tradeoff
 from accounting.losses import Cost
 
 Accepts = Literal["gaussian", "any", "unproven"]
@@ -123,6 +141,11 @@ class Budget:
         return self.accepts in _PAYERS[cost.standing] and (not cost.coin or self.pays_for_coins)
 
     @property
+    def coins_allowed(self) -> int:
+        """How many coins (`Cost.coins`) an account with this budget may pay for in all; counted, as picorho are."""
+        return sampling_error.coins_allowed(_rho(self.picorho), self.delta)
+
+    @property
     def pays_for_coins(self) -> bool:
         """Whether its delta provides for the coins of approximate losses, as many as it can buy."""
         return sampling_error.pays_for_coins(_rho(self.picorho), self.delta)
@@ -150,6 +173,13 @@ class Budget:
             return 1.0
         self._check_reserve(spent_picorho)
         return _advantage(spent_picorho, self.accepts, self.delta)
+
+    def true_positive_rates_at(self, spent_picorho: int, false_positive_rates: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the greatest power of any attack at each false positive rate: of the ideal noise, and the reserve."""
+        if self.accepts == "unproven":
+            return (1.0,) * len(false_positive_rates)
+        self._check_reserve(spent_picorho)
+        return _powers(spent_picorho, self.accepts, self.delta, false_positive_rates)
 
     def _check_reserve(self, amount: int) -> None:
         if not _fits(amount, self.delta):
@@ -207,3 +237,23 @@ def _advantage(amount: int, accepts: Accepts, delta: float) -> float:
     else:
         ideal = identifiability.zcdp_advantage(rho)
     return min(1.0, math.nextafter(ideal + sampling_error.RESERVED_SHARE * delta, 1.0))
+
+
+_EPSILONS = 33
+"""How many points of the zCDP curve bound the power of attacks."""
+
+
+@lru_cache(maxsize=8192)
+def _powers(amount: int, accepts: Accepts, delta: float, rates: tuple[float, ...]) -> tuple[float, ...]:
+    rho = _rho(amount)
+    if not rho:
+        return rates
+    if accepts == "gaussian":
+        misses = tradeoff.gaussian(conversions.mu_of_rho(rho), rates)
+    else:
+        epsilons = np.linspace(0, conversions.zcdp_epsilon(rho, sampling_error.ideal_delta(delta)), _EPSILONS)
+        deltas = np.array([conversions.zcdp_delta(rho, float(epsilon)) for epsilon in epsilons])
+        curve = tradeoff.of_curve(lambda _: deltas, epsilons, rates)
+        misses = np.maximum(curve, tradeoff.zcdp(rho, rates))
+    powers = 1 - misses + sampling_error.RESERVED_SHARE * delta
+    return tuple(map(float, np.minimum(np.nextafter(powers, 2), 1)))

@@ -6,6 +6,7 @@ cannot differ; `explain` does the same for releases given by hand. Every number 
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -17,12 +18,14 @@ from accounting.attack_bounds import (
     AttackReading,
     Identifiability,
     attack_power,
+    attack_power_at_limit,
     composition_and_rho,
+    identifiability_at_limit,
     identifiability_of,
     reading_of_attack,
 )
-from accounting.budgets import Budget
-from accounting.compositions import Composition, composition_of, without_coins
+from accounting.budgets import Accepts, Budget
+from accounting.compositions import Composition, without_coins
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -32,7 +35,7 @@ from accounting.losses import (
     PrivacyLoss,
     SubsampledGaussianLoss,
 )
-from accounting.report import AccountReport, account_report
+from accounting.report import AccountReport, account_report, spent_picorho
 
 
 class _Frozen(BaseModel):
@@ -55,8 +58,8 @@ class AnalysisReading(_Frozen):
     holds_for_adaptive_prices: Annotated[
         bool,
         Field(
-            description="whether it stays valid as a filter when later prices depend on earlier answers; the others "
-            "hold for prices fixed in advance, whoever chose the rows and however"
+            description="whether it stays valid when later prices depend on earlier answers and their total was "
+            "settled beforehand; the others hold for prices settled beforehand, whoever chose the rows and however"
         ),
     ]
 
@@ -87,12 +90,25 @@ class Explanation(_Frozen):
     delta: float
     releases: tuple[Release, ...]
     rho: Annotated[float, Field(description="zCDP rho of all releases together, rounded up, at most 1e12")]
-    analyses: tuple[AnalysisReading, ...]
-    tightest: Annotated[str, Field(description="the analysis with the least valid epsilon")]
+    analyses: Annotated[
+        tuple[AnalysisReading, ...],
+        Field(description="of the releases, none of which depends on when a client chose to stop"),
+    ]
+    tightest: Annotated[
+        str,
+        Field(description="the analysis with the least epsilon, of an account among those that hold for its prices"),
+    ]
     epsilon: Annotated[float, Field(description="that least epsilon")]
-    identifiability: Identifiability
+    identifiability: Annotated[
+        Identifiability,
+        Field(description="of the releases; of an account at its limit, which holds whatever is asked and whenever"),
+    ]
     attack_power: Annotated[
-        tuple[AttackPower, ...], Field(description="the greatest true positive rate at some false positive rates")
+        tuple[AttackPower, ...],
+        Field(
+            description="the greatest true positive rate at some false positive rates, of the releases; of an account "
+            "at its limit"
+        ),
     ]
     published_theorems: Annotated[
         tuple[TheoremReading, ...], Field(description="for steps of DP-SGD alone: three theorems as taught")
@@ -155,8 +171,23 @@ def explain(
 
     epsilon: at which every analysis is also asked for its delta. attack: true and false positive rate of one.
     """
-    explanation = _explain(releases, delta, delta, account=None)
+    domains.require_delta(delta)
+    side_by_side = analyses.side_by_side(releases, delta)
     composition, rho = composition_and_rho(releases)
+    meaning = identifiability_of(composition, rho, side_by_side.epsilon, delta)
+    explanation = Explanation(
+        status="proven" if _proven(releases) else "unproven",
+        delta=delta,
+        releases=_listed(releases),
+        rho=rho,
+        analyses=tuple(_reading(analysis, adaptive=analysis.adaptive) for analysis in side_by_side.analyses),
+        tightest=side_by_side.tightest,
+        epsilon=side_by_side.epsilon,
+        identifiability=meaning,
+        attack_power=attack_power(composition, rho, side_by_side.epsilon, delta),
+        published_theorems=_theorems(composition, delta),
+        in_plain_words=("" if _proven(releases) else _UNPROVEN) + _releases_in_words(side_by_side, meaning),
+    )
     deltas: tuple[DeltaReading, ...] = ()
     reading = None
     if epsilon is not None:
@@ -167,69 +198,79 @@ def explain(
     if attack is not None:
         domains.require_up_to("the false positive rate", attack[1], 1)
         rates = (attack[1], 1 - attack[1])
-        power, complement = attack_power(composition, rho, explanation.epsilon, delta, delta, rates)
+        power, complement = attack_power(composition, rho, explanation.epsilon, delta, rates)
         reading = reading_of_attack(*attack, delta, power, complement)
     return AnsweredExplanation(**dict(explanation), deltas=deltas, attack=reading)
 
 
 def explain_account(
-    spent: Mapping[Cost, int], budget: Budget, *, price: Cost | None, lineage_left: int | None = None
+    spent: Mapping[Cost, int],
+    budget: Budget,
+    *,
+    price: Cost | None,
+    lineage_left: int | None = None,
+    unlimited: bool = False,
 ) -> AccountExplanation:
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
+
+    What is said about a record is said of the limit: of the releases so far, chosen and stopped at by a client that saw
+    them, no analysis holds (`accounting.budgets`). The five analyses of them stand beside it as what they are, readings
+    of this composition; the tightest is named among those whose argument knows nothing of the prices but their total.
 
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
     account gives the same object, whatever order its releases come in.
     """
     spent = dict(sorted(spent.items(), key=lambda entry: str(entry[0])))
-    account = account_report(spent, budget, price=price, lineage_left=lineage_left)
+    account = account_report(spent, budget, price=price, lineage_left=lineage_left, unlimited=unlimited)
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
-    coins = without_coins(composition_of(spent))[1]
+    composition, rho = composition_and_rho(spent)
+    coins = without_coins(composition)[1]
     ideal_delta = sampling_error.ideal_delta(budget.delta)
     left = math.nextafter(ideal_delta + coins, 0.0) if coins else ideal_delta
-    explanation = _explain(spent, budget.delta, left, account=account)
+    side_by_side = analyses.side_by_side(spent, left)
+    readings = [_reading(one, adaptive=one.name in _OF_TOTALS[budget.accepts]) for one in side_by_side.analyses]
+    epsilon, tightest = min(
+        (one.epsilon, one.name) for one in readings if one.holds_for_adaptive_prices and one.epsilon is not None
+    )
+    ends = replace(budget, picorho=max(budget.picorho, spent_picorho(spent)))  # the owner may have lowered it
+    meaning = identifiability_at_limit(ends)
+    proven = _proven(spent) and account.status == "proven"
+    explanation = Explanation(
+        status="proven" if proven else "unproven",
+        delta=budget.delta,
+        releases=_listed(spent),
+        rho=rho,
+        analyses=tuple(readings),
+        tightest=tightest,
+        epsilon=epsilon,
+        identifiability=meaning,
+        attack_power=attack_power_at_limit(ends),
+        published_theorems=_theorems(composition, left),
+        in_plain_words=("" if proven else _UNPROVEN) + _account_in_words(side_by_side.releases, meaning, ends, account),
+    )
     return AccountExplanation(**dict(account), explanation=explanation)
 
 
-def _explain(
-    releases: Mapping[Cost, int], delta: float, ideal_delta: float, account: AccountReport | None
-) -> Explanation:
-    domains.require_delta(delta)
-    side_by_side = analyses.side_by_side(releases, ideal_delta)
-    composition, rho = composition_and_rho(releases)
-    # An account's prices may have been chosen on the way: only what holds then may be said of it.
-    valid = [a for a in side_by_side.analyses if a.epsilon is not None and (account is None or a.adaptive)]
-    tightest = min(valid, key=lambda analysis: analysis.epsilon or 0.0)
-    epsilon = tightest.epsilon or 0.0
-    meaning = identifiability_of(composition, rho, epsilon, delta, ideal_delta)
-    if account is not None:
-        meaning = meaning.model_copy(
-            update={
-                "posterior_belief_bound": account.posterior_belief_bound.now,
-                "membership_advantage_bound": account.membership_advantage_bound.now,
-            }
-        )
-    proven = all(cost.is_proven for cost, times in releases.items() if times)
-    return Explanation(
-        status="proven" if proven else "unproven",
-        delta=delta,
-        releases=tuple(Release(losses=str(cost), times=times) for cost, times in releases.items()),
-        rho=rho,
-        analyses=tuple(
-            AnalysisReading(
-                name=analysis.name,
-                epsilon=analysis.epsilon,
-                method=analysis.method,
-                holds_for_adaptive_prices=analysis.adaptive,
-            )
-            for analysis in side_by_side.analyses
-        ),
-        tightest=tightest.name,
-        epsilon=epsilon,
-        identifiability=meaning,
-        attack_power=attack_power(composition, rho, epsilon, delta, ideal_delta),
-        published_theorems=_theorems(composition, ideal_delta),
-        in_plain_words=("" if proven else _UNPROVEN) + _in_plain_words(side_by_side, epsilon, meaning, delta, account),
+_OF_TOTALS: Mapping[Accepts, tuple[str, ...]] = {
+    "gaussian": ("zcdp", "exact"),
+    "any": ("zcdp",),
+    "unproven": ("zcdp",),
+}
+"""The analyses that are functions of the rho of an account's releases, whichever those are."""
+
+
+def _reading(analysis: analyses.Analysis, *, adaptive: bool) -> AnalysisReading:
+    return AnalysisReading(
+        name=analysis.name, epsilon=analysis.epsilon, method=analysis.method, holds_for_adaptive_prices=adaptive
     )
+
+
+def _listed(releases: Mapping[Cost, int]) -> tuple[Release, ...]:
+    return tuple(Release(losses=str(cost), times=times) for cost, times in releases.items())
+
+
+def _proven(releases: Mapping[Cost, int]) -> bool:
+    return all(cost.is_proven for cost, times in releases.items() if times)
 
 
 _UNPROVEN = (
@@ -255,47 +296,59 @@ def _theorems(composition: Composition, delta: float) -> tuple[TheoremReading, .
     )
 
 
-def _in_plain_words(
-    side_by_side: analyses.SideBySide,
-    epsilon: float,
-    meaning: Identifiability,
-    delta: float,
-    account: AccountReport | None,
-) -> str:
-    known = [a.epsilon for a in side_by_side.analyses if a.epsilon is not None and a.epsilon >= epsilon]
-    if not side_by_side.releases:
-        nothing = "Nothing computed from the records has been released, and nothing can be inferred about any of them."
-        return " ".join([nothing, *_of_the_account(account)])
-    words = [
-        f"{side_by_side.releases:,} noisy results computed from the records have been released."
-        if side_by_side.releases > 1
-        else "One noisy result computed from the records has been released.",
-        "Imagine someone who knows every record but one, has seen all of them, and held it for even odds that the "
-        f"last record is among them: but for a chance of {delta:.2g}, they cannot come to be more than "
+_NOTHING = "Nothing computed from the records has been released, and nothing can be inferred about any of them."
+
+
+def _count_in_words(releases: int) -> str:
+    if releases == 1:
+        return "One noisy result computed from the records has been released."
+    return f"{releases:,} noisy results computed from the records have been released."
+
+
+def _meaning_in_words(meaning: Identifiability, epsilon: float, delta: float, seen: str, what: str) -> list[str]:
+    return [
+        "Imagine someone who knows every record but one, thinks it as likely as not that the last record is among "
+        f"them, and {seen}: except with probability {delta:.2g}, they cannot come to be more than "
         f"{_percent(meaning.posterior_belief_bound)} sure of it.",
         "An attack that tries to tell members from others can catch members more often than it wrongly accuses "
         f"others by at most {_percent(meaning.membership_advantage_bound)[:-2]} percentage points.",
-        f"In the language of differential privacy they are together ({epsilon:.4g}, {delta:.2g})"
-        "-differentially private for adding or removing one record.",
+        f"In the language of differential privacy {what} ({epsilon:.4g}, {delta:.2g})-differentially private for "
+        "adding or removing one record.",
+    ]
+
+
+def _releases_in_words(side_by_side: analyses.SideBySide, meaning: Identifiability) -> str:
+    if not side_by_side.releases:
+        return _NOTHING
+    known = [analysis.epsilon for analysis in side_by_side.analyses if analysis.epsilon is not None]
+    words = [
+        _count_in_words(side_by_side.releases),
+        *_meaning_in_words(meaning, min(known), side_by_side.delta, "has seen all of them", "they are together"),
     ]
     if max(known) > 1.001 * min(known):
         words.append(
             f"Depending on the analysis the epsilon reads from {min(known):.4g} to {max(known):.4g}; what was "
             "released is the same, and every one of these numbers is a valid upper bound."
         )
-    return " ".join([*words, *_of_the_account(account)])
+    return " ".join([*words, "All of this holds if their number and their prices were settled before the first."])
 
 
-def _of_the_account(account: AccountReport | None) -> list[str]:
-    if account is None:
-        return []
+def _account_in_words(releases: int, meaning: Identifiability, ends: Budget, account: AccountReport) -> str:
+    epsilon = ends.epsilon_at(ends.picorho)
     words = [
+        _count_in_words(releases) if releases else _NOTHING,
+        "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
+        "stops.",
+        *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together"),
         f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
-        f"{account.remaining.rho:.6g} left; after that it refuses."
+        f"{account.remaining.rho:.6g} left" + (_HOLDS if account.unlimited else "; after that it refuses."),
     ]
     if account.queries_left is not None:
-        words.append(f"At the present price {account.queries_left:,} more answers can be had.")
-    return words
+        words.append(f"At the present price it pays for {account.queries_left:,} more answers.")
+    return " ".join(words)
+
+
+_HOLDS = ". It has paid for a model that is paid for once: answers of that model are unlimited, and cost nothing more."
 
 
 def _percent(share: float) -> str:

@@ -7,8 +7,10 @@ epsilon, in both directions of neighbouring data sets.
 
 Nothing is sampled and nothing is transformed: losses are spread over a grid so that the pair of laws is dominated,
 composed by plain convolution of numbers that are never negative, whose rounding errors are therefore relative ones,
-and compared with the Gaussian curve on whole intervals. `dp_accounting`, which composes by Fourier transforms with
-absolute errors of the order of 2^-40, is the oracle in tests.
+and compared with the Gaussian curve on whole intervals. The grid has at most a few thousand points whatever the run,
+and is made coarser, to the safe side, where that is too few: looking at a run takes a fraction of a second, whoever
+chose its parameters. `dp_accounting`, which composes by Fourier transforms with absolute errors of the order of 2^-40,
+is the oracle in tests.
 """
 
 import math
@@ -42,7 +44,8 @@ _LOSS_ERROR = 2.0**-43
 _TAIL_ERROR = 2.0**-42
 _LARGEST_RATE = 1 - 2.0**-8
 _CURVE_ERROR = 2.0**-38
-_MOST_BINS = 2**20
+_MOST_POINTS = 2**12
+"""No law that is composed or read has more."""
 
 
 def least_mu(noise_multiplier: float, sampling_rate: float, steps: int) -> float:
@@ -140,7 +143,7 @@ def check_sampler(noise_multiplier: float, steps: int, draws: int, distance: flo
 
 @dataclass(frozen=True, eq=False)
 class _Law:
-    """An upper bound on a privacy loss distribution: mass (k,) at (first, first + 1, ...) times the grid's interval.
+    """An upper bound on a privacy loss distribution: mass (k,) at (first, first + 1, ...) times the interval.
 
     Upper bound: moving mass to larger losses, or adding some, only raises the delta of any epsilon, before and after
     composition. So the masses need not add up to 1.
@@ -148,20 +151,49 @@ class _Law:
 
     masses: Floats
     first: int
+    interval: float
     infinite: float
     truncated: float
     """What may be cut off at either end of this law and of those composed from it."""
 
+    @property
+    def points(self) -> Floats:
+        """The finite losses (k,)."""
+        return (self.first + np.arange(len(self.masses))) * np.float64(self.interval)
+
     def __matmul__(self, other: "_Law") -> "_Law":
-        """Compose: both losses together."""
+        """Compose: both losses together. The interval of each is the other's, times a power of 2."""
+        if self.interval != other.interval:
+            coarser, finer = (self, other) if self.interval > other.interval else (other, self)
+            return coarser @ finer.coarser()
         finite, others = float(self.masses.sum()), float(other.masses.sum())
         infinite = self.infinite * others + other.infinite * finite + self.infinite * other.infinite
-        return _Law(
+        law = _Law(
             np.convolve(self.masses, other.masses),
             self.first + other.first,
+            self.interval,
             infinite * (1 + 2.0**-30),
             self.truncated,
         ).trimmed()
+        while len(law.masses) > _MOST_POINTS:
+            law = law.coarser()
+        return law
+
+    def coarser(self) -> "_Law":
+        """Spread every second loss l over its neighbours l - h and l + h, h the interval.
+
+        The fraction 1/(1 + e^-h) goes up: so the mean of e^-loss, the second law's mass, stays, and that of every
+        convex function of it, as delta is, only grows, as in `_one_step`. Each part is raised past its rounding.
+        """
+        start = self.first // 2
+        length = (self.first + len(self.masses)) // 2 + 1 - start
+        even = np.zeros(2 * length + 1)
+        even[self.first - 2 * start :][: len(self.masses)] = self.masses
+        kept, moved = even[0 : 2 * length : 2].copy(), even[1 : 2 * length : 2] * (1 + 2.0**-48)
+        up = 1 / (1 + math.exp(-self.interval))
+        kept += moved * (math.exp(-self.interval) * up)
+        kept[1:] += moved[:-1] * up
+        return _Law(kept * (1 + 2.0**-50), start, 2 * self.interval, self.infinite, self.truncated)
 
     def trimmed(self) -> "_Law":
         """Put the least losses at the least that is kept, and the largest at infinity."""
@@ -174,7 +206,7 @@ class _Law:
         kept = self.masses[start:end].copy()
         kept[0] += below[start - 1] * (1 + 2.0**-30) if start else 0.0
         beyond = float(above[end]) * (1 + 2.0**-30) if end < len(below) else 0.0
-        return _Law(kept, self.first + start, self.infinite + beyond, self.truncated)
+        return _Law(kept, self.first + start, self.interval, self.infinite + beyond, self.truncated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +248,8 @@ def _curves(noise_multiplier: float, sampling_rate: float, steps: int) -> tuple[
     """Return the curve of each direction.
 
     The grid's interval is a part of the standard deviation of one step's loss: spreading losses over the grid adds
-    about a sixth of its square to their variance.
+    about a sixth of its square to their variance. It is larger where the losses of one step would not fit on
+    _MOST_POINTS: then they are rarely much above their deviation, and those that are decide.
 
     Raises ValueError where there is so little noise that no mu up to LARGEST_MU could be had.
     """
@@ -226,7 +259,7 @@ def _curves(noise_multiplier: float, sampling_rate: float, steps: int) -> tuple[
     spread = min(1 / noise_multiplier, _central_limit(noise_multiplier, sampling_rate, 1))
     interval = spread / min(20.0, max(2.0, 500 / math.sqrt(steps)))
     return tuple(  # type: ignore[return-value]
-        _curve(_composed(law, steps), interval, steps)
+        _curve(_composed(law, steps), steps)
         for law in _one_step(noise_multiplier, sampling_rate, interval, _TRUNCATED / steps)
     )
 
@@ -248,12 +281,9 @@ def _one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_L
     by e^(-_LOSS_ERROR), then they lie in [lo, hi + 2 _LOSS_ERROR], where f would change by less than it was raised.
     """
     far = -float(scipy.special.ndtri(truncated / 2))
-    first = math.floor(_loss(-far, s, q) / interval)
-    last = math.ceil(_loss(far + 1 / s, s, q) / interval)
-    if last - first > _MOST_BINS:
-        raise ValueError(
-            f"a noise multiplier of {s:.4g} at sampling rate {q:.4g} needs too fine a grid: add more noise"
-        )
+    least, largest = _loss(-far, s, q), _loss(far + 1 / s, s, q)
+    interval = max(interval, (largest - least) / (_MOST_POINTS - 4))
+    first, last = math.floor(least / interval), math.ceil(largest / interval)
     edges = _edges(np.arange(first, last + 1, dtype=np.float64) * np.float64(interval), s, q)
     raised, lowered = _bins(edges)
     raised_shifted, lowered_shifted = _bins(edges - 1 / s)
@@ -267,8 +297,8 @@ def _one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_L
     forwards[0] += below
     backwards[0] += above
     return (
-        _Law(forwards, first, (1 - q) * above + q * above_shifted, truncated).trimmed(),
-        _Law(backwards, -last, below, truncated).trimmed(),
+        _Law(forwards, first, interval, (1 - q) * above + q * above_shifted, truncated).trimmed(),
+        _Law(backwards, -last, interval, below, truncated).trimmed(),
     )
 
 
@@ -318,32 +348,32 @@ def _composed(law: _Law, steps: int) -> _Law:
         power = power @ power
 
 
-def _curve(law: _Law, interval: float, steps: int) -> _Curve:
+def _curve(law: _Law, steps: int) -> _Curve:
     """Return the delta of the losses at every point of the grid from the last one that is not above 0.
 
-    Rounding. A convolution adds products of positive numbers, k of them, in any order: within k 2^-53, relatively.
-    Over the squarings these errors add up to at most `steps` k 2^-52. A delta is the difference of two sums, each
-    within k 2^-52 of itself. Each of the `steps` losses may be 2 _LOSS_ERROR larger than its place on the grid.
+    Rounding. A convolution adds products of positive numbers, at most k = _MOST_POINTS of them, in any order: within
+    (k + 1) 2^-53, relatively. The composition is a tree with `steps` leaves, so the errors of its `steps` - 1
+    convolutions add up to less than `steps` k 2^-52. A delta is the difference of two sums of at most k numbers, each
+    within 2^-40 of itself. Each of the `steps` losses may be 2 _LOSS_ERROR larger than its place on the grid.
     """
     count = len(law.masses)
-    points = (law.first + np.arange(count)) * interval
-    inflation = 1 + (steps * count * 2.0**-52 + 2.0**-40)
+    points = law.points
+    inflation = 1 + (steps * _MOST_POINTS * 2.0**-52 + 2.0**-40)
     beyond = np.append(np.cumsum(law.masses[::-1])[::-1][1:], 0.0)
     scaled = np.append(np.cumsum((law.masses * np.exp(-points))[::-1])[::-1][1:], 0.0) * np.exp(points)
     deltas = (np.maximum(beyond - scaled, 0) + beyond * _CURVE_ERROR + law.infinite) * inflation
     epsilons = points + (2 * _LOSS_ERROR * steps + 2.0**-50 * np.abs(points))
     start = max(0, int(np.searchsorted(epsilons, 0.0, side="right")) - 1)
     if epsilons[0] > 0:
-        epsilons, deltas = np.append(0.0, epsilons), np.append(_at_zero(law, interval) * inflation, deltas)
+        epsilons, deltas = np.append(0.0, epsilons), np.append(_at_zero(law) * inflation, deltas)
         start = 0
     end = start + int(np.argmax(deltas[start:] <= _IDEAL_DELTA)) if deltas[-1] <= _IDEAL_DELTA else count
     return _Curve(epsilons[start : end + 1], deltas[start : end + 1])
 
 
-def _at_zero(law: _Law, interval: float) -> float:
+def _at_zero(law: _Law) -> float:
     """Return the delta at 0 of a law all of whose losses are positive."""
-    points = (law.first + np.arange(len(law.masses))) * interval
-    return float((law.masses * -np.expm1(-points)).sum() + law.infinite) * (1 + _CURVE_ERROR)
+    return float((law.masses * -np.expm1(-law.points)).sum() + law.infinite) * (1 + _CURVE_ERROR)
 
 
 def _excess(curve: _Curve, mu: float) -> float:

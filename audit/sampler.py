@@ -28,7 +28,6 @@ from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, Words
 from mechanisms.selection import select
 from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 from mechanisms.wide_gaussian import wide_gaussian
-from training.extras import extra
 
 Floats = NDArray[np.float64]
 LawName = Literal["gaussian", "wide gaussian", "laplace"]
@@ -95,10 +94,10 @@ def gaussian_table_distance(scale: int) -> float:
     """Return the total variation distance of the Gaussian table's law from that of rint(Y), Y from N(0, scale^2).
 
     Every threshold of 127 bits is read as an integer, every ideal mass computed to 60 digits; the mass beyond the
-    table counts in full. Takes some 30 microseconds for each of 12 scale thresholds. Needs mpmath.
+    table counts in full. Takes some 30 microseconds for each of 12 scale thresholds.
     """
-    with extra("audit", "the audit of the noise tables"):
-        import mpmath
+    import mpmath  # a tenth of a second that nothing else should wait for
+
     law = rounded_gaussian(scale)
     with mpmath.workdps(_DIGITS):
         root = scale * mpmath.sqrt(2)
@@ -115,10 +114,10 @@ def gaussian_table_distance(scale: int) -> float:
 def laplace_table_distance(scale: int) -> float:
     """Return a bound of the total variation distance of the Laplace draw's law from rint(Y), Y from Laplace(scale).
 
-    The distance of a product of independent digits is at most the sum of theirs. Needs mpmath.
+    The distance of a product of independent digits is at most the sum of theirs.
     """
-    with extra("audit", "the audit of the noise tables"):
-        import mpmath
+    import mpmath
+
     with mpmath.workdps(_DIGITS):
         total = mpmath.mpf(0)
         step = mpmath.mpf(1) / (2 * scale)

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits as scikit_learns_digits
 
-from audit.code import code_digest
 from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.attack import Attack, Choices
 from audit.membership.candidates import Candidates, Labelled
+from audit.pieces import code_digest
 from benchmarks import kept_runs
 from mechanisms.mechanism import priced
 from training.data.records import Declaration, Records

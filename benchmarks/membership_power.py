@@ -23,11 +23,11 @@ import torch
 from scipy.stats import norm
 
 from accounting.losses import LaplaceLoss
-from audit.code import code_digest
 from audit.estimators import Errors, clopper_pearson
 from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.attack import Attack, Choices, Outcome
 from audit.membership.candidates import Candidates, Labelled
+from audit.pieces import code_digest
 from benchmarks import kept_runs
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import Floats
@@ -119,7 +119,7 @@ def least_advantage(errors: Errors, confidence: float = SURE_OF_POOLED) -> float
 
     TPR - FPR = 1 - 2q, q being the mean probability of an error over all decisions, which are independent given the
     models: Clopper and Pearson's limit of a binomial probability holds for such a mean (Hoeffding 1956, as in
-    `audit.estimators.error_rates.gdp_of_pooled_errors`). Two limits, one for each rate, know it about 1.4 times worse.
+    `audit.estimators.gdp_of_pooled_errors`). Two limits, one for each rate, know it about 1.4 times worse.
     """
     if errors.positives != errors.negatives:
         raise ValueError("both errors make one count only where as many members as others are decided about")

@@ -47,7 +47,6 @@ _GROUPS = {
     "Attack and audit": {
         "attack": _Command("attacking", "attack", "Who was trained on? Ask an endpoint as an adversary would."),
         "audit": _Command("auditing", "app", "Bound from below what a mechanism or a service leaks."),
-        "reproduce": _Command("reproducing", "app", "Measure again: a published paper, or our own tables."),
     },
 }
 _COMMANDS = {name: command for group in _GROUPS.values() for name, command in group.items()}
@@ -109,6 +108,14 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"dpserve {version('dpserve')}")
+        raise typer.Exit
+
+
 @app.callback(epilog="Begin with 'dpserve demo'. 'dpserve COMMAND --help' says what a command takes.")
 def _dpserve(
     config: Annotated[
@@ -119,8 +126,12 @@ def _dpserve(
             show_default=False,
         ),
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_say_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Serve a model trained on private records: every answer private, and charged to a budget."""
+    del version
     if config is not None:
         from dpserve.configuration import choose_file
 

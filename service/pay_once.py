@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from accounting.explanation import AccountExplanation
-from accounting.ledger import HoldRequest, Idempotency, Ledger
+from accounting.ledger import ClientRevoked, HoldQuote, HoldRequest, Idempotency, Ledger
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import AccountReport
@@ -122,15 +122,15 @@ class PayOncePredictor(Predictor):
 
     async def budget(self, client: str) -> AccountReport:
         """Return what the client has spent and what is left. Answers from what it holds are without limit."""
-        report, answered = await asyncio.gather(super().budget(client), self._answers(client))
-        return _without_limit(report, answered=answered)
+        report, quote = await asyncio.gather(super().budget(client), self._coarsest(client))
+        return _without_limit(report, quote)
 
-    async def explained_budget(self, client: str) -> "HolderExplanation":
+    async def explained_budget(self, client: str, *, unlimited: bool = False) -> "HolderExplanation":
         """Return the client's account and its explanation. Answers from what it holds are without limit."""
-        explained, quotes = await asyncio.gather(
-            super().explained_budget(client),
-            asyncio.gather(*(self._ledger.quote_hold(self._request(client, each.name, None)) for each in self._tiers)),
+        quotes = await asyncio.gather(
+            *(self._ledger.quote_hold(self._request(client, each.name, None)) for each in self._tiers)
         )
+        explained = await super().explained_budget(client, unlimited=unlimited or all(quotes[0].held))
         tiers = tuple(
             TierForClient(
                 name=tier.name,
@@ -140,8 +140,14 @@ class PayOncePredictor(Predictor):
             )
             for tier, quote in zip(self._tiers, quotes, strict=True)
         )
-        limited = _without_limit(explained, answered=tiers[0].admitted)
-        return HolderExplanation(**dict(limited), tiers=tiers)
+        return HolderExplanation(**dict(_without_limit(explained, quotes[0])), tiers=tiers)
+
+    async def holds(self, client: str) -> bool:
+        """Return whether the client holds a tier."""
+        try:
+            return all((await self._coarsest(client)).held)
+        except ClientRevoked:
+            return False
 
     async def hold_for_owner(self) -> int:
         """Charge the lineage for a model of one tier, once; return what was charged now, in picorho.
@@ -171,9 +177,9 @@ class PayOncePredictor(Predictor):
         held = (await self._ledger.quote_hold(self._request(client, self._tiers[-1].name, None))).held
         return self._tiers[max(1, held.index(False) if False in held else len(held)) - 1].name
 
-    async def _answers(self, client: str) -> bool:
-        """Return whether the client holds a tier, or would be admitted to one."""
-        return (await self._ledger.quote_hold(self._request(client, self._tiers[0].name, None))).refusal is None
+    async def _coarsest(self, client: str) -> HoldQuote:
+        """Return what the coarsest tier would cost the client now: whether it holds it, or would be admitted to it."""
+        return await self._ledger.quote_hold(self._request(client, self._tiers[0].name, None))
 
     def _request(self, client: str, tier: str, idempotency: Idempotency | None, key_digest: bytes = b"") -> HoldRequest:
         return hold_request(self.released, client, tier, self._clock(), idempotency, key_digest)
@@ -229,9 +235,10 @@ def price_list(tiers: Sequence[Tier]) -> list[dict[str, object]]:
     return prices
 
 
-def _without_limit(report: Report, *, answered: bool) -> Report:
+def _without_limit(report: Report, coarsest: HoldQuote) -> Report:
     """Return the report with no number of queries left, or none left where not even one would be answered."""
-    return report.model_copy(update={"queries_left": None if answered else 0})
+    left = None if coarsest.refusal is None else 0
+    return report.model_copy(update={"queries_left": left, "unlimited": all(coarsest.held)})
 
 
 def _seconds_until(deadline: float) -> float | None:

@@ -271,15 +271,22 @@ class Predictor(ABC):
         account, left = await self._accounts(client)
         return account_report(account.tally, account.budget, price=self.price_per_row, lineage_left=left)
 
-    async def explained_budget(self, client: str) -> AccountExplanation:
+    async def explained_budget(self, client: str, *, unlimited: bool = False) -> AccountExplanation:
         """Return the client's account and its explanation. Raises UnknownClient.
+
+        unlimited: whether the client holds a model that is paid for once.
 
         A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
         the newest are kept, for only a paid release changes them.
         """
         account, left = await self._accounts(client)
-        terms = _Terms(frozenset(account.tally.items()), account.budget, self.price_per_row, left)
+        terms = _Terms(frozenset(account.tally.items()), account.budget, self.price_per_row, left, unlimited)
         return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, terms)
+
+    async def holds(self, client: str) -> bool:
+        """Return whether the client holds a pay-once model, so that its answers are unlimited."""
+        del client
+        return False
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
         """Return the client's account, and the picorho left in the lineage's."""
@@ -303,8 +310,15 @@ class _Terms:
     budget: Budget
     price: Cost
     lineage_left: int
+    unlimited: bool
 
 
 @lru_cache(maxsize=1024)
 def _explained(terms: _Terms) -> AccountExplanation:
-    return explain_account(dict(terms.tally), terms.budget, price=terms.price, lineage_left=terms.lineage_left)
+    return explain_account(
+        dict(terms.tally),
+        terms.budget,
+        price=terms.price,
+        lineage_left=terms.lineage_left,
+        unlimited=terms.unlimited,
+    )

@@ -116,7 +116,7 @@ class Certificate(SealedCertificate):
     def _shapes_agree(self) -> Self:
         features = len(self.feature_names)
         if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
-            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
+            raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         return self

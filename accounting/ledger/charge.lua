@@ -394,14 +394,14 @@ local function standing(call, account)
   return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(all.spent), text(all.limit)}, ' ')
 end
 
-local function write_account(account)
+local function write_account(account, ...)
   local state, fields = account.state, {}
   for cost, releases in pairs(account.tally) do
     fields[#fields + 1] = 'n:' .. cost
     fields[#fields + 1] = text(releases)
   end
   in_slices('HSET', account.key, fields, 2)
-  redis.call('HSET', account.key, 'spent', text(state.spent), 'coined', text(state.coined), 'seq', text(state.seq))
+  redis.call('HSET', account.key, 'spent', text(state.spent), 'coined', text(state.coined), ...)
 end
 
 local function number_of_terms(call, terms)
@@ -443,7 +443,8 @@ local function write_requests(account)
 end
 
 -- Uses every right that will be needed, and looks whether idempotency keys have to be forgotten.
-local function check_writable(call)
+local function check_writable(call, asker)
+  check_right('HSET', asker.services, '', '')
   check_right('XADD', call.receipts, '*', '', '')
   for _, key in ipairs({call.lineage.key, call.questions, call.terms_key}) do
     check_right('HSET', key, '', '')
@@ -464,14 +465,15 @@ local function check_writable(call)
   end
 end
 
--- Writes what the requests of a call changed together: receipts, what they cost, and then that it was paid for.
+-- Writes what the requests of a call changed together: receipts, what they cost, that it was paid for, and then that
+-- all of it was written.
 local function write(call, asker)
-  check_writable(call)
+  check_writable(call, asker)
   write_receipts(call, asker)
   in_slices('HSET', call.terms_key, call.new_terms, 2)
   for place, account in pairs(call.accounts) do
     if place > 0 and account.tally then
-      write_account(account)
+      write_account(account, 'seq', text(account.state.seq))
     end
   end
   if #call.entries > 0 then
@@ -484,6 +486,10 @@ local function write(call, asker)
     end
   end
   in_slices('HSET', call.questions, call.fresh, 2)
+  count_write(asker)
+  if #call.entries > 0 then
+    redis.call('HSET', call.lineage.key, 'seq', text(call.lineage.state.seq)) -- without which it takes no further charge
+  end
 end
 
 local function charge_request(call, request, forced)
@@ -501,18 +507,17 @@ local function charge_each(keys, args, asker, forced)
   if asker.id == '' or #call.link ~= 32 then
     malformed('a charge is a service\'s, and has a link')
   elseif text(asker.writes) ~= args[1] then
-    return {'stale'}, false
+    return {'stale'}
   end
   for place, request in ipairs(call.requests) do
     local ok, reply, line = attempt(charge_request, call, request, forced)
     replies[place] = ok and reply or {reply, line}
     wrote = wrote or replies[place][1] == 'charged'
   end
-  if wrote then
+  if wrote then -- a free question, too: whoever answers it relies on its having been paid for durably
     write(call, asker)
   end
-  -- That a question was paid for counts as a write of whoever answers it: it must be durable before.
-  return replies, wrote
+  return replies
 end
 
 local function charge(keys, args, asker)

@@ -5,7 +5,7 @@ to find out.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
@@ -17,23 +17,7 @@ from redis.backoff import NoBackoff
 _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
 
-class Connections(Protocol):
-    """Connections to a store."""
-
-    async def client_for(self, key: str) -> Redis:
-        """Return the client of the server that has `key`."""
-
-    async def primaries(self) -> Sequence[Redis]:
-        """Return the client of every primary."""
-
-    async def renew(self) -> None:
-        """Forget where what lies, and close connections that nobody uses: another server may have it now."""
-
-    async def close(self) -> None:
-        """Close every connection."""
-
-
-def connections_to(url: str, deadline: float) -> Connections:
+def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
     """Return connections to the store at `url`; nothing is sent yet. Raises ValueError for an address that is none."""
     address(url)
     parts = urlsplit(url)
@@ -49,10 +33,10 @@ def connections_to(url: str, deadline: float) -> Connections:
             _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2}
         )
         primary = sentinel.master_for(service, db=int(db or 0), **_credentials(parts), **options)
-        return _OneServer(primary, sentinel.sentinels)
+        return OneServer(primary, sentinel.sentinels)
     if parts.scheme == "redis+cluster":
-        return _Cluster(_hosts(parts), _credentials(parts) | options)
-    return _OneServer(Redis.from_pool(ConnectionPool.from_url(url, **options)))
+        return Cluster(_hosts(parts), _credentials(parts) | options)
+    return OneServer(Redis.from_pool(ConnectionPool.from_url(url, **options)))
 
 
 def address(url: str) -> str:
@@ -93,39 +77,45 @@ def _credentials(parts: SplitResult) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-class _OneServer:
+class OneServer:
     """One server, or whichever server the Sentinels name when a connection is made."""
 
     def __init__(self, client: Redis, sentinels: Sequence[Redis] = ()) -> None:
+        """Use this client; close those of the Sentinels with it."""
         self._client = client
         self._sentinels = sentinels
 
     async def client_for(self, key: str) -> Redis:
+        """Return the client of the server that has `key`."""
         del key
         return self._client
 
     async def primaries(self) -> Sequence[Redis]:
+        """Return the client of every primary."""
         return (self._client,)
 
     async def renew(self) -> None:
+        """Forget where what lies, and close connections that nobody uses: another server may have it now."""
         await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
-        await self._client.connection_pool.disconnect()
-        await self._client.aclose()
-        for sentinel in self._sentinels:
-            await sentinel.aclose()
+        """Close every connection."""
+        for client in (self._client, *self._sentinels):
+            await client.connection_pool.disconnect()
+            await client.aclose()
 
 
-class _Cluster:
-    """A Cluster: the client says which server has a key, and each server has a client of its own."""
+class Cluster:
+    """A Cluster: redis-py's client of it says which server has a key, and each server has a client of its own."""
 
     def __init__(self, hosts: Sequence[tuple[str, int]], options: dict[str, Any]) -> None:
+        """Ask these servers, and connect to all with these options."""
         self._options = options
         self._cluster = RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in hosts], **options)
         self._clients: dict[tuple[str, int], Redis] = {}
 
     async def client_for(self, key: str) -> Redis:
+        """Return the client of the server that has `key`."""
         await self._cluster.initialize()
         node = self._cluster.get_node_from_key(key)
         if node is None:
@@ -133,17 +123,21 @@ class _Cluster:
         return self._client(node)
 
     async def primaries(self) -> Sequence[Redis]:
+        """Return the client of every primary."""
         await self._cluster.initialize()
         return [self._client(node) for node in self._cluster.get_primaries()]
 
     async def renew(self) -> None:
+        """Forget where what lies, and close connections that nobody uses: another server may have it now."""
         await self._cluster.aclose()  # the next call initializes it again
         for client in self._clients.values():
             await client.connection_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
+        """Close every connection."""
         await self._cluster.aclose()
         for client in self._clients.values():
+            await client.connection_pool.disconnect()
             await client.aclose()
 
     def _client(self, node: ClusterNode) -> Redis:

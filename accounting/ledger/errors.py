@@ -11,7 +11,13 @@ Scope = Literal["client", "lineage"]
 
 
 class LedgerError(Exception):
-    """Anything that the ledger raises."""
+    """Anything that the ledger raises. A class that always says the same has it as `says`."""
+
+    says = ""
+
+    def __init__(self, text: str = "") -> None:
+        """Say `text`, or what the class always says."""
+        super().__init__(text or self.says)
 
 
 class LedgerRefusal(LedgerError):
@@ -58,9 +64,7 @@ class CoinsExhausted(MechanismNotAccepted):
 class IdempotencyConflict(LedgerRefusal):
     """The client used this idempotency key before, for a request with another body."""
 
-    def __init__(self) -> None:
-        """Name neither the key nor a body: both are the client's."""
-        super().__init__("this idempotency key was used before, for a request with another body")
+    says = "this idempotency key was used before, for a request with another body"
 
 
 class ClientRevoked(LedgerRefusal):
@@ -91,11 +95,9 @@ class UnknownLineage(LedgerRefusal):
 
 
 class UnknownKey(LedgerRefusal):
-    """No client of the lineage has this API key."""
+    """No client of the lineage has this API key. Names nothing: a wrong key must not find its way into a log."""
 
-    def __init__(self) -> None:
-        """Name nothing: a wrong key must not find its way into a log."""
-        super().__init__("no client has this key")
+    says = "no client has this key"
 
 
 class KeyExpired(LedgerRefusal):
@@ -135,31 +137,25 @@ class ClientExists(LedgerRefusal):
 class KeyInUse(LedgerRefusal):
     """The API key is another client's."""
 
-    def __init__(self) -> None:
-        """Name nothing."""
-        super().__init__("this API key is another client's")
+    says = "this API key is another client's"
 
 
 class AcceptsTooLate(LedgerRefusal):
     """An account that accepts any charge was to accept only Gaussian ones, after its first release."""
 
-    def __init__(self) -> None:
-        """Say why."""
-        super().__init__(
-            "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
-            "which conversion holds is chosen before the first release"
-        )
+    says = (
+        "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
+        "which conversion holds is chosen before the first release"
+    )
 
 
 class CoinsNotProvidedFor(LedgerRefusal):
     """An account that paid for what is Gaussian but for a coin was to get a budget that provides for fewer coins."""
 
-    def __init__(self) -> None:
-        """Say what would be accepted."""
-        super().__init__(
-            "the account has paid for more releases that are Gaussian but for a coin than this budget's delta provides "
-            "for; give it a larger delta"
-        )
+    says = (
+        "the account has paid for more releases that are Gaussian but for a coin than this budget's delta provides "
+        "for; give it a larger delta"
+    )
 
 
 class LedgerUnavailable(LedgerError):
@@ -173,9 +169,7 @@ class LedgerUnavailable(LedgerError):
 class LedgerBusy(LedgerUnavailable):
     """Calls before this one took too long, or others write under this service's name. Nothing was decided."""
 
-    def __init__(self) -> None:
-        """Say so."""
-        super().__init__("the ledger is busy: ask again in a second")
+    says = "the ledger is busy: ask again in a second"
 
 
 class LedgerDamaged(LedgerUnavailable):

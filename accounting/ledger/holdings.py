@@ -25,6 +25,7 @@ from accounting import sampling_error
 from accounting.ledger import chain
 from accounting.ledger.errors import LedgerRefusal
 from accounting.ledger.values import (
+    Asked,
     Charge,
     Idempotency,
     Line,
@@ -102,9 +103,11 @@ class HoldRequest:
         return tuple(lines)
 
     @property
-    def fingerprint(self) -> bytes:
-        """What is kept with the idempotency key: the model, for another tier that is held by now is free."""
-        return b"" if self.idempotency is None else self.idempotency.fingerprint(self.model)
+    def asked(self) -> Asked:
+        """The request as the ledger charges it: the key stands for the model, as another tier that is held is free."""
+        named = self.idempotency
+        key, fingerprint = (named.key, named.fingerprint(self.model)) if named is not None else ("", b"")
+        return Asked(self.lineage, self.client, self.time, self.lines, self.key_digest, key, fingerprint)
 
 
 @dataclass(frozen=True, slots=True)

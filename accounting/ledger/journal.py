@@ -296,23 +296,28 @@ def read_journal(path: Path) -> JournalContents | None:
 
 def _acknowledged(path: Path) -> Acknowledged | None:
     """Read a journal's first line, and the last one that says how many writes were acknowledged."""
-    former = path.with_suffix(_FORMER)
-    newest = path if path.exists() else former
-    try:
-        with newest.open("rb") as file:
-            first = next(_whole_lines(file), None)
-            if first is None:
-                return None
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(len(first), size - _TAIL))
-            found = _last_measure(file.read())
-            if found is None and size > _TAIL:  # there is one line with many receipts, or none
-                file.seek(len(first))
-                found = _last_measure(file.read())
-        title = _read_line(_parsed(path, first), None)
-        return _read_line(_parsed(path, found), title) if found else title
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a journal: {error!r}") from error
+    for file in (path, path.with_suffix(_FORMER)):  # where it is cut short between two files, the former is whole
+        try:
+            if file.exists() and (found := _acknowledged_in(file)) is not None:
+                return found
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is not a journal: {error!r}") from error
+    return None
+
+
+def _acknowledged_in(path: Path) -> Acknowledged | None:
+    with path.open("rb") as file:
+        first = next(_whole_lines(file), None)
+        if first is None:
+            return None
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(len(first), size - _TAIL))
+        newest = _last_measure(file.read())
+        if newest is None and size > _TAIL:  # there is one line with many receipts, or none
+            file.seek(len(first))
+            newest = _last_measure(file.read())
+    title = _read_line(_parsed(path, first), None)
+    return _read_line(_parsed(path, newest), title) if newest else title
 
 
 def _last_measure(data: bytes) -> bytes | None:

@@ -34,7 +34,7 @@ from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, Led
 from accounting.ledger.holdings import Holding, HoldQuote, HoldRequest
 from accounting.ledger.journal import Witness
 from accounting.ledger.store import DEADLINE, Asker, Store
-from accounting.ledger.values import Charge, ChargeRequest, Quote, Receipt, Request
+from accounting.ledger.values import Asked, Charge, ChargeRequest, Quote, Receipt
 from accounting.ledger.wire import LineageKeys
 
 _TRIES = 3
@@ -165,7 +165,7 @@ class Ledger(Accounts):
             places.setdefault(request.lineage, []).append(place)
         decisions: dict[int, Charge | LedgerError] = {}
         for lineage, own in places.items():
-            asked = [requests[place] for place in own]
+            asked = [requests[place].asked for place in own]
             try:
                 decided = await self._decide(lineage, "charge", asked)
             except LedgerUnavailable as error:
@@ -173,7 +173,7 @@ class Ledger(Accounts):
             decisions.update(zip(own, decided, strict=True))
         return [decisions[place] for place in range(len(requests))]
 
-    async def apply(self, lineage: str, requests: Sequence[Request]) -> list[Charge]:
+    async def apply(self, lineage: str, requests: Sequence[Asked]) -> list[Charge]:
         """Charge what was released before and may be lost from the store; it looks at no limit and no right.
 
         What was paid for is not charged again. Raises UnknownLineage, LedgerUnavailable.
@@ -190,7 +190,7 @@ class Ledger(Accounts):
 
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
         """
-        return await self._quote(request)
+        return await self._quote(request.asked)
 
     async def hold(self, request: HoldRequest) -> Holding:
         """See to it that a release is held and paid for, durably, or raise; what is held already costs nothing.
@@ -198,7 +198,7 @@ class Ledger(Accounts):
         The client's account pays for the steps that it does not hold, the lineage's for those that nobody held.
         Raises what `charge` raises.
         """
-        (decision,) = await self._decide(request.lineage, "charge", [request])
+        (decision,) = await self._decide(request.lineage, "charge", [request.asked])
         if isinstance(decision, LedgerError):
             raise decision
         return Holding.of(decision)
@@ -208,9 +208,9 @@ class Ledger(Accounts):
 
         Raises what `quote` raises.
         """
-        return HoldQuote.of(await self._quote(request))
+        return HoldQuote.of(await self._quote(request.asked))
 
-    async def _quote(self, request: Request) -> Quote:
+    async def _quote(self, request: Asked) -> Quote:
         keys, arguments = wire.charge_call([request])
         reply = await self.call(request.lineage, "quote", keys, arguments, durably=False)
         with reading(request.lineage):
@@ -219,7 +219,7 @@ class Ledger(Accounts):
             raise quote
         return quote
 
-    async def _decide(self, lineage: str, function: str, requests: Sequence[Request]) -> list[Charge | LedgerError]:
+    async def _decide(self, lineage: str, function: str, requests: Sequence[Asked]) -> list[Charge | LedgerError]:
         """Let the store decide on requests of one lineage, when it is this call's turn."""
         turn = self._turns.setdefault(lineage, asyncio.Lock())
         try:
@@ -233,7 +233,7 @@ class Ledger(Accounts):
             turn.release()
 
     async def _decide_in_turn(
-        self, lineage: str, function: str, requests: Sequence[Request]
+        self, lineage: str, function: str, requests: Sequence[Asked]
     ) -> list[Charge | LedgerError]:
         witness = self._witness(lineage)
         services = LineageKeys(lineage).services
@@ -271,7 +271,7 @@ class Ledger(Accounts):
 
 
 def _read_each(
-    lineage: str, service: str, link: bytes, requests: Sequence[Request], replies: Sequence[Any]
+    lineage: str, service: str, link: bytes, requests: Sequence[Asked], replies: Sequence[Any]
 ) -> tuple[list[Charge | LedgerError], list[Receipt]]:
     """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone."""
     charges: list[Charge | LedgerError] = []

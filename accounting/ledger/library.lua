@@ -109,18 +109,23 @@ end
 -- spent before.
 local function read_asker(services, id, acknowledged)
   if id == '' then
-    return {id = '', number = '0', writes = 0}
+    return {services = services, id = '', number = '0', writes = 0}
   end
   local entry = redis.call('HGET', services, id)
   local number, writes = string.match(entry or '', '^(%d+) (%d+)$')
   if entry and not number then
     damaged('the count of a service\'s writes')
   end
-  local asker = {id = id, number = number or text(redis.call('HLEN', services) + 1), writes = whole(writes or '0')}
+  local asker = {services = services, id = id, number = number or text(redis.call('HLEN', services) + 1), writes = whole(writes or '0')}
   if asker.writes < amount(acknowledged) then
     error({word = 'behind', line = text(asker.writes) .. ' ' .. acknowledged}, 0)
   end
   return asker
+end
+
+local function count_write(asker)
+  asker.writes = asker.writes + 1
+  redis.call('HSET', asker.services, asker.id, asker.number .. ' ' .. text(asker.writes))
 end
 
 -- Who has looked at this run of the store: what stands here is gone when the server ends, and with the library.
@@ -141,11 +146,7 @@ local function answer(run, keys, args)
     error({word = 'unseen', line = 'look at the store first'}, 0)
   end
   local asker = read_asker(keys[1], args[4], args[5])
-  local reply, wrote = run(rest(keys, 2), rest(args, 6), asker)
-  if wrote and asker.id ~= '' then
-    asker.writes = asker.writes + 1
-    redis.call('HSET', keys[1], asker.id, asker.number .. ' ' .. text(asker.writes))
-  end
+  local reply = run(rest(keys, 2), rest(args, 6), asker)
   local header = {args[2], text(asker.writes), asker.number}
   for position, part in ipairs(header) do
     table.insert(reply, position, part)
@@ -173,11 +174,20 @@ local function register_on_lineage(name, flags, run)
   end)
 end
 
+-- Every command that the library writes with is one that the user may use, on a key like the ledger's.
+local TRIED = 'dpserve:{trial}'
+
 -- ARGV  version, nonce, token, the run that was looked at
 local function attest(_, args)
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   if run ~= args[4] then
     return {args[2], 'other'}
+  end
+  for command, arguments in pairs({HSET = {'', ''}, HDEL = {''}, SADD = {''}, XADD = {'*', '', ''}, UNLINK = {},
+    RENAME = {TRIED}}) do
+    if not redis.acl_check_cmd(command, TRIED, unpack(arguments)) then
+      return {args[2], 'denied', command}
+    end
   end
   if witnessed >= MOST_WITNESSES then
     witnesses, witnessed = {}, 0 -- the others look once more

@@ -22,7 +22,7 @@ from accounting.ledger.errors import LedgerDamaged, LedgerError, UnknownLineage
 from accounting.ledger.holdings import check_coins
 from accounting.ledger.journal import FORGETFUL, JournalContents
 from accounting.ledger.ledger import Ledger
-from accounting.ledger.values import Idempotency, Line, Receipt, terms_of
+from accounting.ledger.values import Asked, Line, Receipt, terms_of
 from accounting.ledger.verification import all_acts, all_receipts
 from accounting.ledger.wire import Argument, LineageKeys, fields_of, words_of_act, words_of_receipt
 from accounting.losses import Cost
@@ -116,19 +116,6 @@ class Reconciliation:
     renumbered: int
     declared: int
     services: int
-
-
-@dataclass(frozen=True)
-class _PutBack:
-    """A receipt, or a loss that was declared, as what is charged (`accounting.ledger.values.Request`)."""
-
-    lineage: str
-    client: str
-    time: float
-    lines: tuple[Line, ...]
-    key_digest: bytes = b""
-    idempotency: Idempotency | None = None
-    fingerprint: bytes = b""
 
 
 async def backup(ledger: Ledger, lineages: Sequence[str] = ()) -> AsyncIterator[str]:
@@ -308,7 +295,7 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
     done: list[tuple[Receipt, Receipt]] = []
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
-        asked = [_PutBack(lineage, one.client, one.time, (Line(one.terms, one.questions),)) for one in part]
+        asked = [Asked(lineage, one.client, one.time, (Line(one.terms, one.questions),)) for one in part]
         for old, charge in zip(part, await ledger.apply(lineage, asked), strict=True):
             done += [(old, new) for new in charge.receipts]
     return done
@@ -338,7 +325,7 @@ def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newes
     return last - first + 1 - len(known.intersection(range(first, last + 1)))
 
 
-async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> _PutBack:
+async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> Asked:
     """Return the charge of a declared loss: one question, which stands for so many releases.
 
     It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
@@ -351,7 +338,7 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
         raise LossDeclaredBefore(lineage)
     terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
     line = Line(terms, (_question_of(lineage, declared, before),))
-    return _PutBack(lineage, declared.client, declared.time, (line,))
+    return Asked(lineage, declared.client, declared.time, (line,))
 
 
 def _question_of(lineage: str, declared: DeclaredLoss, before: int) -> bytes:

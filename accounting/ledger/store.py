@@ -45,19 +45,6 @@ _TRIES = 3
 
 Words = Sequence[str | bytes | int]
 
-_TRIED = "dpserve:{trial}:written"
-_TRIED_TOO = f"{_TRIED}:renamed"
-_TRIAL: tuple[Words, ...] = (
-    ("HSET", _TRIED, "field", "value"),
-    ("HDEL", _TRIED, "field"),
-    ("SADD", _TRIED, "member"),
-    ("UNLINK", _TRIED),
-    ("XADD", _TRIED, "*", "field", "value"),
-    ("RENAME", _TRIED, _TRIED_TOO),
-    ("UNLINK", _TRIED_TOO),
-)
-"""Every command that the library writes with, on keys of no lineage, which are gone after it."""
-
 
 @dataclass(frozen=True)
 class FunctionLibrary:
@@ -283,7 +270,7 @@ class Store:
         return [*short, all_of_it - sum(short)]
 
     async def _look(self, client: Redis) -> None:
-        """Look at the server's role and settings, and, in a run that is new, install the library and try to write."""
+        """Look at the server's role and settings, and, in a run that is new, install the library and say so to it."""
         async with self._looking:
             if time.monotonic() - self._looked.get(client, -LOOK_AGAIN) < LOOK_AGAIN and client in self._runs:
                 return  # somebody else did
@@ -302,7 +289,6 @@ class Store:
             run = str((await client.info("server"))["run_id"])
             if self._runs.get(client) != run:
                 await self._install_library(client)
-                await _try_to_write(client)
                 await self._attest(client, run)
                 self._runs[client] = run
             self._looked[client] = time.monotonic()
@@ -351,8 +337,17 @@ class Store:
         library, nonce = our_library(), secrets.token_bytes(_NONCE_BYTES)
         words = ("FCALL", f"{library.name}_attest", 0, str(library.version), nonce, self._token, run)
         reply = await client.execute_command(*words)  # type: ignore[no-untyped-call]
-        if reply != [nonce, b"attested"]:
-            raise LedgerUnavailable("the ledger's store was started again while it was looked at")
+        match reply:
+            case [found, b"attested"] if found == nonce:
+                return
+            case [_, b"denied", command]:
+                raise UnsafeStore(
+                    (
+                        f"the ledger's user may not write to the store (no right to {command.decode()}); give it an ACL "
+                        "with `~dpserve:*`, `+@read`, `+@write` and `+@scripting`",
+                    )
+                )
+        raise LedgerUnavailable("the ledger's store was started again while it was looked at")
 
     def _unavailable(self, error: Exception) -> LedgerUnavailable:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -385,28 +380,6 @@ def _told(lineage: str, said: str) -> LedgerUnavailable | None:
         case "DPSERVEFAILED":
             return LedgerUnavailable(f"the ledger's store reports: {line}")
     return None
-
-
-async def _try_to_write(client: Redis) -> None:
-    """Write and remove a key with each command that writes, and raise UnsafeStore if the user may not.
-
-    A node of a cluster that has not the key looks at the rights first too, and then says where it is.
-    """
-    denied = []
-    for words in _TRIAL:
-        try:
-            await client.execute_command(*words)  # type: ignore[no-untyped-call]
-        except refused.NoPermissionError as error:
-            denied.append(str(error))
-        except refused.ResponseError:
-            continue  # that there is no memory left or that the key is another node's is no matter of rights
-    if denied:
-        raise UnsafeStore(
-            (
-                f"the ledger's user may not write to the store ({denied[0]}); give it an ACL with `~dpserve:*`, "
-                "`+@read`, `+@write` and `+@scripting`",
-            )
-        )
 
 
 def _code(listed: Sequence[Any]) -> str | None:

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Protocol, cast
 
 import msgspec
 from msgspec import Struct
@@ -157,46 +156,23 @@ class Idempotency:
         return hashlib.sha256(self.body_digest + msgspec.json.encode(terms)).digest()[:16]
 
 
-class Request(Protocol):
-    """What the ledger charges: a `ChargeRequest` for rows, or a `HoldRequest` for a pay-once model."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the ledger charges: a `ChargeRequest`, a `HoldRequest`, or what is put back. All of its lines or none.
 
-    @property
-    def lineage(self) -> str:
-        """The lineage that pays."""
-        ...
+    `client` is empty where the lineage alone pays. `fingerprint` is what is kept with the idempotency key.
+    """
 
-    @property
-    def client(self) -> str:
-        """The client who pays; empty for the lineage alone."""
-        ...
-
-    @property
-    def time(self) -> float:
-        """When the request came, in seconds since the epoch."""
-        ...
-
-    @property
-    def key_digest(self) -> bytes:
-        """The digest of the API key that it came with, or nothing."""
-        ...
-
-    @property
-    def idempotency(self) -> Idempotency | None:
-        """The client's name for it."""
-        ...
-
-    @property
-    def fingerprint(self) -> bytes:
-        """What is kept of the body with the idempotency key."""
-        ...
-
-    @property
-    def lines(self) -> tuple[Line, ...]:
-        """What is asked, at which terms."""
-        ...
+    lineage: str
+    client: str
+    time: float
+    lines: tuple[Line, ...]
+    key_digest: bytes = b""
+    key: str = ""
+    fingerprint: bytes = b""
 
 
-class ChargeRequest(Struct, frozen=True, dict=True):
+class ChargeRequest(Struct, frozen=True):
     """One request for rows to pay for: all of its questions or none.
 
     `questions` are digests of 16 bytes, one for each row: equal where the answers are the same release, for whomever.
@@ -227,25 +203,27 @@ class ChargeRequest(Struct, frozen=True, dict=True):
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} questions, not {len(self.questions)}")
         if any(len(question) != QUESTION for question in self.questions):
             raise ValueError(f"a question must be a digest of {QUESTION} bytes")
-        self.__dict__["lines"] = (Line(terms_of(self.model, self.mechanism, self.cost), self.questions),)
+        _ = self.terms
 
     @property
-    def lines(self) -> tuple[Line, ...]:
-        """The one line of the request."""
-        lines: tuple[Line, ...] | None = self.__dict__.get("lines")  # which a copy does not have
-        return lines or (Line(terms_of(self.model, self.mechanism, self.cost), self.questions),)
+    def terms(self) -> Terms:
+        """What each question is charged at."""
+        return terms_of(self.model, self.mechanism, self.cost)
 
     @property
     def price(self) -> int:
         """What one answer costs, in picorho."""
-        return self.lines[0].terms.price
+        return self.terms.price
 
     @property
-    def fingerprint(self) -> bytes:
-        """What is kept with the idempotency key: the same body at other terms would be another charge."""
-        if self.idempotency is None:
-            return b""
-        return self.idempotency.fingerprint(self.model, self.mechanism, str(self.cost))
+    def asked(self) -> Asked:
+        """The request as the ledger charges it. The same body at other terms would be another charge."""
+        key, fingerprint = "", b""
+        if self.idempotency is not None:
+            key = self.idempotency.key
+            fingerprint = self.idempotency.fingerprint(self.model, self.mechanism, str(self.cost))
+        lines = (Line(self.terms, self.questions),)
+        return Asked(self.lineage, self.client, self.time, lines, self.key_digest, key, fingerprint)
 
 
 class Receipt(Struct, frozen=True, kw_only=True, dict=True):
@@ -484,8 +462,3 @@ class ClientAccount(Account):
     number: int
     revoked: bool
     api_keys: tuple[ApiKey, ...] = ()
-
-
-def as_text(value: object) -> str:
-    """Return a stored value as text."""
-    return cast(bytes, value).decode()

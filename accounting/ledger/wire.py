@@ -36,12 +36,12 @@ from accounting.ledger.store import FORMAT
 from accounting.ledger.values import (
     QUESTION,
     Act,
+    Asked,
     Charge,
     ClientAccount,
     LineageAccount,
     Quote,
     Receipt,
-    Request,
     Standing,
     Terms,
     checked_client,
@@ -80,58 +80,22 @@ class ClientKeys:
         return [self.receipts, self.questions, self.requests, self.old_requests]
 
 
-@dataclass(frozen=True)
 class LineageKeys:
-    """The names of a lineage's keys. Raises ValueError for a name that cannot be one."""
+    """The names of a lineage's keys. Raises ValueError for a name that cannot be one.
 
-    lineage: str
+    services: hash, service to its number and the number of its writes; the first key of every function. account: hash.
+    receipts: stream, an id is the lineage's number and the client's. acts: stream, by number. questions: hash, question
+    to the number of the client who paid for it first. terms: hash, what receipts were charged at to its number.
+    clients: hash, name to number. api_keys: hash, digest to terms and client.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, lineage: str) -> None:
         """Refuse a name that would reach outside of the lineage's keys."""
-        checked_lineage(self.lineage)
-
-    def _key(self, name: str) -> str:
-        return f"dpserve:{{{self.lineage}}}:{name}"
-
-    @property
-    def services(self) -> str:
-        """Hash: service to its number and the number of its writes. The first key of every function."""
-        return self._key("services")
-
-    @property
-    def account(self) -> str:
-        """Hash: the lineage's account."""
-        return self._key("account")
-
-    @property
-    def receipts(self) -> str:
-        """Stream: the receipts; an id is the lineage's number and the client's."""
-        return self._key("receipts")
-
-    @property
-    def acts(self) -> str:
-        """Stream: the owner's acts, under their sequence numbers."""
-        return self._key("acts")
-
-    @property
-    def questions(self) -> str:
-        """Hash: question to the number of the client who paid for it first."""
-        return self._key("questions")
-
-    @property
-    def terms(self) -> str:
-        """Hash: what receipts were charged at to its number."""
-        return self._key("terms")
-
-    @property
-    def clients(self) -> str:
-        """Hash: client's name to its number."""
-        return self._key("clients")
-
-    @property
-    def api_keys(self) -> str:
-        """Hash: API key digest to when it expires, its scopes and whose it is."""
-        return self._key("keys")
+        checked_lineage(lineage)
+        self._prefix = f"dpserve:{{{lineage}}}:"
+        names = ("services", "account", "receipts", "acts", "questions", "terms", "clients", "keys")
+        self.services, self.account, self.receipts, self.acts, *others = (self._prefix + name for name in names)
+        self.questions, self.terms, self.clients, self.api_keys = others
 
     @property
     def contents(self) -> list[str]:
@@ -140,9 +104,8 @@ class LineageKeys:
 
     def client(self, client: str) -> ClientKeys:
         """Return a client's keys."""
-        name = f"client:{quote(checked_client(client), safe='')}"
-        parts = (name, f"{name}:receipts", f"{name}:questions", f"{name}:requests", f"{name}:requests:old")
-        return ClientKeys(*map(self._key, parts))
+        name = f"{self._prefix}client:{quote(checked_client(client), safe='')}"
+        return ClientKeys(name, *(f"{name}:{part}" for part in ("receipts", "questions", "requests", "requests:old")))
 
 
 @lru_cache(maxsize=256)
@@ -157,7 +120,7 @@ def _keys_of_payer(lineage: str, client: str) -> tuple[str, ...]:
     return keys.account, keys.receipts, keys.questions, keys.requests, keys.old_requests
 
 
-def charge_call(requests: Sequence[Request], *, writes: int = 0, link: bytes = b"") -> tuple[list[str], list[Argument]]:
+def charge_call(requests: Sequence[Asked], *, writes: int = 0, link: bytes = b"") -> tuple[list[str], list[Argument]]:
     """Return the keys, without the services, and arguments of `charge`, `apply` and `quote`, for requests of one
     lineage.
 
@@ -170,13 +133,13 @@ def charge_call(requests: Sequence[Request], *, writes: int = 0, link: bytes = b
     terms: dict[Terms, int] = {}
     asked: list[Argument] = []
     for request in requests:
-        client, idempotency = request.client, request.idempotency
+        client = request.client
         if client not in places:
             places[client] = len(places)
             keys += _keys_of_payer(lineage, client)
         payer = payers.setdefault((places[client], client, request.key_digest), len(payers) + 1)
         lines = request.lines
-        asked += (payer, microseconds(request.time), request.fingerprint, idempotency.key if idempotency else "")
+        asked += (payer, microseconds(request.time), request.fingerprint, request.key)
         asked.append(len(lines))
         for line in lines:
             asked += (terms.setdefault(line.terms, len(terms) + 1), b"".join(line.questions))
@@ -188,7 +151,7 @@ def charge_call(requests: Sequence[Request], *, writes: int = 0, link: bytes = b
     return keys, arguments + asked
 
 
-def read_charge(request: Request, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
+def read_charge(request: Asked, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
     """Read what the function `charge` replied to one request. `link`: of the call, if no receipt before has it."""
     match _words(reply):
         case ["charged", earlier, standing, first, own, *letters]:
@@ -220,7 +183,7 @@ def read_charge(request: Request, reply: Sequence[Any], service: str, link: byte
             return _undecided(request, others)
 
 
-def read_quote(request: Request, reply: Sequence[Any]) -> Quote | LedgerError:
+def read_quote(request: Asked, reply: Sequence[Any]) -> Quote | LedgerError:
     """Read what the function `quote` replied."""
     match _words(reply):
         case ["quoted", refused, *letters]:
@@ -241,7 +204,7 @@ def _words(reply: Any) -> list[Any]:
     return [reply[0].decode(), *reply[1:]]
 
 
-def _undecided(request: Request, reply: list[Any]) -> LedgerError:
+def _undecided(request: Asked, reply: list[Any]) -> LedgerError:
     match reply:
         case ["damaged", what]:
             return LedgerDamaged(request.lineage, what.decode(errors="replace"))
@@ -254,7 +217,7 @@ def _undecided(request: Request, reply: list[Any]) -> LedgerError:
     return _refusal(request, reply)
 
 
-def _refusal(request: Request, reply: Sequence[Any]) -> LedgerRefusal:
+def _refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
     """Read a refusal of a request, its first word as text. Raises LedgerUnavailable for anything else."""
     match list(reply):
         case ["exhausted", scope, cost, spent, limit]:

@@ -13,23 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.losses import (
-    BoundedRangeLoss,
-    ClaimedGaussianLoss,
-    ClaimedLaplaceLoss,
-    Cost,
-    GaussianLoss,
-    LaplaceLoss,
-)
 from audit.distinguishing.likelihood import scores
 from audit.distinguishing.neighbours import Neighbours
 from audit.distinguishing.worlds import Worlds
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
+from audit.endpoint import served_mechanism
 from mechanisms.mechanism import Mechanism
-from mechanisms.published import Published
-from mechanisms.selected_neuron import SelectedNeuron
 
 Floats = NDArray[np.float64]
 _DRAWS = 4
@@ -39,7 +27,7 @@ JITTER = 2.0**-10
 """How far, of a feature's range, a trial's row may lie from the strongest one: 2^14 steps of its features or so."""
 
 
-class Service(Protocol):
+class PredictionClient(Protocol):
     """A service through its public client, as `dpserve.Client`."""
 
     def model(self) -> Mapping[str, Any]:
@@ -49,30 +37,6 @@ class Service(Protocol):
     def predict_proba(self, X: Floats) -> Floats:
         """Return private probabilities (n, C) of rows (n, d)."""
         ...
-
-
-def served_mechanism(model: Mapping[str, Any]) -> Mechanism:
-    """Return the mechanism that a service says it answers with, from its name and its losses.
-
-    A Gaussian's noise multiplier is taken back from mu and may differ from the service's in the last digit. Raises
-    ValueError for a mechanism that is not known here.
-    """
-    name = str(model["mechanism"])
-    cost = Cost.parse(str(model["price_per_row"]["losses"]))
-    match name, cost.losses:
-        case "gaussian", (GaussianLoss() as loss,):
-            return Gaussian(1 / loss.mu)
-        case "laplace", (LaplaceLoss() as loss,):
-            return Laplace(loss.epsilon)
-        case "label", (BoundedRangeLoss() as loss,):
-            return Label(loss.epsilon)
-        case "selected-neuron", (BoundedRangeLoss() as selection, GaussianLoss() | LaplaceLoss() as noise):
-            return SelectedNeuron(selection.epsilon, noise)
-        case "published", (ClaimedLaplaceLoss() as loss,):
-            return Published(len(model["classes"]), loss.epsilon, "laplace")
-        case "published", (ClaimedGaussianLoss() as loss,):
-            return Published(len(model["classes"]), loss.mu, "gaussian")
-    raise ValueError(f"the audit does not know the mechanism {name!r} with the losses {cost}")
 
 
 def nearby_rows(
@@ -108,8 +72,8 @@ def nearby_rows(
 
 
 def observe_services(
-    service_in: Service,
-    service_out: Service,
+    service_in: PredictionClient,
+    service_out: PredictionClient,
     pair: Neighbours,
     row: Floats,
     trials: int,
@@ -152,7 +116,7 @@ def observe_services(
     return mechanism, np.concatenate(found[0]), np.concatenate(found[1])
 
 
-def _agreed(service_in: Service, service_out: Service, pair: Neighbours) -> Mechanism:
+def _agreed(service_in: PredictionClient, service_out: PredictionClient, pair: Neighbours) -> Mechanism:
     models = service_in.model(), service_out.model()
     for model, head, which in zip(models, (pair.head_in, pair.head_out), ("first", "second"), strict=True):
         if model["model_id"] != head.certificate.model_id:

@@ -11,9 +11,11 @@ during the attack:
 - Keys of different clients share the lineage's account, which pays once for a question. Where that is what limits them,
   `queries_left` shows it: it falls by at least the price of questions that nobody can have asked before.
 - One row more than `queries_left` is refused whole, and costs nothing.
+- The same question again gets the same answer, whoever asks: a replay, which says nothing new. New noise is paid for.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,9 @@ from audit.membership.plan import rows_of_its_own
 
 Floats = NDArray[np.float64]
 Account = Mapping[str, Any]
+
+TIMES = 1000
+"""How often one row is asked about again."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Charges:
         """What could not be tested."""
         found = tuple(
             f"key {key} was not charged for {count} of {rows} rows, and had spent enough before for them to be replays "
-            "(a new key would tell)"
+            "(a new key would show it)"
             for key, (count, rows, spent) in enumerate(zip(self.replayed, self.rows, self.spent, strict=True), start=1)
             if count and spent >= rows * self.price
         )
@@ -133,6 +138,50 @@ def overdraw(endpoint: Endpoint) -> bool | None:
     except Exhausted:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Replays:
+    """One row asked about `times` more.
+
+    answers: how many different ones came, with the one before. charged: what that cost; price: of a new answer, 0 where
+    answers cost nothing because the model was paid for once. Both in picorho, the ledger's unit.
+    """
+
+    times: int
+    answers: int
+    charged: int
+    price: int
+
+    @property
+    def averaging_is_free(self) -> bool:
+        """Whether new noise came for less than its price: then its average costs less than what it tells.
+
+        Every answer but the one before is new noise, and two that differ are not one release. So a service that charges
+        for each charges at least (answers - 1) * price; one that forgot replays charges for them, too, and equal
+        answers may have been paid for more than once. A model that was paid for once has one answer to a row.
+        """
+        if self.price == 0:
+            return self.answers > 1
+        return self.charged < (self.answers - 1) * self.price
+
+
+def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TIMES) -> Replays:
+    """Ask about one row (d,), whose answer was `first` (C,), so many times more; fewer where the budget ends first.
+
+    Raises EndpointError.
+    """
+    model = endpoint.model()
+    size = min(times, int(model["largest_batch"]))
+    before = spent_of(endpoint.budget())
+    different = {first.tobytes()}
+    asked = 0
+    with suppress(Exhausted):
+        while asked < times:
+            again = endpoint.answers(np.tile(row, (min(size, times - asked), 1)))
+            different |= {answer.tobytes() for answer in again}
+            asked += len(again)
+    return Replays(asked, len(different), spent_of(endpoint.budget()) - before, price_of(model))
 
 
 def price_of(model: Mapping[str, Any]) -> int:

@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 import uvloop
+from service.run import ServiceSettings, bind, serve
+from service.stopping import stopping_on_signals
+from service.workers import Supervisor, Worker
 
 from accounting.budgets import Budget
 from accounting.ledger import Charge, ChargeRequest, ClientAccount, LineageAccount, Standing, Unanswered
 from accounting.losses import Cost, GaussianLoss
-from service.run import ServiceSettings, bind, serve
-from service.stopping import stopping_on_signals
-from service.workers import Supervisor, Worker
 from training.bundle import CertifiedHead, load_bundle
 from training.objective import softmax
 

@@ -22,14 +22,14 @@ from dpserve.commands.releases import (
     print_teachers,
     train_release,
 )
+from dpserve.commands.row_files import RowFile
 from dpserve.commands.training_progress import train_with_progress
 from training.bundle import save_bundle
 from training.certificate import Certificate
-from training.data.csv_file import read_csv
-from training.data.digits import load_digits
-from training.data.npz_file import read_npz
+from training.data.classes import parse_classes
 from training.data.records import Records
 from training.errors import TrainingError
+from training.extras import extra
 from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import check_lineage_name, lineage_of, owner_key
 from training.loading import load_model
@@ -55,15 +55,15 @@ def train(
     release: Annotated[
         str | None,
         typer.Option(
-            help="Make a model that is private itself and paid for once, whose every answer is then free: weights, "
-            "class-sums, objective or dpsgd; or teachers, whose answers are paid for like a head's. [default: none, a "
-            "head, each of whose answers is paid for]",
+            help="Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or "
+            "dpsgd; or teachers, each of whose answers is paid for. [default: none, a head, each of whose answers is "
+            "paid for]",
             show_default=False,
         ),
     ] = None,
     features: Annotated[str, typer.Option(help="The public feature map: identity, fourier or relu.")] = "identity",
     classes: Annotated[
-        str | None, typer.Option(help="The class names, separated by commas; for your own data.")
+        str | None, typer.Option(help="The class names, separated by commas, or VALUE=NAME of each; for your own data.")
     ] = None,
     bounds: Annotated[
         list[str] | None,
@@ -72,7 +72,7 @@ def train(
     label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
     clip: Annotated[
-        bool, typer.Option("--clip", help="Draw values beyond the bounds back to them instead of refusing them.")
+        bool, typer.Option("--clip", help="Clip values beyond the bounds instead of refusing them.")
     ] = False,
     where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
     random_features: Annotated[int, typer.Option(help="fourier, relu: how many.")] = 1000,
@@ -80,7 +80,7 @@ def train(
     clip_norm: Annotated[
         float | None,
         typer.Option(
-            help="Scaled rows, or a backbone's features, longer than this are drawn back to it. [default: half the "
+            help="Scaled rows, or a backbone's features, longer than this are scaled down to it. [default: half the "
             "square root of their number]",
             show_default=False,
         ),
@@ -179,7 +179,7 @@ def train(
     ] = None,
     queries: Annotated[
         int | None,
-        typer.Option(min=1, help="--budget: how many answers it is for. [default: no end]", rich_help_panel=CHOOSING),
+        typer.Option(min=1, help="--budget: for how many answers. [default: unlimited]", rich_help_panel=CHOOSING),
     ] = None,
     public: Annotated[
         str | None,
@@ -225,8 +225,8 @@ def train(
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
-    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: it is
-    paid for once, and then answers without end. An option that begins with the name of a release goes with that one.
+    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
+    pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     declaration = records.declaration
@@ -276,7 +276,7 @@ def train(
         # A simulation needs what training needs and more, which other commands should not wait for.
         from dpserve.commands.choosing import followed, like
 
-        rows = like(records, public, label, ignore or [], where) if public else None
+        rows = like(records, public, label, classes, ignore or [], where) if public else None
         release, training = followed(training, release, budget, queries, rows)
     elif queries is not None or public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
@@ -305,11 +305,13 @@ def _train_head(training: Training, backbone: bytes | None) -> Certificate:
 def train_published(
     data: Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")],
     out: Annotated[Path, typer.Option(help="The bundle: a new folder.")],
-    classes: Annotated[str | None, typer.Option(help="The class names, separated by commas.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="The class names, separated by commas, or VALUE=NAME of each.")
+    ] = None,
     bounds: Annotated[list[str] | None, typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one.")] = None,
     label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
-    clip: Annotated[bool, typer.Option("--clip", help="Draw values beyond the bounds back to them.")] = False,
+    clip: Annotated[bool, typer.Option("--clip", help="Clip values beyond the bounds.")] = False,
     where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
     hidden: Annotated[list[int] | None, typer.Option(help="A hidden layer's width; repeatable. [default: 128]")] = None,
     alpha: Annotated[float, typer.Option(help="The strength of the convexified loss.")] = 1.0,
@@ -319,15 +321,12 @@ def train_published(
     name: Annotated[str | None, typer.Option(help="The model's public name. [default: the folder's]")] = None,
 ) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
+    with extra("torch", "training networks"):
+        from training.published.train import train_published as train_network
+
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     if out.exists():
         raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
-    # Training a deep network needs torch, which nothing else here does.
-    try:
-        from training.published.train import train_published as train_network
-    except ModuleNotFoundError as error:
-        raise TrainingError("this needs PyTorch: pip install 'dpserve[torch]'") from error
-
     network = train_network(
         records,
         name or out.resolve().name,
@@ -379,6 +378,7 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
         ("Lambda", f"{certificate.strong_convexity:g}"),
         ("tolerance tau", f"{certificate.tolerance:g}"),
+        ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
         ("lineage", certificate.lineage),
         ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
@@ -404,21 +404,13 @@ def _lineage(records: Records, given: str | None) -> str:
 def _read(
     data: str, label: str, classes: str | None, bounds: list[str], ignore: list[str], where: str | None, *, clip: bool
 ) -> Records:
-    if data == "digits":
-        return load_digits().train
-    path = Path(data)
-    names = [name.strip() for name in classes.split(",")] if classes else []
-    if not names:
+    names, values = parse_classes(classes) if classes else ((), ())
+    if data != "digits" and not names:
         raise TrainingError(
             "declare the class names with --classes a,b,...: a list read off the private records would say which "
             "classes occur in them"
         )
-    match path.suffix.lower():
-        case ".csv":
-            return read_csv(path, label=label, classes=names, bounds=bounds, ignore=ignore, clip=clip)
-        case ".npz":
-            return read_npz(path, classes=names, bounds=bounds, where=where, clip=clip)
-    raise TrainingError(f"--data takes 'digits', a .csv or an .npz file, not {data!r}")
+    return RowFile(data, "--data", label, names, values, tuple(bounds), tuple(ignore), where, clip).read()
 
 
 def _feature_map(kind: str, shared: dict[str, Any], random_features: int, bandwidth: float, seed: int) -> FeatureMap:

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import typer
@@ -11,22 +10,20 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget
 from dpserve.commands.comparing import Comparison, Question, Whence, as_dict, command_for, print_comparison
-from dpserve.commands.console import stdout_console
+from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
+from dpserve.commands.row_files import RowFile
 from mechanisms.gaussian_vector import whole_picorho
-from training.comparison import rules
-from training.comparison.recommendation import SEEDS, Recommendation, by_simulation, of_kind
-from training.comparison.rule import by_rule
-from training.comparison.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
-from training.data.csv_file import read_csv
-from training.data.digits import load_digits
-from training.data.npz_file import read_npz
+from training.data.classes import values_of
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import Fourier, Identity
 from training.lineage import lineage_of, owner_key
-from training.reproduction.progress import progress_bar
+from training.planning import rules
+from training.planning.recommendation import SEEDS, Recommendation, by_simulation, of_kind
+from training.planning.rule import by_rule
+from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
 
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
@@ -36,36 +33,10 @@ OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
 """What an owner may say beside --release KIND --budget: no rule says how wide a network should be, or who buys what."""
 
 
-@dataclass(frozen=True)
-class RowFile:
-    """A file of labelled rows and how to read it, as `dpserve train` would."""
-
-    source: str
-    label: str
-    classes: tuple[str, ...]
-    bounds: tuple[str, ...]
-    ignore: tuple[str, ...] = ()
-    where: str | None = None
-
-    def read(self) -> Records:
-        """Read it. Raises TrainingError for rows that do not fit."""
-        if self.source == "digits":
-            return load_digits().train
-        if not self.classes:
-            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
-        path = Path(self.source)
-        match path.suffix.lower():
-            case ".csv":
-                return read_csv(path, label=self.label, classes=self.classes, bounds=self.bounds, ignore=self.ignore)
-            case ".npz":
-                return read_npz(path, classes=self.classes, bounds=self.bounds, where=self.where)
-        raise TrainingError(f"rows come from 'digits', a .csv or an .npz file, not {self.source!r}")
-
-
 def simulated(records: Records, n: int | None, whole: int, queries: int | None) -> Recommendation:
     """Simulate on rows, with a bar on the terminal. n, whole, queries: see `by_simulation`."""
     classes = len(records.declaration.classes)
-    with progress_bar() as progress:
+    with shares("simulating") as progress:
         return by_simulation(
             scaled_rows(records), records.y, classes=classes, n=n, whole=whole, queries=queries, progress=progress
         )
@@ -84,12 +55,15 @@ def scaled_rows(records: Records) -> NDArray[np.float64]:
     return X
 
 
-def like(records: Records, source: str, label: str, ignore: list[str], where: str | None) -> RowFile:
-    """Return a file of public rows, to be read by the declaration of the private ones."""
+def like(
+    records: Records, source: str, label: str, classes: str | None, ignore: list[str], where: str | None
+) -> RowFile:
+    """Return a file of public rows, to be read by the declaration of the private ones. classes: as `train` takes."""
     declaration = records.declaration
     bounds = zip(declaration.feature_names, declaration.lower, declaration.upper, strict=True)
     texts = tuple(f"{name}={low!r}:{high!r}" for name, low, high in bounds)
-    return RowFile(source, label, declaration.classes, texts, tuple(ignore), where)
+    values = values_of(declaration.classes, classes)
+    return RowFile(source, "--public", label, declaration.classes, values, texts, tuple(ignore), where)
 
 
 def followed(
@@ -134,11 +108,11 @@ def followed(
         options["hidden"] = training.options["hidden"]
     if "tier" in training.options:
         options = dict(training_options(planned_tiers(tier_prices(training.options["tier"]), whole)))
-    choice, declaration = found.choice, training.records.declaration
-    if choice.release in (None, "weights", "objective") and "tolerance" in training.options:
+    option = found.chosen
+    if option.release in (None, "weights", "objective") and "tolerance" in training.options:
         options["tolerance"] = training.options["tolerance"]
-    feature_map = rules.identity(declaration) if choice.features == "identity" else rules.fourier(declaration)
-    return choice.release, replace(training, feature_map=feature_map, options=options)
+    feature_map = rules.feature_map(option.features, training.records.declaration)
+    return option.release, replace(training, feature_map=feature_map, options=options)
 
 
 def choose(
@@ -160,6 +134,8 @@ def choose(
     ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()
     file = public or private
     if file is not None:
+        if file.source != "digits" and not file.classes:
+            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
         records = file.read()
         found = simulated(records, n, whole, question.queries)
         if ladder:

@@ -9,11 +9,11 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.picorho import PICORHO_PER_RHO, to_rho
-from training.comparison import rules
-from training.comparison.measured import FAR, Nearest
-from training.comparison.options import OPTIONS
-from training.comparison.recommendation import CANDIDATES, Recommendation
-from training.comparison.tiers import PlannedTier, training_options
+from training.planning import rules
+from training.planning.measured import FAR, Nearest
+from training.planning.options import OPTIONS
+from training.planning.recommendation import Recommendation
+from training.planning.tiers import PlannedTier, training_options
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Comparison:
 def command_for(found: Recommendation, n: int, whole: int, queries: int | None) -> str:
     """Return the command that trains what is recommended."""
     made = found.training_options(n, whole, queries)
-    words = _command(found.choice.release, made)
-    if found.choice.features == "fourier":
+    words = _command(found.chosen.release, made)
+    if found.chosen.features == "fourier":
         words += f" --features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}"
     return words
 
@@ -133,12 +133,12 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         table.add_row(
             option.title,
             option.pays,
-            "not to be had" if each.mean is None else f"{each.mean:.3f}",
+            "unavailable" if each.mean is None else f"{each.mean:.3f}",
             "" if each.spread is None else f"{each.spread:.3f}",
             "" if each.seeds is None or each.mean is None else str(each.seeds),
         )
     known = {each.option for each in found.estimates}
-    for name in (name for name in CANDIDATES if name not in known):
+    for name in (name for name in OPTIONS if name not in known):
         table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "")
     console.print(table, highlight=False)
     console.print(shown.whence.note, highlight=False)

@@ -18,6 +18,7 @@ from accounting.explanation import (
 from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
+from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.console import stdout_console
 from dpserve.commands.lineages import chosen_lineage
@@ -31,7 +32,7 @@ def explain(
             "--release",
             help="What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), "
             "exponential:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release "
-            "are joined by commas. May be given several times.",
+            "are joined by commas. Repeatable.",
         ),
     ] = None,
     times: Annotated[
@@ -43,7 +44,10 @@ def explain(
     ] = None,
     attack: Annotated[
         str | None,
-        typer.Option("--attack", help="TPR:FPR of a membership attack: the epsilon it implies, and if it is possible."),
+        typer.Option(
+            "--attack",
+            help="TPR:FPR of a membership attack: the epsilon it implies, and whether the releases allow it.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the analyses' epsilon as the releases are made into FILE.png.")
@@ -68,6 +72,7 @@ def explain(
 
     Of an account it prints the same object as GET /budget serves.
     """
+    check_files(plot)
     explained: AnsweredExplanation | AccountExplanation
     if release:
         if client or lineage or price:
@@ -90,11 +95,11 @@ def explain(
         return
     console = stdout_console()
     if isinstance(explained, AnsweredExplanation):
-        _print_explanation(console, explained)
+        _print_explanation(console, explained, "what it means for one record")
         _print_answers(console, explained)
     else:
         _print_account(console, explained)
-        _print_explanation(console, explained.explanation)
+        _print_explanation(console, explained.explanation, "what its limit means for one record")
 
 
 def _counted(releases: list[str], times: list[int]) -> dict[Cost, int]:
@@ -119,12 +124,15 @@ async def _account(location: str, client: str | None, lineage: str | None, price
     async with Ledger.open(location) as opened:
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
         if price is None and whole.newest_receipt:
-            newest = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = newest[0].cost
+            (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
+            price = Cost() if newest.held else newest.cost
+        unlimited = bool((await opened.holdings(whole.lineage)).get(client or ""))
         if client is None:
-            return explain_account(whole.tally, whole.budget, price=price)
+            return explain_account(whole.tally, whole.budget, price=price, unlimited=unlimited)
         account = await opened.client(whole.lineage, client)
-        return explain_account(account.tally, account.budget, price=price, lineage_left=whole.remaining)
+        return explain_account(
+            account.tally, account.budget, price=price, lineage_left=whole.remaining, unlimited=unlimited
+        )
 
 
 def _print_account(console: Console, account: AccountExplanation) -> None:
@@ -134,7 +142,7 @@ def _print_account(console: Console, account: AccountExplanation) -> None:
     console.print(table, highlight=False)
 
 
-def _print_explanation(console: Console, explained: Explanation) -> None:
+def _print_explanation(console: Console, explained: Explanation, about: str) -> None:
     table = Table("analysis", f"epsilon at delta = {explained.delta:g}", "prices", "how")
     for analysis in explained.analyses:
         epsilon = "does not apply" if analysis.epsilon is None else f"{analysis.epsilon:.4g}"
@@ -148,9 +156,9 @@ def _print_explanation(console: Console, explained: Explanation) -> None:
         )
     console.print(table, highlight=False)
     meaning = explained.identifiability
-    bounds = Table("what it means for one record", "reading", "source")
+    bounds = Table(about, "reading", "source")
     for what, bound, source in (
-        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "but for a probability of delta"),
+        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "except with probability delta"),
         ("  1/(1 + e^-epsilon)", meaning.posterior_belief_at_epsilon, "Bernau et al. 2021; no bound by itself"),
         ("  the same under RDP", meaning.posterior_belief_under_rdp_as_published, "their Section 4.4"),
         (

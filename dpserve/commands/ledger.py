@@ -176,7 +176,7 @@ def reconcile(
         str, typer.Option("--lost-client", help="The client who was answered. [default: unknown; the lineage pays]")
     ] = "",
     declare_again: Annotated[
-        bool, typer.Option("--declare-again", help="As much was lost once more: charge the same loss another time.")
+        bool, typer.Option("--declare-again", help="The same loss happened again: charge it another time.")
     ] = False,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
@@ -214,7 +214,7 @@ def reconcile(
     for one in asyncio.run(apply()):
         typer.echo(
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
-            f"{one.declared} releases declared lost, {one.services} services let on"
+            f"{one.declared} releases declared lost, {one.services} services admitted again"
         )
 
 

@@ -17,16 +17,18 @@ from rich.console import Console
 from accounting.budgets import Accepts, Budget
 from accounting.planner import Option, Plan, PublicSample
 from accounting.planner import plan as plan_budget
+from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.plotting import plot_accuracy
-from dpserve.commands.public_rows import read_public_rows
+from dpserve.commands.public_rows import PublicRows
+from dpserve.commands.row_files import RowFile
 from mechanisms.mechanism import priced
 from training.bundle import load_bundle
+from training.data.classes import parse_classes
 from training.feature_maps import NORM_BOUND
-from training.margins import largest_margin
 from training.recipe import DEFAULT_TOLERANCE
-from training.sensitivity import weight_sensitivity
+from training.sensitivity import largest_margin, weight_sensitivity
 
 _MARGIN_POINTS = 201
 _OVERHEAD_FROM = 580
@@ -59,7 +61,8 @@ def plan(
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
     where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
     class_names: Annotated[
-        str | None, typer.Option("--class-names", help="Before training, with rows: the classes, separated by commas.")
+        str | None,
+        typer.Option("--class-names", help="With rows: the classes, separated by commas, or VALUE=NAME of each."),
     ] = None,
     bounds: Annotated[
         list[str] | None, typer.Option(help="Before training, with rows: LOW:HIGH or NAME=LOW:HIGH, as for train.")
@@ -99,9 +102,10 @@ def plan(
 ) -> None:
     """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
 
-    Before training, --n and --classes, or --public rows, choose between noise on each answer and the models that are
-    paid for once. On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
+    Before training, --n and --classes, or --public rows, choose between noise on each answer and pay-once models.
+    On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
     """
+    check_files(plot)
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
@@ -109,27 +113,23 @@ def plan(
     if bundle is None and lam is None and margins is None and accuracy is None:
         from dpserve.commands import choosing, comparing
 
-        rows = (
-            label,
-            tuple(class_names.split(",")) if class_names else (),
-            tuple(bounds or ()),
-            tuple(ignore or ()),
-            where,
-        )
+        names, values = parse_classes(class_names) if class_names else ((), ())
+        rows = (label, names, values, tuple(bounds or ()), tuple(ignore or ()), where)
         choosing.choose(
             budgets["gaussian"],
             comparing.Question(n, classes, queries),
-            public=choosing.RowFile(public, *rows) if public else None,
-            private=choosing.RowFile(outside, *rows) if outside else None,
+            public=RowFile(public, "--public", *rows) if public else None,
+            private=RowFile(outside, choosing.OUTSIDE, *rows) if outside else None,
             tiers=tuple(tier or ()),
             as_json=as_json,
         )
         return
-    if outside or class_names or bounds or tier:
+    if outside or bounds or tier or (class_names and not (bundle and public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
     before = _BeforeTraining(n, lam, norm, classes)
     if bundle is not None:
-        scored = _of_bundle(bundle, before, public, label, ignore or [], where)
+        file = PublicRows(public, label, class_names, tuple(ignore or ()), where) if public else None
+        scored = _of_bundle(bundle, before, file)
     else:
         scored = _of_numbers(before, public, margins)
     if margins is not None:
@@ -158,16 +158,14 @@ class _Scored:
     sample: PublicSample | None
 
 
-def _of_bundle(
-    bundle: Path, before: _BeforeTraining, public: str | None, label: str, ignore: list[str], where: str | None
-) -> _Scored:
+def _of_bundle(bundle: Path, before: _BeforeTraining, public: PublicRows | None) -> _Scored:
     if before.n is not None or before.lam is not None or before.classes is not None:
         raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
     head = load_bundle(bundle)
     return _Scored(
         len(head.certificate.classes),
         head.certificate.weight_sensitivity * NORM_BOUND,
-        read_public_rows(head, public, label, ignore, where) if public else None,
+        public.sample(head) if public else None,
     )
 
 
@@ -285,5 +283,5 @@ def _served_at(mechanism: str, price: str, classes: int) -> str:
     try:
         priced(mechanism, price, classes)
     except ValueError as error:
-        return f"not to be had: {error}"
+        return f"unavailable: {error}"
     return price

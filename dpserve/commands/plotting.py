@@ -26,7 +26,7 @@ _MOST_QUERIES = 1_000_000
 def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
     """Draw the expected accuracy of every mechanism against the number of queries that the budget pays for.
 
-    Raises ValueError where matplotlib is missing or the file cannot be written.
+    Raises ValueError where the file cannot be written.
     """
     with _figure(path) as axes:
         draw_accuracy(axes, budgets, sample, plan)
@@ -35,7 +35,7 @@ def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicS
 def plot_analyses(path: Path, releases: Mapping[Cost, int], delta: float) -> None:
     """Draw the epsilon of every analysis as the releases are made, in even proportion, from few to all of them.
 
-    Raises ValueError where matplotlib is missing or the file cannot be written.
+    Raises ValueError where the file cannot be written.
     """
     shares = np.geomspace(1 / max(1, *releases.values(), 1), 1, _STEPS)
     counts = [{cost: max(1, round(times * share)) for cost, times in releases.items()} for share in shares]
@@ -62,10 +62,8 @@ def plot_analyses(path: Path, releases: Mapping[Cost, int], delta: float) -> Non
 
 @contextmanager
 def _figure(path: Path) -> Iterator["Axes"]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError("plots need matplotlib: pip install 'dpserve[plots]'") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6.4, 4.0), dpi=100, layout="constrained")
     yield figure.add_subplot()
     try:

@@ -156,9 +156,9 @@ def _looks(watched: Watched) -> int | None:
 def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
     predictor, ledger = watched.predictor, watched.ledger
 
-    def report(account: Account) -> AccountReport:
+    def report(account: Account, *, unlimited: bool = False) -> AccountReport:
         price = predictor.price_per_row if account.lineage == predictor.lineage else None
-        return account_report(account.tally, account.budget, price=price)
+        return account_report(account.tally, account.budget, price=price, unlimited=unlimited)
 
     def lineage_out(account: LineageAccount) -> LineageOut:
         return LineageOut(
@@ -170,14 +170,14 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
             account=report(account),
         )
 
-    def client_out(account: ClientAccount) -> ClientOut:
+    def client_out(account: ClientAccount, *, unlimited: bool) -> ClientOut:
         return ClientOut(
             client=account.client,
             revoked=account.revoked,
             keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in account.api_keys],
             created=account.created,
             releases=account.releases,
-            account=report(account),
+            account=report(account, unlimited=unlimited),
         )
 
     @app.get("/api/lineages", summary="List the lineages with their budgets", dependencies=owner)
@@ -194,8 +194,11 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
             raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
         listed = [account for account in await ledger.clients(lineage) if account.client > after]
         page = listed[:count]
+        held = [False] * len(page)
+        if lineage == predictor.lineage:
+            held = await asyncio.gather(*(predictor.holds(account.client) for account in page))
         return ClientsOut(
-            clients=[client_out(account) for account in page],
+            clients=[client_out(account, unlimited=held[place]) for place, account in enumerate(page)],
             next_after=page[-1].client if len(listed) > count else None,
         )
 

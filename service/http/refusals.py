@@ -84,7 +84,7 @@ def _exhausted(error: BudgetExhausted) -> Problem:
         HTTPStatus.FORBIDDEN,
         ProblemType.BUDGET_EXHAUSTED,
         f"this request costs rho = {cost:.6g}, and {amounts['remaining']:.6g} of {amounts['limit']:.6g} is left in "
-        "your budget; nothing was charged",
+        "the client's budget; nothing was charged",
         scope=error.scope,
         unit="rho",
         cost=cost,

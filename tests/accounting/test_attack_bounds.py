@@ -6,8 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from accounting import analyses, attack_bounds, conversions, identifiability, sampling_error
-from accounting.attack_bounds import AttackPower, attack_power, composition_and_rho, reading_of_attack
+from accounting import analyses, attack_bounds, conversions, identifiability
+from accounting.attack_bounds import (
+    AttackPower,
+    attack_power,
+    attack_power_at_limit,
+    composition_and_rho,
+    reading_of_attack,
+)
+from accounting.budgets import Budget
 from accounting.explanation import parse_release
 
 DELTA = 1e-6
@@ -16,7 +23,7 @@ DELTA = 1e-6
 def powers(releases, delta=DELTA, rates=attack_bounds.FALSE_POSITIVE_RATES):
     composition, rho = composition_and_rho({parse_release(text): times for text, times in releases.items()})
     epsilon = min(a.epsilon for a in (f(composition, delta) for f in analyses.ALL.values()) if a.epsilon is not None)
-    found = attack_power(composition, rho, epsilon, delta, delta, rates)
+    found = attack_power(composition, rho, epsilon, delta, rates)
     return np.array([power.true_positive_rate_bound for power in found])
 
 
@@ -61,7 +68,7 @@ def test_power_grows_with_the_rate_and_with_the_releases(text):
 
 def test_nothing_released_leaves_guessing():
     composition, rho = composition_and_rho({})
-    found = attack_bounds.identifiability_of(composition, rho, 0.0, 1e-3, sampling_error.ideal_delta(1e-3))
+    found = attack_bounds.identifiability_of(composition, rho, 0.0, 1e-3)
 
     assert powers({}) == pytest.approx(attack_bounds.FALSE_POSITIVE_RATES)
     assert found.posterior_belief_bound == pytest.approx(0.5)
@@ -90,7 +97,7 @@ def test_no_attack_on_the_worst_pair_beats_the_bounds(text, times):
     composition, rho = composition_and_rho({parse_release(text): times})
     rates = tuple(np.linspace(0, 1, 101))
     epsilon = analyses.side_by_side({parse_release(text): times}, DELTA).epsilon
-    found = attack_bounds.identifiability_of(composition, rho, epsilon, DELTA, DELTA)
+    found = attack_bounds.identifiability_of(composition, rho, epsilon, DELTA)
 
     best = float(np.max(powers({text: times}, rates=rates) - np.array(rates)))
     assert best <= found.membership_advantage_bound * (1 + 1e-9)
@@ -100,13 +107,13 @@ def test_no_attack_on_the_worst_pair_beats_the_bounds(text, times):
 
 
 def test_the_sampler_adds_its_share_of_delta_to_any_power():
-    composition, rho = composition_and_rho({parse_release("gaussian:20"): 200})
     delta = 1e-3
+    budget = Budget.from_mu(0.7, delta)
 
-    (ideal,) = attack_power(composition, rho, 3.0, delta, delta, (0.05,))
-    (drawn,) = attack_power(composition, rho, 3.0, delta, sampling_error.ideal_delta(delta), (0.05,))
+    ideal = float(norm.cdf(norm.ppf(0.05) + 0.7))
+    (drawn,) = attack_power_at_limit(budget, (0.05,))
 
-    assert drawn.true_positive_rate_bound - ideal.true_positive_rate_bound == pytest.approx(delta / 1024, rel=1e-3)
+    assert drawn.true_positive_rate_bound - ideal == pytest.approx(delta / 1024, rel=1e-3)
 
 
 def test_an_attack_better_than_the_releases_allow_is_called_impossible():
@@ -144,8 +151,8 @@ def test_coins_raise_every_bound_by_at_least_their_probability() -> None:
     found = {}
     for text in (f"approximate-gaussian:20:{2.0**-40!r}", "gaussian:20"):
         composition, rho = composition_and_rho({parse_release(text): times})
-        meaning = attack_bounds.identifiability_of(composition, rho, 10.0, delta, delta)
-        powers = attack_power(composition, rho, 10.0, delta, delta)
+        meaning = attack_bounds.identifiability_of(composition, rho, 10.0, delta)
+        powers = attack_power(composition, rho, 10.0, delta)
         found[text[:5]] = meaning, powers
     (with_coins, powers), (without, ideal) = found["appro"], found["gauss"]
 
@@ -156,4 +163,4 @@ def test_coins_raise_every_bound_by_at_least_their_probability() -> None:
 
     composition, rho = composition_and_rho({parse_release(f"approximate-gaussian:20:{2.0**-40!r}"): 5000})
     with pytest.raises(ValueError, match="which the coins of the releases take"):
-        attack_power(composition, rho, 10.0, delta, delta)
+        attack_power(composition, rho, 10.0, delta)

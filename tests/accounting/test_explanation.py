@@ -69,7 +69,7 @@ def test_an_account_keeps_the_samplers_share_of_delta() -> None:
     ideal = explain({cost: 5}, sampling_error.ideal_delta(1e-6))
     drawn = explain_account({cost: 5}, budget, price=cost).explanation
 
-    assert drawn.analyses == ideal.analyses
+    assert [(one.name, one.epsilon) for one in drawn.analyses] == [(one.name, one.epsilon) for one in ideal.analyses]
     assert drawn.identifiability.membership_advantage_bound >= ideal.identifiability.membership_advantage_bound
 
 
@@ -156,7 +156,7 @@ def test_an_account_is_told_only_what_holds_for_prices_chosen_on_the_way():
     by_name = {analysis.name: analysis for analysis in inner.analyses}
     assert by_name[inner.tightest].holds_for_adaptive_prices
     assert min(analysis.epsilon for analysis in inner.analyses) < inner.epsilon
-    assert inner.identifiability.membership_advantage_bound == explanation.membership_advantage_bound.now
+    assert inner.identifiability.membership_advantage_bound == explanation.membership_advantage_bound.when_spent
 
 
 def test_an_accounts_coins_are_in_its_reserve_and_are_not_counted_twice():
@@ -175,3 +175,15 @@ def test_an_accounts_coins_are_in_its_reserve_and_are_not_counted_twice():
 
 def test_one_result_is_one_result():
     assert explain({Cost((GaussianLoss(0.2),)): 1}, 1e-5).in_plain_words.startswith("One noisy result computed")
+
+
+def test_an_account_that_holds_a_model_is_told_of_unlimited_answers_and_of_no_refusal():
+    cost = Cost((GaussianLoss(1.0),))
+    budget = Budget.from_rho(0.5, 1e-6, "gaussian")
+    found = explain_account({cost: 1}, budget, price=Cost(), unlimited=True)
+    assert found.unlimited
+    assert found.queries_left is None
+    words = found.explanation.in_plain_words
+    assert "answers of that model are unlimited" in words
+    assert "refuses" not in words
+    assert "more answers" not in words

@@ -1,11 +1,13 @@
 """The Gaussian that covers a run, against closed forms of one step and of many, and against dp_accounting."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from accounting import gaussian_envelope
 from accounting.conversions import gaussian_delta, gaussian_epsilon, gaussian_mu
@@ -148,6 +150,79 @@ def test_the_curve_of_one_step_on_the_grid_lies_closely_above_the_exact_one(s, q
             exact = one_step(s, q, epsilon)[direction]
             assert exact * (1 - 1e-12) <= delta
             assert delta <= exact * 1.1 + 1e-10
+
+
+HEAVY = (0.5787, 5.57e-5, 203)
+"""Losses rarely above zero, and then thousands of times their standard deviation."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    s=st.floats(math.log(0.2501), math.log(1e6)).map(math.exp),
+    q=st.floats(math.log(1e-6), math.log(0.99)).map(math.exp),
+    truncated=st.sampled_from([2.0**-50, 2.0**-70]),
+)
+def test_no_parameters_make_a_law_longer_than_the_rounding_bound_provides_for(s, q, truncated):
+    spread = min(1 / s, gaussian_envelope._central_limit(s, q, 1))
+    for law in gaussian_envelope._one_step(s, q, spread / 20, truncated):
+        assert len(law.masses) <= gaussian_envelope._MOST_POINTS
+        assert len((law @ law).masses) <= gaussian_envelope._MOST_POINTS
+
+
+def test_rare_large_losses_are_covered_at_every_epsilon():
+    mu = least_mu(*HEAVY)
+    assert covers(mu, *HEAVY)
+    assert not covers(mu * (1 - 1e-6), *HEAVY)
+    for epsilon in np.linspace(0, 8, 200):
+        assert max(one_step(*HEAVY[:2], epsilon)) <= covered(mu, epsilon)
+
+    # Whether any step was above a threshold can be told from the run, and shows that nine tenths of mu would not do.
+    s, q, steps = HEAVY
+    beyond = norm.sf(np.linspace(4, 12, 400)), norm.sf(np.linspace(4, 12, 400) - 1 / s)
+    absent, present = (-np.expm1(steps * np.log1p(-p)) for p in (beyond[0], (1 - q) * beyond[0] + q * beyond[1]))
+    epsilons = np.linspace(0, 6, 100)
+    told = np.max(present - np.exp(epsilons)[:, None] * absent, axis=1)
+    assert any(delta > covered(0.9 * mu, e) for delta, e in zip(told, epsilons, strict=True))
+
+
+def deltas(law, epsilons):
+    gaps = np.maximum(-np.expm1(np.subtract.outer(epsilons, law.points)), 0)
+    return gaps @ law.masses + law.infinite
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), first=st.integers(-9, 9), count=st.integers(1, 12), h=st.floats(1e-6, 3))
+def test_a_coarser_law_has_no_smaller_delta_anywhere(seed, first, count, h):
+    """Every event of either law stays at least as likely, and what both tell only grows; on its own and composed."""
+    masses = np.random.default_rng(seed).dirichlet(np.ones(count))
+    fine = gaussian_envelope._Law(masses, first, h, 0.0, 0.0)
+    coarse = fine.coarser()
+    epsilons = np.linspace(fine.points[0] - 3 * h, fine.points[-1] + 3 * h, 200)
+
+    assert coarse.interval == 2 * h
+    assert np.all(deltas(coarse, epsilons) >= deltas(fine, epsilons) * (1 - 2.0**-50))
+    assert coarse.masses.sum() == pytest.approx(1, rel=1e-12)
+    assert (coarse.masses * np.exp(-coarse.points)).sum() == pytest.approx(
+        (fine.masses * np.exp(-fine.points)).sum(), rel=1e-12
+    )
+    exact = gaussian_envelope._Law(np.convolve(masses, masses), 2 * first, h, 0.0, 0.0)
+    assert np.all(deltas(coarse @ fine, 2 * epsilons) >= deltas(exact, 2 * epsilons) * (1 - 2.0**-50))
+
+
+def test_rounding_in_a_composition_is_as_small_as_it_is_taken_to_be():
+    """Against whole numbers: 16 losses of 60 values each, by squaring."""
+    whole = [int(x) for x in np.random.default_rng(5).integers(1, 2**20, 60)]
+    exact = whole
+    for _ in range(4):
+        exact = [
+            sum(exact[i] * exact[k - i] for i in range(max(0, k - len(exact) + 1), min(k + 1, len(exact))))
+            for k in range(2 * len(exact) - 1)
+        ]
+    law = gaussian_envelope._Law(np.array(whole) * 2.0**-30, 0, 1.0, 0.0, 0.0)
+    found = gaussian_envelope._composed(law, 16).masses
+
+    for mass, number in zip(found, exact, strict=True):
+        assert abs(Fraction(float(mass)) * 2**480 / number - 1) <= 16 * len(exact) * Fraction(1, 2**52)
 
 
 def test_more_noise_less_sampling_and_fewer_steps_cost_less():

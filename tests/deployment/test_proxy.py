@@ -1,4 +1,4 @@
-"""What the service leaves to a proxy, kept by deploy/nginx.conf: slow clients, floods of connections, forged addresses."""
+"""What the service leaves to a proxy, kept by deploy/nginx.conf: slow clients, floods, forged addresses."""
 
 import socket
 from contextlib import ExitStack, contextmanager

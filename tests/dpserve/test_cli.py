@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -39,6 +40,25 @@ def test_the_shell_completes_commands_and_options(typed, offered):
 )
 def test_what_is_mistyped_is_told_what_was_probably_meant(run, typed, meant):
     assert meant in run(*typed.split(), status=2).stderr
+
+
+def test_it_says_its_version(run):
+    assert run("--version").stdout.strip() == f"dpserve {version('dpserve')}"
+
+
+def test_integer_classes_are_given_names(run):
+    lines = run.csv.replace(",yes", ",1").replace(",no", ",0")
+    (run.folder / "numbers.csv").write_text(lines)
+    words = [word.replace("no,yes", "0=refused,1=granted") for word in run.train]
+    run(*words, "--data", "numbers.csv", "--out", "model")
+    assert json.loads(run("inspect", "model", "--json").stdout)["classes"] == ["refused", "granted"]
+    (run.folder / "public.csv").write_text(lines.replace("20,", "21,", 1))
+    budget = ("--epsilon", "3", "--delta", "1e-6", "--queries", "10", "--label", "ok", "--ignore", "id")
+    right, swapped = (
+        json.loads(run("plan", "model", *budget, "--public", "public.csv", "--class-names", names, "--json").stdout)
+        for names in ("0=refused,1=granted", "1=refused,0=granted")
+    )
+    assert right["noiseless_accuracy"] + swapped["noiseless_accuracy"] == pytest.approx(1)
 
 
 def test_training_on_own_records(run, bundle):

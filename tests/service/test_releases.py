@@ -48,6 +48,19 @@ def picorho_of(certificate, tier):
     raise KeyError(tier)
 
 
+def test_who_holds_the_model_is_told_of_unlimited_answers(start, single):
+    service = start.release(single)
+    http = service.http(service.add_client())
+    before = http.get("/budget").json()
+    assert not before["unlimited"]
+    assert http.post("/predict", json={"instances": [ROW]}).json()["budget"]["unlimited"]
+    after = http.get("/budget").json()
+    assert after["unlimited"]
+    assert after["queries_left"] is None
+    assert "answers of that model are unlimited" in after["explanation"]["in_plain_words"]
+    assert "refuses" not in after["explanation"]["in_plain_words"]
+
+
 def lineage_spent(service):
     return service.call(service.ledger.lineage(service.predictor.lineage)).spent
 

@@ -72,7 +72,7 @@ def test_a_smaller_sensitivity_is_found(folder):
         ({"strong_convexity": -1}, "strong_convexity"),
         ({"surprise": 1}, "surprise"),
         ({"classes": ["0", "0", "1"]}, "a class is named twice"),
-        ({"feature_names": ["x0"]}, "other numbers of bounds"),
+        ({"feature_names": ["x0"]}, "one pair of bounds"),
     ],
 )
 def test_a_broken_certificate_is_refused(folder, changes, said):

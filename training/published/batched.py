@@ -12,33 +12,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from training.published.bounds import Topology
 from training.published.losses import batch_loss, record_losses
 from training.published.network import Layer, Parameters, initial_parameters, logits
-from training.published.setting import Activation, Objective
+from training.published.setting import Activation, Recipe
 
 _ADAM_EPSILON = 1e-7
 """Keras' default, where the paper's figures come from; PyTorch's is 1e-8."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How every model of a stack is trained: Table IV's configuration, but for alpha, which each model has itself."""
-
-    topology: Topology
-    objective: Objective
-    epochs: int = 100
-    batch_size: int = 100
-    learning_rate: float = 0.001
-    l2_regulariser: float = 0.001
-    activation: Activation = "tanh"
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(f"epochs and batch size are at least 1, not {self.epochs} and {self.batch_size}")
-        if not (self.learning_rate > 0 and self.l2_regulariser >= 0):
-            raise ValueError("the learning rate must be positive and the L2 regulariser must not be negative")
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,7 +92,7 @@ class UnprovenCertificate(SealedCertificate):
         if self.objections != OBJECTIONS:
             differs.append("the objections to the claim are not all there")
         if len(self.feature_map.lower) != len(self.feature_names):
-            differs.append("there are other numbers of bounds than of feature names")
+            differs.append("there is not one pair of bounds for each feature name")
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
 

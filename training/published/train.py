@@ -9,12 +9,12 @@ from mechanisms.randomness import NoiseKey
 from training.certificate import now
 from training.data.records import Records
 from training.exact_network import exact_layers
-from training.published.batched import Assignment, Recipe, train_stack
+from training.published.batched import Assignment, train_stack
 from training.published.bounds import Topology
 from training.published.bundle import PublishedNetwork
 from training.published.certificate import ScaledInputs, UnprovenCertificate, claims
 from training.published.network import one_model
-from training.published.setting import Activation, Objective
+from training.published.setting import Activation, Objective, Recipe
 
 
 def train_published(

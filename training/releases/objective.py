@@ -178,8 +178,8 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     found = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
     if found is None:
         raise ValueError(
-            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: take no --lam, "
-            "which then follows the noise, or a larger one, or a larger price"
+            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave --lam "
+            "out, so that it follows the noise, or give a larger one, or a larger price"
         )
     low, high = tried[max(found - 1, 0)], tried[found]
     while high - low > 1e-6 * high:

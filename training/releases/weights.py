@@ -181,7 +181,7 @@ def release_weights(
     try:
         precisions = _precisions(steps, size, trained.weight_sensitivity)
     except ValueError as error:
-        raise TrainingError(f"these tiers cannot be had with {size} weights: {error}") from error
+        raise TrainingError(f"these tiers are not possible with {size} weights: {error}") from error
     certificate = WeightsCertificate(
         **fresh_ids(),
         name=trained.name,

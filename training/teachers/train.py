@@ -64,7 +64,7 @@ def train_teachers(
             }
         )
     except ValueError as error:
-        raise TrainingError(f"these teachers cannot be: {one_line(error)}") from error
+        raise TrainingError(f"these teachers are not possible: {one_line(error)}") from error
     parts = parts_of(records, key, recipe.teachers)
     check_disjoint(parts)
     # Networks learn from numbers of unit variance, and what they learn is then asked for phi itself.

@@ -29,15 +29,24 @@ function leftNote(budget, model) {
   if (price > 0 && budget.queries_left < Math.floor(budget.remaining.rho / price + 1e-9)) {
     said.push(" The budget that all clients share has less left than yours, and limits you.");
   }
-  if (model.tiers) said.push("This model is paid for once. What you hold answers without end.");
+  if (model.tiers) {
+    said.push(
+      budget.unlimited
+        ? "You have paid for this model: your answers are unlimited, and cost nothing more."
+        : "This model is paid for once: the first answer pays for it, and every further one is free.",
+    );
+  }
   return said;
 }
 
 function gauge(budget) {
   const { limit, spent, remaining, queries_left: left } = budget;
   const share = limit.rho > 0 ? remaining.rho / limit.rho : 0;
-  const count = left === null ? figure(remaining.rho, 3) : whole(left);
-  const what = left === null ? "rho left" : left === 1 ? "answer left" : "answers left";
+  const { count, what } = budget.unlimited
+    ? { count: "unlimited", what: "answers" }
+    : left === null
+      ? { count: figure(remaining.rho, 3), what: "rho left" }
+      : { count: whole(left), what: left === 1 ? "answer left" : "answers left" };
   return el(
     "div",
     {
@@ -50,7 +59,7 @@ function gauge(budget) {
       "aria-valuetext": `${count} ${what}; rho ${figure(remaining.rho)} of ${figure(limit.rho)} left`,
     },
     halfCircle(share),
-    el("p", { class: "middle" }, el("span", { class: "count", id: "answers-left" }, count), el("span", {}, what)),
+    el("p", { class: "middle" }, el("span", { class: budget.unlimited ? "count word" : "count", id: "answers-left" }, count), el("span", {}, what)),
     el(
       "p",
       { class: "under" },
@@ -83,12 +92,12 @@ function meaning(budget) {
         "An attack catches members more often than it wrongly accuses others by at most this.",
       ),
     ),
-    el("h3", {}, "What the best attack could do now"),
+    el("h3", {}, "What the best attack could do once all is spent"),
     el(
       "div",
       { class: "narrow" },
       table(
-        "What the best attack could do now",
+        "What the best attack could do once all is spent",
         [{ title: "accusing so many others wrongly" }, { title: "it catches at most so many members", numeric: true }],
         power.map((each) => [percent(each.false_positive_rate), percentUp(each.true_positive_rate_bound)]),
       ),
@@ -108,8 +117,8 @@ function scale(title, bound, [low, high], words) {
     el(
       "p",
       { class: "head" },
-      el("span", { class: "big" }, percentUp(bound.now)),
-      el("span", { class: "note" }, `${percentUp(bound.when_spent)} once all is spent`),
+      el("span", { class: "big" }, percentUp(bound.when_spent)),
+      el("span", { class: "note" }, `whenever you stop; ${percentUp(bound.now)} if you had meant to stop here all along`),
     ),
     beliefScale(low, high, bound.now, bound.when_spent),
     el("p", { class: "note" }, words.replace(/\s+/g, " ")),

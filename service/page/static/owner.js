@@ -139,13 +139,13 @@ function showLineages({ lineages }) {
       ? el("p", { class: "loading" }, "The ledger has no lineage yet.")
       : table(
           "Lineages",
-          [{ title: "lineage" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "releases", numeric: true }, { title: "belief now", numeric: true }],
+          [{ title: "lineage" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "releases", numeric: true }, { title: "belief, at most", numeric: true }],
           lineages.map(({ lineage, served, account, releases }) => [
             [el("span", { class: "mono" }, lineage), served && [" ", el("span", { class: "tag" }, "served")], account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
             share(account),
             `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)}`,
             whole(releases),
-            account.posterior_belief_bound.now.toFixed(4),
+            account.posterior_belief_bound.when_spent.toFixed(4),
           ]),
         ),
   );
@@ -163,7 +163,7 @@ function showClients({ lineage, clients, next_after: next }) {
     share(account),
     `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)}`,
     whole(releases),
-    account.queries_left === null ? "–" : whole(account.queries_left),
+    account.unlimited ? "unlimited" : account.queries_left === null ? "–" : whole(account.queries_left),
     moment(created),
   ]);
   const more = button("More", async () => {

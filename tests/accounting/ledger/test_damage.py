@@ -183,7 +183,7 @@ async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) ->
     await _opened(books, lineage)
     await books.add_client(lineage, "b", releases(9), key_digest("b"), time=0.0)
     known = books._witness(lineage).known
-    keys, arguments = charge_call([asking(lineage, "bob", "1")], writes=known.writes, link=known.link)
+    keys, arguments = charge_call([asking(lineage, "bob", "1").asked], writes=known.writes, link=known.link)
     assert arguments[5:8] == [1, "bob", b""]
     for place, name in [(0, "bob"), (1, "ann"), (1, "b"), (1, "ob"), (1, ""), (2, "bob"), (1, "client:bob")]:
         words = [*arguments[:5], place, name, *arguments[7:]]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 _LEFT = "writes that are left"
 _SPOILT = f"""
 local writes = {{HSET = true, SADD = true, XADD = true, UNLINK = true, RENAME = true}}
-local function call(command, ...)
+local function counted(command, ...)
   if writes[command] and redis.call('EXISTS', '{_LEFT}') == 1 and redis.call('DECR', '{_LEFT}') < 0 then
     error('no further write')
   end
@@ -46,7 +46,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our library, under a version of its own, whose writes fail once what is under `_LEFT` is used up."""
     ours = our_library()
     first, _, others = ours.code.partition("\n")
-    code = others.replace("redis.call(", "call(")
+    code = others.replace("redis.call(", "counted(")
     code = (first + _SPOILT + code).replace(ours.name, "dpserve_8000").replace(f"'{ours.version}'", "'8000'")
     library = FunctionLibrary.parse(code)
     monkeypatch.setattr("accounting.ledger.store.our_library", lambda: library)

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ from accounting.ledger import (
 )
 from accounting.ledger.journal import read_journals
 from accounting.ledger.recovery import CannotBackUp, ReceiptUnfit, backup, put_back, reconcile, restore
-from accounting.ledger.values import Line, Receipt, terms_of
+from accounting.ledger.values import Asked, Line, Receipt, terms_of
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import coins_of
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
@@ -397,21 +397,10 @@ async def test_no_receipt_marks_a_step_as_held_for_less_than_it_costs(ledger: Le
             await put_back(ledger, lineage, receipts)
     assert await spent(ledger, lineage) == {"": 0, "ann": 0}
     # Whoever writes to the store by other ways than these is found out by `verify`.
-    await ledger.apply(lineage, [Forged(request.lineage, "ann", 1.0, (Line(forged[0].terms, forged[0].questions),))])
+    await ledger.apply(lineage, [Asked(request.lineage, "ann", 1.0, (Line(forged[0].terms, forged[0].questions),))])
     assert "receipt 1 names a step that it does not pay for" in (await verify(ledger, lineage)).findings
     with pytest.raises(CannotBackUp, match="names a step that it does not pay for"):
         [line async for line in backup(ledger, [lineage])]
-
-
-@dataclass(frozen=True)
-class Forged:
-    lineage: str
-    client: str
-    time: float
-    lines: tuple[Line, ...]
-    key_digest: bytes = b""
-    idempotency: Idempotency | None = None
-    fingerprint: bytes = b""
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,13 +11,14 @@ import pytest
 
 from accounting.losses import Cost, GaussianLoss
 from audit.distinguishing.neighbours import KINDS, neighbours, strongest_row, with_record, without
-from audit.distinguishing.service import JITTER, nearby_rows, observe_services, served_mechanism
+from audit.distinguishing.service import JITTER, nearby_rows, observe_services
+from audit.endpoint import served_mechanism
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import priced
+from mechanisms.seeded import SeededRandomness
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
-from training.reproduction.seeded import SeededRandomness
 from training.train import train
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (2.0,) * 4, ("red", "green", "blue"))

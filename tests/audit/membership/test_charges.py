@@ -8,7 +8,7 @@ from audit import reports
 from audit.in_process import BundleEndpoint, Lineage, rehearsal_key
 from audit.membership.attack import Attack, Choices
 from audit.membership.charges import overdraw
-from audit.membership.presentation import report
+from audit.presentation import of_attack
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -66,7 +66,7 @@ def test_rows_that_are_not_charged_convict(head, candidates, kind, mechanism):
     assert not outcome.verdict.convicted
     (fault,) = outcome.charges.faults
     assert fault.startswith("key 1 has answers to 120 rows, which cost rho = ")
-    page = report(outcome, draw=False)
+    page = of_attack(outcome)
     assert page.exit_status == 3
     assert page.verdict.startswith(f"CONVICTED: {fault}; for what was actually spent, rho = ")
     assert json.loads(reports.as_json(page))["charges"]["faults"] == [fault]
@@ -79,7 +79,7 @@ def test_keys_that_share_no_account_convict(head, candidates, largest_batch):
     assert outcome.plan.shared == 90
     assert not outcome.verdict.convicted
     assert "nothing caps collusion" in outcome.charges.faults[0]
-    assert report(outcome, draw=False).exit_status == 3
+    assert of_attack(outcome).exit_status == 3
 
 
 @pytest.mark.parametrize("keys", [1, 2])
@@ -118,7 +118,7 @@ def test_keys_of_one_client_and_rows_that_were_paid_for_before_are_not_accused(s
 def test_keys_whose_rows_the_lineage_paid_for_before_are_not_accused(head, candidates):
     """Another client asked about the same records: the lineage pays for the first key's rows no more."""
     mechanism = Gaussian(10.0)
-    lineage = Lineage(400 * mechanism.cost.picorho)
+    lineage = Lineage(500 * mechanism.cost.picorho)
     before = [
         BundleEndpoint(head, mechanism, rehearsal_key(0), lineage=lineage, largest_batch=50, key=key) for key in (8, 9)
     ]

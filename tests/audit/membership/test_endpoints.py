@@ -7,9 +7,10 @@ import pytest
 
 from audit.endpoint import EndpointError, Exhausted
 from audit.membership.asking import ask
+from audit.membership.charges import ask_again
 from audit.membership.journal import Journal
+from audit.membership.plan import near_copies, rows_of_keys
 from audit.membership.questions import as_asked
-from audit.membership.repeats import ask_again, near_copies, rows_of_keys
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import NoiseKey

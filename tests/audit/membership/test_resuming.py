@@ -11,11 +11,11 @@ from audit import reports
 from audit.in_process import BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
 from audit.membership.attack import Attack, Choices
 from audit.membership.candidates import Candidates
-from audit.membership.presentation import report
+from audit.presentation import of_attack
 from mechanisms.gaussian import Gaussian
+from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DELTA, draw
 from training.releases.weights import release_weights
-from training.reproduction.seeded import SeededRandomness
 
 CHOICES = Choices(shadow_models=2, attack_epochs=1, seed=3)
 PRICE = 0.005
@@ -51,7 +51,7 @@ def keys(head, count, *, rows, together=None):
 
 
 def page(endpoints, candidates, journal):
-    return json.loads(reports.as_json(report(Attack(endpoints, candidates, CHOICES, journal).run(), draw=False)))
+    return json.loads(reports.as_json(of_attack(Attack(endpoints, candidates, CHOICES, journal).run())))
 
 
 @pytest.mark.parametrize("requests", [0, 1, 3, 8])

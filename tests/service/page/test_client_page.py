@@ -72,8 +72,8 @@ def test_signing_in_shows_the_account(service, tab, key, head):
     expect(tightest).to_have_count(1)
     shown = float(tightest.locator("td.number").inner_text())
     assert budget["explanation"]["epsilon"] <= shown <= budget["explanation"]["epsilon"] * 1.001
-    belief = budget["posterior_belief_bound"]["now"]
-    expect(page.locator("#meaning-body .big").first).to_have_text(f"{-(-belief * 1000 // 1) / 10:.1f} %")
+    assert 0.999 < budget["posterior_belief_bound"]["when_spent"] <= 0.9999
+    expect(page.locator("#meaning-body .big").first).to_have_text("99.99 %")
     expect(page.locator("#receipts-body tbody tr")).to_have_count(1)
     expect(page.get_by_role("img", name="Spent so far: rho = 0.015 of 1, in 1 charge.")).to_be_visible()
     assert violations(page) == []
