@@ -9,7 +9,6 @@ import typer
 
 from service.errors import CannotServe
 from service.http.app import HttpOptions
-from service.http.failed_tries import FailedTries
 from service.telemetry.logs import Format, RequestLog
 from service.telemetry.tracing import configured_tracing
 from service.tls import Tls
@@ -153,10 +152,15 @@ class FrontOptions:
             from service.http.rate_limit import rate_limit
 
             limit = rate_limit(self.rate_limit, self.rate_limit_store)
+        tries = None
+        if self.failed_tries:
+            from service.http.failed_tries import FailedTries
+
+            tries = FailedTries(self.failed_tries)
         return HttpOptions(
             tokens=tokens,
             rate_limit=limit,
-            failed_tries=FailedTries(self.failed_tries) if self.failed_tries else None,
+            failed_tries=tries,
             origins=self.origins,
             log=self.request_log(),
             tracing=configured_tracing(),

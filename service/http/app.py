@@ -23,7 +23,6 @@ from service.http.accounts import add_account_routes
 from service.http.authentication import Authentication
 from service.http.codec import Answers, RowsCodec
 from service.http.documentation import add_documentation
-from service.http.failed_tries import FailedTries
 from service.http.middleware import FAILED, BodyLimits, Requests, response_to
 from service.http.openapi import describe
 from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
@@ -40,6 +39,7 @@ from service.telemetry.tracing import Traces
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from service.http.failed_tries import FailedTries
     from service.http.rate_limit import RateLimit
     from service.http.tokens import Tokens
 
@@ -74,7 +74,7 @@ class HttpOptions:
     """Verifies the tokens that are taken beside API keys."""
     rate_limit: "RateLimit | None" = None
     """Of each client."""
-    failed_tries: FailedTries | None = None
+    failed_tries: "FailedTries | None" = None
     """Of each address, at credentials."""
     origins: tuple[str, ...] = ()
     """Web origins whose pages may ask."""

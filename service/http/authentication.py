@@ -16,13 +16,13 @@ from accounting.ledger import (
     UnknownKey,
     key_digest,
 )
-from service.http.failed_tries import FailedTries
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
 from service.http.requests import Head, invalid
 from service.predictor import Caller
 
 if TYPE_CHECKING:
+    from service.http.failed_tries import FailedTries
     from service.http.rate_limit import RateLimit
     from service.http.tokens import Tokens
 
@@ -45,7 +45,7 @@ class Authentication:
         lineage: str,
         tokens: "Tokens | None" = None,
         rate_limit: "RateLimit | None" = None,
-        failed_tries: FailedTries | None = None,
+        failed_tries: "FailedTries | None" = None,
     ) -> None:
         """Look keys up in `ledger`. tokens: verifies those that are taken beside keys. rate_limit: of each client.
 

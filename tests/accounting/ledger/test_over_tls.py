@@ -54,7 +54,7 @@ async def _front(store_url: str, folder: Path) -> AsyncIterator[tuple[_Front, st
     certificate, key = write_certificate(folder, "store")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
-    front = _HttpOptions(store_url)
+    front = _Front(store_url)
     async with await asyncio.start_server(front.serve, "127.0.0.1", 0, ssl=tls) as server:
         port = server.sockets[0].getsockname()[1]
         yield front, f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
