@@ -12,7 +12,7 @@ from audit.white_box.observations import (
     watch_run,
 )
 from audit.white_box.steps import sound
-from training.releases.dpsgd.network import softmax
+from training.objective import softmax
 from training.releases.dpsgd.step import StepRelease
 
 torch = pytest.importorskip("torch")
