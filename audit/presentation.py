@@ -16,8 +16,8 @@ from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.verdict import LOW_RATES, AttackResult
 from audit.reports import Picture, Report, Table, interval, number
 from audit.sampler import ChiSquare, Timings, within_the_distance
-from audit.white_box.bounds import POWER, run_bound
-from audit.white_box.experiments import Measured, MeasuredRuns
+from audit.white_box.bounds import POWER
+from audit.white_box.experiments import Measured
 from audit.white_box.findings import POOLED, StepFinding
 from mechanisms.noise import DISTANCE
 
@@ -235,47 +235,6 @@ def of_steps(
         tables=(_steps_table(finding),),
         pictures=(_histograms(measured),),
         notes=(*notes, *NOTES_ON_STEPS),
-    )
-
-
-def of_runs(
-    measured: MeasuredRuns, confidence: float, conviction_confidence: float, title: str, setting: Mapping[str, Any]
-) -> Report:
-    """Return the report of whole runs: by who sees every step, and by who sees only the model."""
-    claim = measured.claim
-    found = {
-        "sees every step": run_bound(*measured.every_step, claim, confidence, threshold=0.0),
-        "sees the final model": run_bound(*measured.final_model, claim, confidence),
-    }
-    bound, _ = run_bound(*measured.every_step, claim, conviction_confidence, threshold=0.0)
-    convicted = bound.value > 1 / claim.noise_multiplier
-    _, lower = found["sees every step"]
-    shown = (
-        f"an observer of every step finds epsilon >= {number(lower)} at delta = {claim.delta:g} with {confidence:.4g} "
-        "confidence"
-    )
-    return Report(
-        title=title,
-        verdict=f"{'Convicted' if convicted else 'Not refuted'}: {shown}, and {number(claim.epsilon)} is claimed.",
-        convicted=convicted,
-        content={
-            "setting": dict(setting),
-            "claim": {**asdict(claim), "epsilon": claim.epsilon},
-            "bounds": {who: {"bound": bound, "epsilon": epsilon} for who, (bound, epsilon) in found.items()},
-        },
-        tables=(
-            Table(
-                "Lower bounds of the run's epsilon, f-DP (CP) through the composed run",
-                ("observer", "runs, each way", "epsilon"),
-                tuple(
-                    (who, str(len(scores[0])), number(epsilon))
-                    for (who, (_, epsilon)), scores in zip(
-                        found.items(), (measured.every_step, measured.final_model), strict=True
-                    )
-                ),
-            ),
-        ),
-        notes=("Each run is one observation; the observer of the final model sees no step.",),
     )
 
 

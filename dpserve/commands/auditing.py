@@ -1,7 +1,6 @@
 """`dpserve audit`: lower bounds from attacks, held against what is claimed. Exit status 3 when a claim is refuted."""
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from audit.reports import Report
-    from audit.white_box.experiments import Material, Setting
     from dpserve.neighbouring_services import ServicePair
     from training.data.records import Records
     from training.published.bundle import PublishedNetwork
@@ -35,8 +33,6 @@ _QUESTIONS = 2_000
 _TIMED = {"gaussian": "noise-multiplier:4"} | dict.fromkeys(("laplace", "label", "selected-neuron"), "epsilon:1")
 """The mechanisms whose releases are timed, and their prices."""
 _MULTIPLIERS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_MOST_RUNS = 500
-"""More than are begun unasked."""
 
 app = typer.Typer(name="audit", no_args_is_help=True, rich_markup_mode=None)
 
@@ -366,36 +362,11 @@ def sensitivity(
 @app.command("training")
 @reported("audit-training")
 def training(
-    context: typer.Context,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What a run claims at delta = 1e-5.")] = 8.0,
-    fault: Annotated[
-        str | None,
-        typer.Option(
-            "--fault",
-            help="Plant one and claim epsilon 1.27 a step: clip-after-averaging, noise-from-100-seeds, "
-            "noise-too-small, or none for a sound step with that claim.",
-        ),
-    ] = None,
-    noise_ratio: Annotated[float, typer.Option("--noise-ratio", help="Of noise too small, to the claimed one.")] = 0.6,
-    canary: Annotated[str, typer.Option("--canary", help="dirac, crafted, blank or mislabelled.")] = "dirac",
-    whole_runs: Annotated[
-        int | None,
-        typer.Option(
-            "--whole-runs",
-            min=10,
-            help="Train this many times with the canary and as often without it, and audit whole runs; the canary must "
-            "be a record.",
-        ),
-    ] = None,
+    canary: Annotated[str, typer.Option("--canary", help="dirac, blank or mislabelled.")] = "dirac",
     runs: Annotated[
         int | None,
-        typer.Option(
-            "--runs",
-            min=1,
-            help="Runs whose steps are observed. [default: of noise too small as many as convict it with probability "
-            "0.99, else 5]",
-            show_default=False,
-        ),
+        typer.Option("--runs", min=1, help="Runs whose steps are observed. [default: 5]", show_default=False),
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=10, help="Of a run.")] = None,
     confidence: reporting.Confidence = 0.95,
@@ -404,104 +375,20 @@ def training(
     resume: reporting.Resume = None,
 ) -> "Report":
     """Train with DP-SGD on the digits, watch every step for a canary, and hold what is seen against what is claimed."""
-    from audit.white_box import experiments
-
-    if fault is not None:
-        refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "whole_runs")
-    if fault != "noise-too-small":
-        refuse(context, "without --fault noise-too-small", "noise_ratio")
-    if whole_runs is not None:
-        refuse(context, "with --whole-runs", "runs")
-    setting = experiments.scaled(experiments.DIGITS, canary=canary, runs=whole_runs or runs, steps=steps)
-    sure = (confidence, conviction_confidence)
-    if fault is None:
-        whole = whole_runs is not None
-        return watched(setting, experiments.digits, epsilon, sure, seed, resume, whole_runs=whole)
-    enough = runs is None
-    return watched_fault(setting, experiments.digits, fault, noise_ratio, sure, seed, resume, enough=enough)
-
-
-Reader = Callable[["Setting", int], "Material"]
-"""Gives the records of a setting, drawn by a seed."""
-
-
-def watched(
-    setting: "Setting",
-    reader: Reader,
-    epsilon: float,
-    sure: tuple[float, float],
-    seed: int,
-    resume: Path | None,
-    *,
-    whole_runs: bool,
-) -> "Report":
-    """Return the report of sound training. sure: the confidence of what is shown, and of a conviction."""
     from audit import presentation
     from audit.white_box import experiments, findings
 
-    material, title = reader(setting, seed), f"DP-SGD on {setting.dataset}, with a {setting.canary}"
-    described = {**asdict(setting), "seed": seed, "epsilon": epsilon}
+    setting = experiments.scaled(experiments.DIGITS, canary=canary, runs=runs, steps=steps)
+    material = experiments.digits(setting, seed)
     with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
-        if whole_runs:
-            seen = experiments.measure_runs(setting, epsilon, material, store, seed, progress)
-            return presentation.of_runs(seen, *sure, f"Audit of whole runs of {title} record", described)
         measured = experiments.measure(setting, epsilon, material, store, seed, progress)
-    finding = findings.judge(measured, *sure)
-    title = f"White-box audit of {title} canary"
-    return presentation.of_steps(finding, measured, title, described, material.source)
-
-
-def watched_fault(
-    setting: "Setting",
-    reader: Reader,
-    fault: str,
-    noise_ratio: float,
-    sure: tuple[float, float],
-    seed: int,
-    resume: Path | None,
-    *,
-    enough: bool,
-) -> "Report":
-    """Return the report of training with a planted fault. enough: as many runs as convict noise that is too small."""
-    from audit import presentation
-    from audit.white_box import experiments, findings
-    from audit.white_box.steps import planted_fault
-
-    planted = planted_fault(fault)
-    ratio = noise_ratio if planted == "noise-too-small" else None
-    if ratio is not None and enough:
-        setting = replace(setting, runs=_enough_runs(setting, ratio, sure[1]))
-    material = reader(setting, seed)
-    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
-        measured = experiments.measure_fault(setting, planted, noise_ratio, material, store, seed, progress)
-    said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
     return presentation.of_steps(
-        findings.judge(measured, *sure),
+        findings.judge(measured, confidence, conviction_confidence),
         measured,
-        f"White-box audit of DP-SGD on {setting.dataset} with {said}, "
-        f"which claims {experiments.FAULT_EPSILON:g} a step",
-        {**asdict(setting), "seed": seed, "fault": fault, "noise_ratio": ratio},
+        f"White-box audit of DP-SGD on {setting.dataset}, with a {canary} canary",
+        {**asdict(setting), "seed": seed, "epsilon": epsilon},
         material.source,
-        planted_ratio=ratio,
     )
-
-
-def _enough_runs(setting: "Setting", noise_ratio: float, conviction_confidence: float) -> int:
-    """Return how many runs convict noise of this ratio with the power POWER, and say so before they begin."""
-    from accounting.conversions import gaussian_mu
-    from audit.white_box import bounds, experiments, findings
-
-    mu = gaussian_mu(experiments.FAULT_EPSILON, setting.delta)
-    needed = bounds.observations_for(mu, noise_ratio, findings.confidence_of_each(conviction_confidence))
-    runs = -(-needed // setting.steps)
-    said = (
-        f"noise {noise_ratio:g} times the claimed is convicted with probability {bounds.POWER:g} by {needed:,} "
-        f"observations: {runs:,} runs of {setting.steps} steps"
-    )
-    if runs > _MOST_RUNS:
-        raise ValueError(f"{said}; ask for them with --runs, or for a lower --conviction-confidence")
-    typer.echo(f"dpserve: {said}", err=True)
-    return runs
 
 
 @app.command("region")

@@ -36,10 +36,6 @@ NOT_RUN = {
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
-    (
-        "auditing.md",
-        "audit training --fault",
-    ): "minutes for each fault: tests/dpserve/test_audit_training.py has fewer runs",
     ("backbones.md", "train"): "a published network's weights, 100 MB: tests/training/backbones makes small networks",
     (
         "backbones.md",

@@ -1,20 +1,14 @@
-"""Sound steps look as they should, and each planted fault is convicted.
-
-Every bound here is held at a confidence of 1 - 1e-6, so a sound step is convicted with at most that probability. How
-often a fault could escape is said where it is tested.
-"""
+"""Each planted fault is convicted. How often one could escape is said where it is tested."""
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from accounting.conversions import gaussian_mu
-from audit.white_box import steps
-from audit.white_box.bounds import ClaimedRun, observations_for, pooled_bound, repetition_bound, step_bound
+from audit.white_box.bounds import ClaimedRun, largest_ratio, pooled_bound, power, repetition_bound, step_bound
 from audit.white_box.canaries import DiracCanary
-from audit.white_box.experiments import FAULT_EPSILON, noise_ratio_of
 from audit.white_box.observations import Descent, observe_steps
-from audit.white_box.steps import FAULTS, clipped, faulty, sound
+from research.nasr2023 import faults
+from research.nasr2023.faults import FAULT_EPSILON, FAULTS, faulty, noise_ratio_of, observations_for, planted_fault
 from training.releases.dpsgd.step import StepRelease
 
 DELTA = 1e-5
@@ -30,21 +24,7 @@ def observed(audited, records, steps):
     return found.with_canary, found.without
 
 
-@pytest.fixture(scope="module")
-def of_sound_step(network, records):
-    return observed(sound(network, CLAIM, 1), records, 2000)
-
-
-def test_a_sound_step_is_the_gaussian_that_it_claims(of_sound_step):
-    """Kolmogorov and Smirnov at 5e-7 each: a false alarm once in a million."""
-    inside, outside = of_sound_step
-    for scores, mean in ((inside, 1), (outside, 0)):
-        assert scipy.stats.kstest(scores, "norm", (mean, CLAIM.noise_multiplier)).pvalue > 5e-7
-
-
-def test_a_sound_step_is_acquitted(of_sound_step):
-    bound = step_bound(*of_sound_step, "f-DP (CP)", SURE, STEP)
-    assert bound.value <= CLAIMED_MU
+MU = CLAIMED_MU
 
 
 def test_clipping_after_averaging_is_convicted(network, records):
@@ -70,14 +50,10 @@ def test_runs_of_a_program_with_few_seeds_share_its_noises_and_nothing_else(netw
     runs = [observed(faulty("noise-from-100-seeds", network, CLAIM, run, records=60), records, 300) for run in (5, 6)]
     assert not np.array_equal(runs[0], runs[1])
     assert len(np.unique(np.round(np.concatenate([outside for _, outside in runs]), 6))) < 600
-    monkeypatch.setattr(steps, "SEEDS", 10**9)
+    monkeypatch.setattr(faults, "SEEDS", 10**9)
     many = [observed(faulty("noise-from-100-seeds", network, CLAIM, run, records=60), records, 500) for run in (5, 6)]
     inside, outside = (np.concatenate(both) for both in zip(*many, strict=True))
     assert repetition_bound(inside, outside, SURE).value <= CLAIMED_MU
-
-
-def test_a_sound_step_never_comes_back(of_sound_step):
-    assert repetition_bound(*of_sound_step, SURE).value <= CLAIMED_MU
 
 
 def test_too_little_noise_is_convicted(network, records):
@@ -88,14 +64,22 @@ def test_too_little_noise_is_convicted(network, records):
     assert pooled_bound(inside, outside, SURE).value > CLAIMED_MU
 
 
+@pytest.mark.parametrize("ratio", [0.3, 0.6, 0.8255])
+def test_an_audit_is_sized_for_its_fault(ratio):
+    count = observations_for(MU, ratio, 1 - 1e-9 / 3)
+    assert power(MU, ratio, count, 1 - 1e-9 / 3) >= 0.99
+    assert power(MU, ratio, count * 9 // 10, 1 - 1e-9 / 3) < 0.99
+    assert ratio <= largest_ratio(MU, count, 1 - 1e-9 / 3) < ratio * 1.01
+
+
 def test_faults_need_names_and_ratios_that_mean_something(network):
     with pytest.raises(ValueError, match="planted faults are"):
         faulty("clip-never", network, CLAIM, 0, records=60)
     with pytest.raises(ValueError, match="between 0 and 1"):
         faulty("noise-too-small", network, CLAIM, 0, records=60, noise_ratio=1.0)
     assert len(FAULTS) == 3
-
-
-def test_clipping_shortens_only_what_is_longer():
-    assert np.allclose(clipped(np.array([3.0, 4.0]), 1.0), [0.6, 0.8])
-    assert np.array_equal(clipped(np.array([0.3, 0.4]), 1.0), [0.3, 0.4])
+    assert planted_fault("none") is None
+    with pytest.raises(ValueError, match="or none, not"):
+        planted_fault("clip-never")
+    with pytest.raises(ValueError, match="cannot distinguish"):
+        observations_for(MU, 1.0, SURE)

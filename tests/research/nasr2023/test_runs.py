@@ -1,25 +1,32 @@
+"""Whole runs as observations, and canaries crafted anew for every step."""
+
 import numpy as np
 import pytest
+import scipy.stats
 
-from audit.white_box.bounds import ClaimedRun, run_bound
-from audit.white_box.canaries import Example, FixedCanary, blank, mislabelled, quiet_coordinate
-from audit.white_box.observations import (
-    Descent,
+from audit.white_box.bounds import ClaimedRun
+from audit.white_box.canaries import Example, blank
+from audit.white_box.observations import Descent
+from audit.white_box.steps import sound
+from research.nasr2023.runs import (
+    MeasuredRuns,
     log_likelihood_ratios,
     log_odds_of_label,
-    observe_steps,
+    of_runs,
+    run_bound,
+    sampled_run,
     score_run,
     watch_run,
 )
-from audit.white_box.steps import sound
 from training.objective import softmax
 from training.releases.dpsgd.step import StepRelease
 
 torch = pytest.importorskip("torch")
+LEVELS = np.linspace(0.001, 0.999, 97)
 
 
 def crafted(network, records):
-    from audit.white_box.crafting import CraftedCanary
+    from research.nasr2023.crafting import CraftedCanary
 
     return CraftedCanary(network, records.inputs[:20], records.labels[:20], start=3, crafting_steps=15, step_size=0.2)
 
@@ -41,34 +48,13 @@ def test_a_crafted_canary_points_away_from_the_others(network, records):
 
 
 def test_crafting_differentiates_the_network_that_is_trained(network, records):
-    from audit.white_box.crafting import _gradient
+    from research.nasr2023.crafting import _gradient
 
     parameters = network.initial(1) + 0.05
     own = _gradient(network, torch.from_numpy(parameters), torch.from_numpy(records.inputs[0]), int(records.labels[0]))
     expected = network.record_gradients(parameters, records.inputs[:1], records.labels[:1])[0]
     # Gradients are those at inputs and weights on grids.
     assert np.allclose(own.detach().numpy(), expected, atol=1e-6)
-
-
-def test_a_canary_that_is_a_record_passes_through_the_clipping(network, records):
-    """Its gradient is far longer than the clipping norm, and moves the observation by 1 and no more (5.5 errors)."""
-    audited = sound(network, StepRelease(0.2, 0.5, clip_norm=0.05), 1)
-    found = observe_steps(audited, records, Descent(200, 0.01), FixedCanary(Example(np.ones(6), 2)))
-    assert abs((found.with_canary - found.without).mean() - 1) < 5.5 * 0.2 * np.sqrt(2 / 200)
-
-
-def test_the_quiet_coordinate_is_one_that_no_record_uses(network, records):
-    inputs = records.inputs.copy()
-    inputs[:, 4] = 0
-    coordinate = quiet_coordinate(network, network.initial(0) + 0.1, inputs, records.labels)
-    assert coordinate in range(4 * 5, 5 * 5)  # the weights that leave input 4
-
-
-def test_fixed_canaries(records):
-    assert np.all(blank(6, 1).example.x == 0)
-    example = mislabelled(records.inputs, records.labels, 3, 7).example
-    (row,) = np.flatnonzero((records.inputs == example.x).all(axis=1))
-    assert records.labels[row] != example.label
 
 
 def test_log_odds_of_a_label(network, records):
@@ -112,3 +98,23 @@ def test_a_bound_of_whole_runs_stays_below_the_claim_and_finds_something():
     bound, epsilon = run_bound((outside + 1)[mixed], outside[mixed], claim, 0.95, threshold=0.5)
     assert 1 < bound.value < 1 / 0.8
     assert 0.5 * claim.epsilon < epsilon < claim.epsilon
+
+
+def test_a_whole_run_is_told_apart_less_the_less_mu_is():
+    family = sampled_run(ClaimedRun(0.8, 0.1, 20, 1e-5))
+    low, high = (family.tradeoff(mu, LEVELS) for mu in (0.5, 1.0))
+    assert np.all(high <= low + 1e-9)
+    assert np.all(low <= 1 - LEVELS)
+
+
+def test_whole_runs_are_reported_by_who_saw_them():
+    """Scores of the run's own law at q = 1: its log-likelihood ratio is normal with variance T/s^2."""
+    claim = ClaimedRun(2.0, 1.0, 4, 1e-5)
+    quantiles = scipy.stats.norm.ppf((np.arange(1000) + 0.5) / 1000)
+    told = (quantiles + 0.5, quantiles - 0.5)
+    nothing = (quantiles, quantiles)
+    shown = of_runs(MeasuredRuns(claim, told, nothing), 0.95, 1 - 1e-9, "Runs", {})
+    every, final = (float(row[2]) for row in shown.tables[0].rows)
+    assert 0.5 * claim.epsilon < every < claim.epsilon
+    assert final == 0
+    assert not shown.convicted
