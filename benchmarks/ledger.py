@@ -30,11 +30,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import redis
+from accounting.ledger.heads import Head
 from redis.asyncio import Redis
 
 from accounting.budgets import Budget
 from accounting.ledger import ChargeRequest, EmbeddedStore, Ledger, key_digest
-from accounting.ledger.heads import Head
 from accounting.ledger.store import Reply, our_library
 from accounting.ledger.wire import LineageKeys, charge_call
 from accounting.losses import Cost, GaussianLoss

@@ -47,7 +47,7 @@ async def _has_budget(certificate: Written) -> bool:
             return False
         if isinstance(certificate, ReleaseCertificate):
             # Who trains without a ledger should not wait for what serves.
-            from service.run import check_release
+            from service.opening import check_release
 
             await check_release(ledger, certificate)
     return True
