@@ -27,9 +27,8 @@ from mechanisms.mechanism import priced
 from training.bundle import load_bundle
 from training.data.classes import parse_classes
 from training.feature_maps import NORM_BOUND
-from training.margins import largest_margin
 from training.recipe import DEFAULT_TOLERANCE
-from training.sensitivity import weight_sensitivity
+from training.sensitivity import largest_margin, weight_sensitivity
 
 _MARGIN_POINTS = 201
 _OVERHEAD_FROM = 580
