@@ -408,6 +408,7 @@ def region(
     resume: reporting.Resume = None,
 ) -> "Report":
     """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
+    from audit import presentation
     from audit import region as regions
     from audit.pieces import kept_scores
     from mechanisms.mechanism import names
@@ -439,4 +440,4 @@ def region(
     setting = {"mechanism": name, "classes": classes, "releases": releases, "trials": trials, "seed": seed}
     title = f"The region of privacy of {name!r}: {releases} releases of {classes} classes"
     note = "A noise multiplier stands for the price rho = 1/(2 multiplier^2) of a row, whatever the mechanism."
-    return regions.report(title, points, delta, setting, note)
+    return presentation.of_region(title, points, delta, setting, note)
