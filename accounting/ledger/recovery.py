@@ -50,7 +50,7 @@ class ReceiptUnfit(LedgerError):
     def __init__(self, receipt: Receipt) -> None:
         """Say which receipt."""
         super().__init__(
-            f"receipt {receipt.sequence} of lineage {receipt.lineage} names a step or a price that it does not pay for: "
+            f"receipt {receipt.sequence} of lineage {receipt.lineage} names a step or price that it does not pay for: "
             "it was altered, or is none of this ledger's; leave its journal out"
         )
 

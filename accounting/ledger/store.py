@@ -290,12 +290,9 @@ class Store:
             if failures:
                 raise UnsafeStore(tuple(failures))
             described = await client.info("server")
-            if tuple(map(int, str(described["redis_version"]).split(".")[:2])) < LEAST_VERSION:
-                raise UnsafeStore(
-                    (
-                        f"the ledger's store is Redis {described['redis_version']}; it needs Redis or Valkey 7.2 or later",
-                    )
-                )
+            version = str(described["redis_version"])
+            if tuple(map(int, version.split(".")[:2])) < LEAST_VERSION:
+                raise UnsafeStore((f"the ledger's store is Redis {version}; it needs Redis or Valkey 7.2 or later",))
             run = str(described["run_id"])
             if self._runs.get(client) != run:
                 await self._install_library(client)
@@ -351,11 +348,9 @@ class Store:
             case [found, b"attested"] if found == nonce:
                 return
             case [_, b"denied", command]:
+                lacks = f"the ledger's user may not write to the store (no right to {command.decode()})"
                 raise UnsafeStore(
-                    (
-                        f"the ledger's user may not write to the store (no right to {command.decode()}); give it an ACL "
-                        "with `~dpserve:*`, `+@read`, `+@write` and `+@scripting`",
-                    )
+                    (f"{lacks}; give it an ACL with `~dpserve:*`, `+@read`, `+@write` and `+@scripting`",)
                 )
         raise LedgerUnavailable("the ledger's store was started again while it was looked at")
 

@@ -385,7 +385,7 @@ async def test_no_receipt_marks_a_step_as_held_for_less_than_it_costs(ledger: Le
     ]
     for receipts in others:
         with pytest.raises(
-            ReceiptUnfit, match=r"receipt 1 of lineage .* names a step or a price that it does not pay for"
+            ReceiptUnfit, match=r"receipt 1 of lineage .* names a step or price that it does not pay for"
         ):
             await put_back(ledger, lineage, receipts)
     assert await spent(ledger, lineage) == {"": 0, "ann": 0}
