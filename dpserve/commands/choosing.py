@@ -9,7 +9,15 @@ import typer
 from numpy.typing import NDArray
 
 from accounting.budgets import Budget
-from dpserve.commands.comparing import Comparison, Question, Whence, as_dict, command_for, print_comparison
+from dpserve.commands.comparing import (
+    Comparison,
+    Question,
+    Whence,
+    as_dict,
+    command_for,
+    expectation_of_weights,
+    print_comparison,
+)
 from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
@@ -132,7 +140,7 @@ def choose(
         raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
     n, whole = question.n, budget.picorho
     ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()
-    file = public or private
+    file, expected = public or private, None
     if file is not None:
         if file.source != "digits" and not file.classes:
             raise TrainingError("declare the class names of the rows with --class-names a,b,...")
@@ -145,12 +153,15 @@ def choose(
     elif n is not None and question.classes is not None:
         found, similar = by_rule(n, question.classes, whole, question.queries)
         whence = Whence.measured(similar)
+        expected = expectation_of_weights(n, question.classes, whole)
     else:
         raise typer.BadParameter(
             "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
             f"or --public FILE or {OUTSIDE} FILE, to choose a mechanism"
         )
-    shown = Comparison(budget, question, found, whence, command_for(found, n, whole, question.queries), ladder)
+    shown = Comparison(
+        budget, question, found, whence, command_for(found, n, whole, question.queries), ladder, expected
+    )
     if as_json:
         typer.echo(json.dumps(as_dict(shown), indent=2))
     else:

@@ -44,7 +44,8 @@ class PublicRows:
         used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
         phi = head.features(X[used])
         origin = f"{len(used)} rows of {self.source}, declared public"
-        return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin)
+        commonest = float(np.bincount(y[used]).max() / len(used))
+        return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
 
     def _read(self, certificate: Certificate) -> Rows:
         names, feature_map = certificate.feature_names, certificate.feature_map

@@ -30,6 +30,11 @@ def invoked(folder, *arguments):
     return CliRunner().invoke(app, ["plan", *map(str, arguments)], env=home)
 
 
+def words_of(*arguments):
+    """What the command prints, wherever its lines end."""
+    return " ".join(invoked(*arguments).output.split())
+
+
 def planned(run, *arguments):
     return json.loads(run(*arguments, "--json").stdout)
 
@@ -337,3 +342,32 @@ def test_answers_that_the_budget_cannot_be_shared_among_are_refused_before_train
     done = CliRunner().invoke(app, [*train, *taught], env=home)
     assert "100,000,000 answers cannot share" in str(done.exception)
     assert not (tmp_path / "taught").exists()
+
+
+def test_without_rows_answers_that_are_worth_nothing_are_called_so(tmp_path):
+    said = words_of(tmp_path, "--n", 1000, "--lam", 10, "--classes", 2, *BUDGET, "--queries", 300)
+    assert "answers of 'gaussian' are right with 0.54, and guesses with 0.50" in said
+    assert "no better than always naming the commonest class" in said
+
+
+def test_without_rows_answers_that_are_worth_something_are_not_called_worthless(tmp_path):
+    said = words_of(tmp_path, "--n", 20_000, "--lam", 300, "--classes", 2, *BUDGET, "--queries", 300)
+    assert "answers of 'gaussian' are right with 0.75, and guesses with 0.50" in said
+    assert "no better" not in said
+
+
+def test_a_budget_too_small_for_the_records_is_said_where_mechanisms_are_compared(tmp_path):
+    budget = ("--epsilon", 0.5, "--delta", 1e-6)
+    assert "no better than always naming" in words_of(tmp_path, "--n", 60, "--classes", 2, *budget)
+    assert "no better than" not in words_of(tmp_path, "--n", 20_000, "--classes", 2, *budget)
+
+
+def test_on_a_bundle_without_rows_the_noise_alone_says_what_answers_are_worth(run, bundle):
+    assert "no better than always" in run("plan", bundle, *BUDGET, "--queries", 1000).stdout
+
+
+def test_on_public_rows_answers_are_held_against_the_commonest_class(run, bundle):
+    (run.folder / "public.csv").write_text(PUBLIC)
+    public = ("--public", "public.csv", "--label", "ok", "--ignore", "id")
+    said = run("plan", bundle, *public, *BUDGET, "--queries", 1000).stdout
+    assert "commonest class, which is right on 0.5088 of these rows" in said
