@@ -141,6 +141,11 @@ class Budget:
         return self.accepts in _PAYERS[cost.standing] and (not cost.coin or self.pays_for_coins)
 
     @property
+    def coins_allowed(self) -> int:
+        """How many coins (`Cost.coins`) an account with this budget may pay for in all; counted, as picorho are."""
+        return sampling_error.coins_allowed(_rho(self.picorho), self.delta)
+
+    @property
     def pays_for_coins(self) -> bool:
         """Whether its delta provides for the coins of approximate losses, as many as it can buy."""
         return sampling_error.pays_for_coins(_rho(self.picorho), self.delta)

@@ -6,6 +6,7 @@ cannot differ; `explain` does the same for releases given by hand. Every number 
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -34,7 +35,7 @@ from accounting.losses import (
     PrivacyLoss,
     SubsampledGaussianLoss,
 )
-from accounting.report import AccountReport, account_report
+from accounting.report import AccountReport, account_report, spent_picorho
 
 
 class _Frozen(BaseModel):
@@ -231,7 +232,8 @@ def explain_account(
     epsilon, tightest = min(
         (one.epsilon, one.name) for one in readings if one.holds_for_adaptive_prices and one.epsilon is not None
     )
-    meaning = identifiability_at_limit(budget)
+    ends = replace(budget, picorho=max(budget.picorho, spent_picorho(spent)))  # the owner may have lowered it
+    meaning = identifiability_at_limit(ends)
     proven = _proven(spent) and account.status == "proven"
     explanation = Explanation(
         status="proven" if proven else "unproven",
@@ -242,9 +244,9 @@ def explain_account(
         tightest=tightest,
         epsilon=epsilon,
         identifiability=meaning,
-        attack_power=attack_power_at_limit(budget),
+        attack_power=attack_power_at_limit(ends),
         published_theorems=_theorems(composition, left),
-        in_plain_words=("" if proven else _UNPROVEN) + _account_in_words(side_by_side.releases, meaning, account),
+        in_plain_words=("" if proven else _UNPROVEN) + _account_in_words(side_by_side.releases, meaning, ends, account),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
 
@@ -331,12 +333,13 @@ def _releases_in_words(side_by_side: analyses.SideBySide, meaning: Identifiabili
     return " ".join([*words, "All of this holds if their number and their prices were settled before the first."])
 
 
-def _account_in_words(releases: int, meaning: Identifiability, account: AccountReport) -> str:
+def _account_in_words(releases: int, meaning: Identifiability, ends: Budget, account: AccountReport) -> str:
+    epsilon = ends.epsilon_at(ends.picorho)
     words = [
         _count_in_words(releases) if releases else _NOTHING,
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
         "stops.",
-        *_meaning_in_words(meaning, account.limit.epsilon, account.delta, "sees all of it", "all of it is together"),
+        *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together"),
         f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
         f"{account.remaining.rho:.6g} left" + (_HOLDS if account.unlimited else "; after that it refuses."),
     ]

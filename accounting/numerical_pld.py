@@ -56,7 +56,7 @@ def _numerical_curve(losses: frozenset[tuple[PrivacyLoss, int]], delta: float) -
     try:
         return NumericalCurve(privacy_loss_distribution(composition, interval), interval, width, allowance)
     except (IndexError, ValueError, OverflowError) as error:
-        return f"the numerical PLD cannot be had: {type(error).__name__}"
+        return f"the numerical PLD is unavailable: {type(error).__name__}"
 
 
 def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyLossDistribution":

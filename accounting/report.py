@@ -67,12 +67,13 @@ class AccountReport(BaseModel):
 
     `posterior_belief_bound`: someone who holds it for even odds that a given record is in the data, and knows
     everything else, comes to believe it with more than this probability only with probability delta.
-    `posterior_belief_at_epsilon` is the published 1/(1 + e^-epsilon): the belief that the answers support when
-    they are seen as produced by a process that tells everything with probability delta and is epsilon-private
-    otherwise. What is said of `spent` and `now` holds if the total spent so far was settled beforehand; a client who
-    stops at the moment that suits it best is held by what is said of `limit` and `when_spent`, which is what the
-    ledger enforces. `membership_advantage_bound`: no attack's true positive rate exceeds its false positive rate by
-    more than this; delta plays no part in it.
+    `posterior_belief_at_epsilon` is the published 1/(1 + e^-epsilon): the belief that the answers support when they
+    are seen as produced by a process that tells everything with probability delta and is epsilon-private otherwise.
+    What is said of `spent` and `now` holds if the total spent so far was settled beforehand; a client who stops at
+    the moment that suits it best is held by what is said of `limit` and `when_spent`, which is what the ledger
+    enforces. Where the owner lowered the limit below what was spent, `when_spent` is said of what was spent.
+    `membership_advantage_bound`: no attack's true positive rate exceeds its false positive rate by more than this;
+    delta plays no part in it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -137,14 +138,14 @@ def account_report(
     """
     for cost, count in spent.items():
         if count and not budget.pays_for(cost):
-            raise ValueError(f"the account accepts {budget.accepts!r} charges, and {str(cost)!r} is none")
+            raise ValueError(f"the account accepts {budget.accepts!r} charges, not {str(cost)!r}")
     report = report_at(spent_picorho(spent), budget, price=price, lineage_left=lineage_left)
     return report.model_copy(update={"unlimited": unlimited})
 
 
 def report_at(amount: int, budget: Budget, *, price: Cost | None, lineage_left: int | None = None) -> AccountReport:
     """Return the report of an account with this budget after `amount` picorho."""
-    left = max(0, budget.picorho - amount)
+    left, end = max(0, budget.picorho - amount), max(budget.picorho, amount)
     payable = left if lineage_left is None else min(left, lineage_left)
     limit = Amount(rho=picorho.to_rho(budget.picorho), epsilon=budget.epsilon_at(budget.picorho))
     spent = Amount(rho=picorho.to_rho(amount), epsilon=budget.epsilon_at(amount))
@@ -160,13 +161,11 @@ def report_at(amount: int, budget: Budget, *, price: Cost | None, lineage_left: 
         price=Price(rho=picorho.to_rho(row), losses=str(price)) if price is not None else None,
         queries_left=payable // row if row else None,
         posterior_belief_bound=Bound(
-            now=budget.posterior_belief_at(amount), when_spent=budget.posterior_belief_at(budget.picorho)
+            now=budget.posterior_belief_at(amount), when_spent=budget.posterior_belief_at(end)
         ),
         posterior_belief_at_epsilon=Bound(
             now=identifiability.posterior_belief(spent.epsilon),
-            when_spent=identifiability.posterior_belief(limit.epsilon),
+            when_spent=identifiability.posterior_belief(budget.epsilon_at(end)),
         ),
-        membership_advantage_bound=Bound(
-            now=budget.advantage_at(amount), when_spent=budget.advantage_at(budget.picorho)
-        ),
+        membership_advantage_bound=Bound(now=budget.advantage_at(amount), when_spent=budget.advantage_at(end)),
     )

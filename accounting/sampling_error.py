@@ -122,6 +122,19 @@ def pays_for_coins(rho: float, delta: float) -> bool:
     return rho * COINS_PER_RHO * (1 + 2.0**-20) <= COIN_SHARE * delta
 
 
+def coins_allowed(rho: float, delta: float) -> int:
+    """Return how many coins an account with a limit of rho may pay for, where it counts them.
+
+    By the argument on coins in this module, n coins, each chosen on the way, add at most n LARGEST_COIN to r, and no
+    more is needed than that n is never exceeded: the price of what they come with plays no part. n LARGEST_COIN is
+    within COIN_SHARE of delta, and there are none unless r of the whole limit is within the rest of the reserve.
+    The quotient is exact (LARGEST_COIN and COIN_SHARE are powers of 2), so its floor is right.
+    """
+    if transcript_error(rho) > (RESERVED_SHARE - COIN_SHARE) * delta:
+        return 0
+    return math.floor(COIN_SHARE * delta / LARGEST_COIN)
+
+
 def least_delta(rho: float) -> float:
     """Return the smallest delta at which a budget of rho can be granted, rounded up."""
     return math.nextafter(transcript_error(rho) / RESERVED_SHARE, 1.0)

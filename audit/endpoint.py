@@ -11,6 +11,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss
+from mechanisms.gaussian import Gaussian
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+from mechanisms.mechanism import Mechanism
+from mechanisms.published import Published
+from mechanisms.selected_neuron import SelectedNeuron
+
 Floats = NDArray[np.float64]
 
 
@@ -25,6 +33,29 @@ def digest_of(*parts: bytes) -> str:
     for part in parts:
         found.update(len(part).to_bytes(8, "big") + part)
     return found.hexdigest()
+
+
+def served_mechanism(model: Mapping[str, Any]) -> Mechanism:
+    """Return the mechanism that a service says it answers with, from its name and its losses.
+
+    model: as `GET /models/NAME`. A Gaussian's noise multiplier is taken back from mu and may differ in the last digit.
+    Raises ValueError for a mechanism that is not known here.
+    """
+    name, cost = str(model["mechanism"]), Cost.parse(str(model["price_per_row"]["losses"]))
+    match name, cost.losses:
+        case Gaussian.name, (GaussianLoss(mu),):
+            return Gaussian(1 / mu)
+        case Laplace.name, (LaplaceLoss(epsilon),):
+            return Laplace(epsilon)
+        case Label.name, (BoundedRangeLoss(epsilon),):
+            return Label(epsilon)
+        case SelectedNeuron.name, (BoundedRangeLoss(epsilon), GaussianLoss() | LaplaceLoss() as noise):
+            return SelectedNeuron(epsilon, noise)
+        case Published.name, (ClaimedLoss() as loss,):
+            return Published(
+                len(model["classes"]), loss.parameters[0], "gaussian" if "gaussian" in loss.kind else "laplace"
+            )
+    raise ValueError(f"the audit does not know the mechanism {name!r} with the losses {cost}")
 
 
 class EndpointError(ValueError):
@@ -74,7 +105,7 @@ class Endpoint(Protocol):
     def answers(self, rows: Floats) -> Floats:
         """Return private probabilities (n, C) of rows (n, d), at most the model's `largest_batch`.
 
-        Charged whole or not at all; a row that this key asked about before gets the same answer at no cost.
+        Charged whole or not at all; a question that was asked before gets the same answer, from this key at no cost.
         Raises Exhausted.
         """
         ...

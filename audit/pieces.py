@@ -9,11 +9,21 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+import accounting
+import audit
+import mechanisms
+import training
 from training.private_files import write_whole
 
+Floats = NDArray[np.float64]
 Piece = Mapping[str, Any]
 """What a result depends on, in JSON's types."""
 
@@ -58,3 +68,31 @@ def _stored(path: Path, text: str) -> dict[str, Any] | None:
         return None
     result = content.get("result")
     return result if isinstance(result, dict) else None
+
+
+def kept_scores(
+    store: ResultStore, piece: Piece, observe: Callable[[], tuple[Floats, Floats]]
+) -> tuple[Floats, Floats]:
+    """Return scores with the record in and without it: those stored for the piece, or those observed now."""
+
+    def compute() -> dict[str, Any]:
+        inside, outside = observe()
+        return {"in": inside.tolist(), "out": outside.tolist()}
+
+    found = store.result(piece, compute)
+    return np.array(found["in"], dtype=np.float64), np.array(found["out"], dtype=np.float64)
+
+
+@cache
+def code_digest(*others: ModuleType) -> str:
+    """Return a digest of every module of `accounting`, `mechanisms`, `training`, `audit` and the other packages.
+
+    By path and content. What is only shown is among them: to compute a piece again is cheaper than to trust one that
+    other code made.
+    """
+    found = hashlib.sha256()
+    for package in (accounting, mechanisms, training, audit, *others):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            found.update(f"{package.__name__}/{path.relative_to(root)}".encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()

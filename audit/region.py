@@ -16,11 +16,10 @@ from accounting import conversions, domains, identifiability
 from accounting.analyses import side_by_side
 from accounting.losses import Cost, GaussianLoss
 from audit import estimators
-from audit.distinguishing.claims import Claim, claim_of
-from audit.distinguishing.mechanism import contradicts, observe
+from audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
 from audit.distinguishing.worlds import worst_case
-from audit.estimators.many_thresholds import FEWEST_SCORES
-from audit.reports import Picture, Report, Table, number, picture
+from audit.estimators import FEWEST_SCORES
+from audit.reports import Picture, Report, Table, number
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness
 
@@ -70,7 +69,7 @@ def mechanism_at(name: str, classes: int, noise_multiplier: float) -> Mechanism:
 def observe_releases(mechanism: Mechanism, classes: int, releases: int, trials: int, randomness: Randomness) -> Scores:
     """Return the log-likelihood ratios (trials,) of so many releases together, with the record in and out.
 
-    The sum over releases is what the adversary of `audit.adversary` comes to hold as log-odds, from even ones.
+    The sum over releases is what an adversary who knows all other records comes to hold as log-odds, from even ones.
     """
     scores = observe(mechanism, worst_case(mechanism, classes), trials * releases, randomness)
     inside, outside = (found.reshape(trials, releases).sum(axis=1) for found in scores)
@@ -93,7 +92,7 @@ def point_of(
     The lower bounds are exact, and hold together with `confidence`: each of k has (1 - confidence)/k of the doubt.
     points: how many such points a report has. Sound ones are all acquitted with `conviction_confidence`: any convicts.
     """
-    claim = claim_of(together(mechanism.cost, releases), delta)
+    claim = claimed_tradeoff(together(mechanism.cost, releases), delta)
     upper = {one.name: one.epsilon for one in side_by_side({mechanism.cost: releases}, delta).analyses}
     beliefs = np.concatenate([scores[0], -scores[1]])
     return Point(
@@ -109,7 +108,7 @@ def point_of(
     )
 
 
-def _attacks(claim: Claim, scores: Scores) -> dict[str, Callable[[float], float]]:
+def _attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[float], float]]:
     """Return the exact lower bounds of epsilon at the claim's delta, as functions of a confidence.
 
     Scores are log-likelihood ratios, so the threshold 0 is stated ahead of them.
@@ -129,7 +128,7 @@ def _attacks(claim: Claim, scores: Scores) -> dict[str, Callable[[float], float]
     return found
 
 
-def _asymptotic(claim: Claim, scores: Scores, confidence: float) -> dict[str, float]:
+def _asymptotic(claim: ClaimedTradeoff, scores: Scores, confidence: float) -> dict[str, float]:
     fewest = min(map(len, scores))
     if claim.family is not estimators.GAUSSIAN or claim.delta == 0 or fewest < FEWEST_SCORES:
         return {}
@@ -180,7 +179,7 @@ def report(title: str, points: Sequence[Point], delta: float, setting: Mapping[s
         content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
         tables=tuple(_tables(points, delta)),
         pictures=(_region(points, delta),),
-        notes=(*notes, "What is really told lies between the best lower and the best upper bound."),
+        notes=(*notes, "The true epsilon lies between the best lower and the best upper bound."),
     )
 
 
@@ -220,5 +219,5 @@ def _region(points: Sequence[Point], delta: float) -> Picture:
         axes.set_ylabel(f"epsilon at delta = {delta:g}")
         axes.legend(fontsize="small")
 
-    caption = f"The region of privacy. A lower bound of nothing is drawn at {1e-3:g}."
-    return picture("Region of privacy", caption, draw, inches=(6.4, 4.4))
+    caption = f"The region of privacy. A lower bound of 0 is drawn at {1e-3:g}."
+    return Picture("Region of privacy", caption, draw, inches=(6.4, 4.4))

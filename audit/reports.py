@@ -1,6 +1,6 @@
-"""One page that says what an attack or an audit found: as text, as JSON, as PNG and as an HTML file of its own.
+"""The form of what an attack or an audit found: one description, shown as text, as JSON, as PNG and as an HTML file.
 
-A report is a value. What it means is decided before it is built; this module only shows it, everywhere alike.
+A report is a value. What it says is decided before it is built (`audit.presentation`); this module only shows it.
 """
 
 import base64
@@ -46,24 +46,26 @@ class Table:
             raise ValueError(f"every row of {self.title!r} must have {len(self.columns)} texts")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure that is drawn when its bytes are asked for: a report is made without matplotlib. inches: its size."""
+    """A figure, drawn when its bytes are asked for. draw: onto an empty figure of so many inches, width and height."""
 
     title: str
     caption: str
     draw: Callable[["Figure"], None]
-    inches: tuple[float, float]
+    inches: tuple[float, float] = (6.4, 4.0)
 
     @cached_property
     def png(self) -> bytes:
-        """The file's bytes. Raises MissingExtra without matplotlib."""
-        figure, canvas = _matplotlib()
-        empty = figure(figsize=self.inches, layout="constrained")
-        canvas(empty)
-        self.draw(empty)
+        """The file. Raises MissingExtra without matplotlib."""
+        with extra("plots", "a picture"):
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        figure = Figure(figsize=self.inches, layout="constrained")
+        FigureCanvasAgg(figure)
+        self.draw(figure)
         file = io.BytesIO()
-        empty.savefig(file, format="png", dpi=110, metadata={"Software": None})
+        figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
         return file.getvalue()
 
 
@@ -72,20 +74,13 @@ def check_files(*files: Path | None) -> None:
 
     A file that is there stays as it is. None is no file.
     """
-    for file in files:
-        if file is not None:
-            there = file.exists()
-            file.open("ab").close()
-            if not there:
-                file.unlink()
-            _matplotlib()
-
-
-def _matplotlib() -> tuple[Any, Any]:
-    with extra("plots", "a picture"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    return Figure, FigureCanvasAgg
+    for file in filter(None, files):
+        there = file.exists()
+        file.open("ab").close()
+        if not there:
+            file.unlink()
+        with extra("plots", "a picture"):
+            import matplotlib.figure  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -121,11 +116,6 @@ class Report:
     def exit_status(self) -> int:
         """What a command that made this report ends with."""
         return {"convicted": CONVICTED, "inconclusive": INCONCLUSIVE}.get(self.kind, ACQUITTED)
-
-
-def picture(title: str, caption: str, draw: Callable[["Figure"], None], *, inches: tuple[float, float]) -> Picture:
-    """Return a picture that `draw` makes on an empty figure of this width and height."""
-    return Picture(title, caption, draw, inches)
 
 
 def print_text(report: Report, console: Console) -> None:

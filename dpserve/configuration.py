@@ -39,8 +39,8 @@ FILES_OR_URLS = frozenset({"ledger", "jwt_keys"})
 """Parameters that are texts and may name a file."""
 BUDGET_WORDS = frozenset({"epsilon", "rho", "mu", "posterior_belief", "advantage"})
 """One of these says a budget; said in one place, it replaces whatever another word says further down."""
-_LONG = 8
-"""Letters after the prefix from which a name with two slips in it is a misspelt one; a shorter one has one at most."""
+_LIKE = 0.79
+"""How like a known name, to `difflib`, a misspelt one is at least; `SERVICE` is 0.77 like `DEVICE`, and no slip."""
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
 _SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
 """What Kubernetes sets in a pod for every Service beside it, for one called dpserve-api under our prefix."""
@@ -255,25 +255,12 @@ def refuse_misspelt_variables(command: Callable[[], Callable[..., object]]) -> N
 def _meant(name: str, known: Sequence[str]) -> str | None:
     """Return the known name that this one is a slip of, or None for a name of something else.
 
-    What begins as a ledger's variable is meant for it: nothing else has a ledger.
+    A slip is very like the name, or has its letters in another order. What begins as a ledger's variable is meant for
+    it: nothing else has a ledger.
     """
-    for each in known:
-        if _slips(name, each) <= 1 + (len(each) >= _LONG):
-            return each
-    return "LEDGER" if name.startswith("LEDGER_") else None
-
-
-def _slips(one: str, other: str) -> int:
-    """Return how many letters are left out, put in, taken for another, or exchanged with the next between two names."""
-    rows = [list(range(len(other) + 1))]
-    for i, letter in enumerate(one, 1):
-        row = [i]
-        for j, its in enumerate(other, 1):
-            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != its)))
-            if i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], its):
-                row[j] = min(row[j], rows[-2][j - 2] + 1)
-        rows.append(row)
-    return rows[-1][-1]
+    same_letters = [each for each in known if sorted(each) == sorted(name)]
+    close = same_letters or get_close_matches(name, known, 1, _LIKE)
+    return close[0] if close else "LEDGER" if name.startswith("LEDGER_") else None
 
 
 _OTHER_VARIABLES = {

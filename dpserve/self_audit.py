@@ -1,7 +1,8 @@
 """A service's own auditor: a client with the owner's canary key, and `GET /audit`, where the newest finding stands.
 
 It asks over HTTP as every client does, is charged as every client is, and stops when its key's budget is spent. The
-rows are public: next to the middle of the declared bounds, and never the same twice. What was found is kept in the
+rows are public: next to a point that is drawn anew at every start, and never the same question twice, which would get
+the same answer. What was found is kept in the
 owner's state folder, bound to the model and the price: a service that is started again goes on, and what refuted the
 claim once is not forgotten.
 """
@@ -23,7 +24,7 @@ import numpy as np
 from fastapi import FastAPI
 
 from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
-from audit.distinguishing.service import nearby_rows
+from audit.distinguishing.service import Floats, nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
 from service.data_plane import ServedModel
@@ -99,6 +100,9 @@ class SelfAudit:
     shown: Path | None = None
     _stopped: threading.Event = field(default_factory=threading.Event)
     _state: str = "waiting"
+    _around: Floats = field(init=False)
+    """Of the bounds, from 0 to 1: next to which point rows lie. Of those at another start none is asked again."""
+    _asked: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Find out first whether the mechanism can be audited this way."""
@@ -152,6 +156,7 @@ class SelfAudit:
     def _run(self, address: str, trusting: ssl.SSLContext | None = None) -> None:
         # The operating system's entropy: an answer's world must not be predictable.
         rng = np.random.default_rng()
+        self._around = rng.random((1, len(self.head.certificate.feature_map.lower)))
         try:
             with Client(address, self.key, attempts=1, trusting=trusting) as client:
                 self._set_state("asking")
@@ -169,7 +174,8 @@ class SelfAudit:
         feature_map = self.head.certificate.feature_map
         lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
         try:
-            rows = nearby_rows((lower + upper)[None] / 2, self.rows, lower, upper, rng)
+            around = lower + (upper - lower) * self._around
+            rows = nearby_rows(around, self.rows, lower, upper, rng, self.head.features, self._asked)
             answers = client.predict_proba(rows)
         except ValueError as error:
             self._set_state("there are no rows to ask")

@@ -11,12 +11,14 @@ from typing import Literal, Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from training.errors import BundleError
-from training.feature_maps import NORM_BOUND, Backbone, FeatureMap, HeadFeatureMap
+from training.feature_maps import NORM_BOUND, STEP, Backbone, FeatureMap, HeadFeatureMap
+from training.quantised import weight_step
 from training.sealing import SealedCertificate
 from training.sensitivity import (
     LARGEST_PARAMETER,
     SMALLEST_PARAMETER,
     logit_sensitivity_per_norm,
+    quantised_weight_sensitivity,
     weight_sensitivity,
 )
 
@@ -28,6 +30,15 @@ UNIFORM_BITS = (
     "taken for uniform bits."
 )
 """What every draw rests on."""
+
+PSEUDORANDOM_NOISE = (
+    "The noise of an answer is a function of the question under the noise key, which lies with the weights and which "
+    "nobody outside has: BLAKE2b under that key and ChaCha20 under its output are taken for pseudorandom functions.",
+    "A question is what the feature map makes of a row, in steps: asked again it gets the same answer, which is one "
+    "release. Logits are the same numbers whenever they are computed: sums of products of whole numbers are exact in "
+    "double precision below 2^53.",
+)
+"""What every answer to a question rests on."""
 
 FLOATING_POINT = (
     "Floating-point arithmetic follows IEEE 754, and what libraries compute with it (products of matrices, "
@@ -48,8 +59,9 @@ ASSUMPTIONS = (
     "Training succeeded. That it does, rather than be refused for a bad value or miss its tolerance, can depend on "
     "one record, and is not hidden from whoever sees that a model is served.",
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
-    "The weights, this file's digest of them and the lineage key stay with the owner; only priced answers leave.",
-    UNIFORM_BITS,
+    "The weights, the noise key, this file's digest of them and the lineage key stay with the owner; only priced "
+    "answers leave.",
+    *PSEUDORANDOM_NOISE,
     FLOATING_POINT,
     "Accuracy, the number of records and any other figure computed from the private records are not covered if "
     "they are published.",
@@ -61,6 +73,8 @@ BACKBONE_ASSUMPTIONS = (
     "that they were trained on says about a person who is also in the private records is not covered.",
     "While the private records' features were computed, the network gave the same numbers for the same row in the same "
     "place of a batch of the same size, whatever stood in the other places; this was checked on public rows.",
+    "While it answers, the network may give other numbers for a row on another device or in another batch. Where they "
+    "round to another phi that is another question, with noise of its own and charged as one.",
 )
 """What a head on a backbone rests on beside the rest."""
 
@@ -68,7 +82,7 @@ BACKBONE_ASSUMPTIONS = (
 class Certificate(SealedCertificate):
     """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     status: Literal["proven"] = "proven"
     name: str = Field(pattern=f"^{NAME.pattern}$")
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
@@ -87,8 +101,12 @@ class Certificate(SealedCertificate):
     """Lambda."""
     tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """tau: training returns weights with a gradient norm of at most this, for every data set, or fails."""
+    feature_step: float
+    """Every coordinate of phi is a whole multiple of this."""
+    weight_step: float
+    """And every weight of this."""
     weight_sensitivity: float
-    """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm."""
+    """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm, rounding included."""
     logit_sensitivity_per_norm: float
     """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
     assumptions: tuple[str, ...] = ASSUMPTIONS
@@ -98,14 +116,14 @@ class Certificate(SealedCertificate):
     def _shapes_agree(self) -> Self:
         features = len(self.feature_names)
         if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
-            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
+            raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         return self
 
     def verify(self) -> None:
         """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
-        derived = derive(self.strong_convexity, self.tolerance, self.feature_map.dimension)
+        derived = derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension)
         differs = [
             f"{name} is {getattr(self, name)!r} and should be {value!r}"
             for name, value in derived.items()
@@ -126,13 +144,17 @@ def assumptions_on(feature_map: FeatureMap) -> tuple[str, ...]:
     return (*ASSUMPTIONS, *BACKBONE_ASSUMPTIONS) if isinstance(feature_map, Backbone) else ASSUMPTIONS
 
 
-def derive(strong_convexity: float, tolerance: float, dimension: int) -> dict[str, float]:
+def derive(strong_convexity: float, tolerance: float, classes: int, dimension: int) -> dict[str, float]:
     """Return the certificate's derived numbers by name. dimension: of phi(x), the bias included."""
-    weights = weight_sensitivity(strong_convexity, tolerance, NORM_BOUND)
+    weights = quantised_weight_sensitivity(
+        weight_sensitivity(strong_convexity, tolerance, NORM_BOUND), classes, dimension
+    )
     return {
         "feature_norm_bound": NORM_BOUND,
+        "feature_step": STEP,
+        "weight_step": weight_step(dimension),
         "weight_sensitivity": weights,
-        "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights, dimension),
+        "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights),
     }
 
 

@@ -18,11 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
+from mechanisms.randomness import NoiseKey
 from training.errors import BundleError
 
 MODEL_FILE = "model.safetensors"
 CERTIFICATE_FILE = "certificate.json"
 _SEALED = "certificate"
+
+_NOISE_KEY = "noise_key"
 
 Tensors = dict[str, NDArray[np.generic]]
 
@@ -86,6 +89,7 @@ def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificat
         raise BundleError(f"{folder} is not a bundle: cannot read {error.filename}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not text") from error
+    _check_version(folder, kind, text)
     try:
         certificate = kind.model_validate_json(text)
     except ValidationError as error:
@@ -104,6 +108,35 @@ def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificat
     if sealed != certificate.sealed():
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
     return certificate, tensors
+
+
+def _check_version(folder: Path, kind: type[SealedCertificate], text: str) -> None:
+    """Refuse a bundle of another format, with what to do. What is no certificate at all is left to its validation."""
+    try:
+        found = json.loads(text)["format_version"]
+    except (ValueError, TypeError, KeyError):
+        return
+    known = kind.model_fields["format_version"].default
+    if found != known:
+        raise BundleError(
+            f"{folder} is a bundle of format {found}, and this version of dpserve reads format {known}. Serve it with "
+            "the version that wrote it, or train again: the lineage and what was spent on it stay as they are, and a "
+            "model that is paid for once is paid for again"
+        )
+
+
+def with_noise_key(noise_key: NoiseKey) -> Tensors:
+    """Return the key as a tensor, to lie with the weights under their seal."""
+    return {_NOISE_KEY: np.frombuffer(noise_key.secret, dtype=np.uint8)}
+
+
+def noise_key_of(tensors: Tensors) -> NoiseKey:
+    """Take the key out of a bundle's tensors. Raises BundleError if there is none."""
+    octets = tensors.pop(_NOISE_KEY, np.empty(0, dtype=np.uint8))
+    try:
+        return NoiseKey(octets.tobytes())
+    except ValueError as error:
+        raise BundleError(f"the bundle holds no noise key: {error}") from error
 
 
 def kind_of(folder: Path) -> str:

@@ -2,16 +2,18 @@
 
 import secrets
 
+from mechanisms.randomness import NoiseKey
 from training.bundle import CertifiedHead
 from training.certificate import Certificate, assumptions_on, derive, now
 from training.data.records import Records
 from training.objective import RegularisedCrossEntropy
+from training.quantised import quantised
 from training.recipe import Recipe
 from training.solver import Progress, minimise
 
 
 def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = lambda _: None) -> CertifiedHead:
-    """Minimise the objective on the records and certify the result.
+    """Minimise the objective on the records, round the weights to their grid and certify the result.
 
     Raises NotConverged when the tolerance is not reached: then there is no certificate. The digest in the
     returned certificate is zero until `save_bundle` has written the weights.
@@ -20,7 +22,7 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
     objective = RegularisedCrossEntropy(
         recipe.feature_map(records.X, tensors), records.y, len(records.declaration.classes), recipe.strong_convexity
     )
-    weights = minimise(objective, recipe.tolerance, recipe.feature_map.evaluation_error(tensors), progress)
+    weights = quantised(minimise(objective, recipe.tolerance, progress))
     certificate = Certificate.model_validate(
         {
             "name": recipe.name,
@@ -34,6 +36,6 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
             "assumptions": assumptions_on(recipe.feature_map),
             "lineage": lineage,
         }
-        | derive(recipe.strong_convexity, recipe.tolerance, recipe.feature_map.dimension)
+        | derive(recipe.strong_convexity, recipe.tolerance, *weights.shape)
     )
-    return CertifiedHead(certificate, weights, tensors)
+    return CertifiedHead(certificate, weights, tensors, NoiseKey.fresh())

@@ -1,24 +1,28 @@
 """`dpserve attack`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from dpserve.commands.console import shares
+from dpserve.commands.reporting import reported
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
     from audit.membership.attack import TrainShadows
     from audit.membership.candidates import Candidates, Labelled
+    from audit.reports import Report
 
 
 _OF_A_BUNDLE = ("mechanism", "price", "keys", "rho", "lineage_rho", "delta")
 _OF_A_SERVICE = ("key_file",)
 
 
+@reported("attack")
 def attack(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="The service's URL, http://host:port, or a bundle's folder.")],
@@ -66,11 +70,8 @@ def attack(
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Train shadow models on this Ray cluster; needs extra ray.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Everything but the endpoint's noise follows from it.")] = 0,
-    png: Annotated[Path | None, typer.Option(help="Write the ROC, linear and log-log.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.")] = None,
-    machine: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
-) -> None:
+    seed: Annotated[int, typer.Option(min=0, help="Everything except the endpoint's noise follows from it.")] = 0,
+) -> "Report":
     """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
 
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
@@ -78,13 +79,10 @@ def attack(
     Models that are networks need the extra torch, and so do attack networks, which are left out without it. The noise
     of a bundle's answers follows from --seed too.
     """
-    from audit import reports
-    from dpserve.commands.audit_output import print_verdict
 
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
         _check_target(context, target, service=service)
-        reports.check_files(html, png)
         if service:
             endpoints = _services(opened, target, key_file or [])
         else:
@@ -92,8 +90,8 @@ def attack(
                 Path(target), mechanism, price, keys, rho=rho, lineage_rho=lineage_rho, delta=delta, seed=seed
             )
         found = _candidates(endpoints[0], data, members, non_members, population, label, ignore or [], class_names)
-        from audit.membership.attack import Attack, Choices
-        from audit.membership.presentation import report
+        from audit import presentation
+        from audit.membership.attack import Attack, Choices, train_here
 
         choices = Choices(
             shadow_models=shadow_models,
@@ -104,20 +102,17 @@ def attack(
             seed=seed,
         )
         errors = Console(stderr=True)
-        with _resumable(errors, journal), _progress(errors) as progress:
+        with _resumable(errors, journal), shares("attack") as progress:
             outcome = Attack(
                 endpoints,
                 found,
                 choices,
                 journal,
-                train=_trainer(ray),
+                train=train_here if ray is None else _trainer(ray),
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
-    page = report(outcome)
-    reports.write(page, html_file=html, png_file=png)
-    print_verdict("attack", page, as_json=machine)
-    raise typer.Exit(page.exit_status)
+    return presentation.of_attack(outcome)
 
 
 def _check_target(context: typer.Context, target: str, *, service: bool) -> None:
@@ -173,7 +168,7 @@ def _bundles(
     from accounting.budgets import Budget, accepts_for
     from accounting.losses import Cost
     from accounting.picorho import budget as picorho_of
-    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, RowNoise
+    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
     from mechanisms.mechanism import priced
     from training.loading import load_model
     from training.releases.model import ReleasedModel
@@ -187,7 +182,8 @@ def _bundles(
     chosen = priced(mechanism, price, len(head.certificate.classes))
     account = Budget.from_rho(LARGEST_RHO if rho is None else rho, delta, accepts_for(chosen.cost))
     lineage = Lineage(None if lineage_rho is None else picorho_of(lineage_rho))
-    return [BundleEndpoint(head, chosen, RowNoise(seed, key), account, lineage) for key in range(keys)]
+    noise_key = rehearsal_key(seed)
+    return [BundleEndpoint(head, chosen, noise_key, account, lineage, key=key) for key in range(keys)]
 
 
 def _candidates(
@@ -204,7 +200,7 @@ def _candidates(
 
     if data is not None:
         if data != "digits" or members is not None or non_members is not None:
-            raise ValueError("--data takes 'digits' and stands alone; your own files go to --members and --non-members")
+            raise ValueError("--data takes 'digits' alone; name your own files with --members and --non-members")
         return digits()
     if members is None or non_members is None:
         raise ValueError("name records that were trained on with --members, and others with --non-members")
@@ -216,20 +212,7 @@ def _candidates(
     return Candidates(read(members), read(non_members), None if population is None else read(population))
 
 
-def _trainer(ray: str | None) -> "TrainShadows":
-    if ray is None:
-        from audit.membership.attack import train_here
-
-        return train_here
+def _trainer(ray: str) -> "TrainShadows":
     from audit.membership.cluster import train_on_ray
 
     return train_on_ray(ray)
-
-
-@contextmanager
-def _progress(errors: Console) -> "Iterator[Callable[[str, float], None]]":
-    """A bar on stderr, which leaves stdout to the report; nothing where stderr is no terminal."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)

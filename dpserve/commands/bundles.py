@@ -55,9 +55,9 @@ def train(
     release: Annotated[
         str | None,
         typer.Option(
-            help="Make a model that is private itself and paid for once, whose every answer is then free: weights, "
-            "class-sums, objective or dpsgd; or teachers, whose answers are paid for like a head's. [default: none, a "
-            "head, each of whose answers is paid for]",
+            help="Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or "
+            "dpsgd; or teachers, each of whose answers is paid for. [default: none, a head, each of whose answers is "
+            "paid for]",
             show_default=False,
         ),
     ] = None,
@@ -72,7 +72,7 @@ def train(
     label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
     clip: Annotated[
-        bool, typer.Option("--clip", help="Draw values beyond the bounds back to them instead of refusing them.")
+        bool, typer.Option("--clip", help="Clip values beyond the bounds instead of refusing them.")
     ] = False,
     where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
     random_features: Annotated[int, typer.Option(help="fourier, relu: how many.")] = 1000,
@@ -80,7 +80,7 @@ def train(
     clip_norm: Annotated[
         float | None,
         typer.Option(
-            help="Scaled rows, or a backbone's features, longer than this are drawn back to it. [default: half the "
+            help="Scaled rows, or a backbone's features, longer than this are scaled down to it. [default: half the "
             "square root of their number]",
             show_default=False,
         ),
@@ -179,7 +179,7 @@ def train(
     ] = None,
     queries: Annotated[
         int | None,
-        typer.Option(min=1, help="--budget: how many answers it is for. [default: no end]", rich_help_panel=CHOOSING),
+        typer.Option(min=1, help="--budget: for how many answers. [default: unlimited]", rich_help_panel=CHOOSING),
     ] = None,
     public: Annotated[
         str | None,
@@ -225,8 +225,8 @@ def train(
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
-    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: it is
-    paid for once, and then answers without end. An option that begins with the name of a release goes with that one.
+    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
+    pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     declaration = records.declaration
@@ -311,7 +311,7 @@ def train_published(
     bounds: Annotated[list[str] | None, typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one.")] = None,
     label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
     ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
-    clip: Annotated[bool, typer.Option("--clip", help="Draw values beyond the bounds back to them.")] = False,
+    clip: Annotated[bool, typer.Option("--clip", help="Clip values beyond the bounds.")] = False,
     where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
     hidden: Annotated[list[int] | None, typer.Option(help="A hidden layer's width; repeatable. [default: 128]")] = None,
     alpha: Annotated[float, typer.Option(help="The strength of the convexified loss.")] = 1.0,
@@ -378,6 +378,7 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
         ("Lambda", f"{certificate.strong_convexity:g}"),
         ("tolerance tau", f"{certificate.tolerance:g}"),
+        ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
         ("lineage", certificate.lineage),
         ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),

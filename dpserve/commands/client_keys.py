@@ -24,7 +24,7 @@ Expires = Annotated[
 ]
 ScopesOption = Annotated[
     list[str] | None,
-    typer.Option("--scope", help="What the key is good for: predict, budget-read; repeat. [default: both]"),
+    typer.Option("--scope", help="What the key may do: predict, budget-read; repeatable. [default: both]"),
 ]
 KeyId = Annotated[str, typer.Argument(help="The key's id, as 'dpserve clients show' lists it.")]
 
@@ -54,7 +54,7 @@ def print_key(secret: str, what: str) -> None:
 
 def table_of_keys(keys: Sequence[ApiKey]) -> Table:
     """Return a client's keys as a table; what it shows opens nothing."""
-    table = Table("key", "good for", "expires")
+    table = Table("key", "scopes", "expires")
     now = time.time()
     for key in keys:
         ends = "never"
@@ -86,7 +86,7 @@ def add_key(
 def rotate_key(
     name: Name,
     overlap: Annotated[
-        str, typer.Option(help="How long the former keys are good beside the new one, as 1h. [default: not at all]")
+        str, typer.Option(help="How long the former keys stay valid beside the new one, as 1h. [default: not at all]")
     ] = "0s",
     key_id: Annotated[
         str | None, typer.Option("--key", help="Replace only the key of this id, whose scopes the new one gets.")

@@ -12,14 +12,13 @@ from accounting.picorho import PICORHO_PER_RHO, to_rho
 from accounting.planner import Expectation, PublicSample, expectation
 from mechanisms.gaussian_vector import mu_for
 from training.feature_maps import NORM_BOUND
-from training.margins import usual_margin
 from training.planning import rules
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
 from training.planning.recommendation import LARGEST_PRICE, Recommendation
 from training.planning.tiers import PlannedTier, training_options
 from training.recipe import DEFAULT_TOLERANCE
-from training.sensitivity import weight_sensitivity
+from training.sensitivity import usual_margin, weight_sensitivity
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         table.add_row(
             option.title,
             option.pays,
-            "not to be had" if each.mean is None else f"{each.mean:.3f}",
+            "unavailable" if each.mean is None else f"{each.mean:.3f}",
             "" if each.spread is None else f"{each.spread:.3f}",
             "" if each.seeds is None or each.mean is None else str(each.seeds),
         )

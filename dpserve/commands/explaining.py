@@ -32,7 +32,7 @@ def explain(
             "--release",
             help="What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), "
             "exponential:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release "
-            "are joined by commas. May be given several times.",
+            "are joined by commas. Repeatable.",
         ),
     ] = None,
     times: Annotated[
@@ -44,7 +44,10 @@ def explain(
     ] = None,
     attack: Annotated[
         str | None,
-        typer.Option("--attack", help="TPR:FPR of a membership attack: the epsilon it implies, and if it is possible."),
+        typer.Option(
+            "--attack",
+            help="TPR:FPR of a membership attack: the epsilon it implies, and whether the releases allow it.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the analyses' epsilon as the releases are made into FILE.png.")
@@ -155,7 +158,7 @@ def _print_explanation(console: Console, explained: Explanation, about: str) -> 
     meaning = explained.identifiability
     bounds = Table(about, "reading", "source")
     for what, bound, source in (
-        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "but for a probability of delta"),
+        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "except with probability delta"),
         ("  1/(1 + e^-epsilon)", meaning.posterior_belief_at_epsilon, "Bernau et al. 2021; no bound by itself"),
         ("  the same under RDP", meaning.posterior_belief_under_rdp_as_published, "their Section 4.4"),
         (

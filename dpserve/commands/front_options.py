@@ -21,7 +21,7 @@ TlsCert = Annotated[
 TlsKey = Annotated[Path | None, typer.Option(help="PEM file with the certificate's key.", show_default=False)]
 CorsOrigin = Annotated[
     str | None,
-    typer.Option(help="Web origins whose pages may ask, as https://app.example, with commas between. [default: none]"),
+    typer.Option(help="Web origins whose pages may ask, as https://app.example, separated by commas. [default: none]"),
 ]
 RateLimitOption = Annotated[
     str | None,
@@ -54,11 +54,11 @@ JwtClaim = Annotated[str, typer.Option(help="The claim that names the client.")]
 JwtScopeClaim = Annotated[
     str | None,
     typer.Option(
-        help="The claim that lists what a token is good for: predict, budget-read. [default: every token for both]",
+        help="The claim that lists what a token may do: predict, budget-read. [default: both]",
         show_default=False,
     ),
 ]
-JwtAlgorithm = Annotated[str, typer.Option(help="The signature algorithms to allow, with commas between.")]
+JwtAlgorithm = Annotated[str, typer.Option(help="The signature algorithms to allow, separated by commas.")]
 LogFormat = Annotated[str, typer.Option(help="text, or json: one object a line, each request with its id.")]
 
 

@@ -130,7 +130,7 @@ def set_budget(
                 and not yes
                 and not typer.confirm(
                     f"Raise the budget of {name} from rho = {to_rho(account.budget.picorho):.6g} to "
-                    f"{to_rho(budget.picorho):.6g}? Everyone whose record it holds is told more"
+                    f"{to_rho(budget.picorho):.6g}? Clients may then learn more about every record"
                 )
             ):
                 return "nothing was changed"

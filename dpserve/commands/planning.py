@@ -27,9 +27,8 @@ from mechanisms.mechanism import priced
 from training.bundle import load_bundle
 from training.data.classes import parse_classes
 from training.feature_maps import NORM_BOUND
-from training.margins import largest_margin, usual_margin
 from training.recipe import DEFAULT_TOLERANCE
-from training.sensitivity import weight_sensitivity
+from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
 
 _MARGIN_POINTS = 201
 _OVERHEAD_FROM = 580
@@ -103,8 +102,8 @@ def plan(
 ) -> None:
     """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
 
-    Before training, --n and --classes, or --public rows, choose between noise on each answer and the models that are
-    paid for once. On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
+    Before training, --n and --classes, or --public rows, choose between noise on each answer and pay-once models.
+    On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
     """
     check_files(plot)
     words = options.BudgetWords(
@@ -316,5 +315,5 @@ def _served_at(mechanism: str, price: str, classes: int) -> str:
     try:
         priced(mechanism, price, classes)
     except ValueError as error:
-        return f"not to be had: {error}"
+        return f"unavailable: {error}"
     return price

@@ -79,7 +79,7 @@ def print_release(console: Console, certificate: ReleaseCertificate) -> None:
     own = {name: value for name, value in certificate.model_dump(mode="json").items() if name not in common}
     feature_map = certificate.feature_map
     features = f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"
-    table.add_row("release, paid for once", certificate.release)
+    table.add_row("pay-once model", certificate.release)
     table.add_row("status", certificate.status)
     table.add_row("neighbouring data sets", certificate.neighbouring)
     table.add_row("features", features)

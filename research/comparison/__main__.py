@@ -1,4 +1,4 @@
-"""`python -m research.comparison`: measure every option on the public sets; make the tables and plots of the docs."""
+"""`python -m research.comparison`: measure every option on the public sets; make the table and plots of the docs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,17 +7,17 @@ import typer
 from rich.console import Console
 
 from audit.pieces import ResultStore
-from dpserve.cli import errors_said
 from dpserve.commands.console import shares
+from research.commands import program, run
 from research.comparison import experiment, figures, tables
 from research.comparison.cases import BENCHMARKS
 from research.comparison.options import OPTIONS
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = program()
 
 _EPSILONS = ",".join(f"{epsilon:g}" for epsilon in experiment.EPSILONS)
 _USUAL = tuple(name for name in BENCHMARKS if name != "digits")
-TABLES, CSV, PAGE = "mechanisms-tables.md", "mechanisms.csv", "mechanisms.md"
+FIGURES, PAGE = "measured.csv", "mechanisms.md"
 
 
 @app.command()
@@ -37,9 +37,12 @@ def compare(
     stored: Annotated[
         bool, typer.Option("--stored", help="Measure nothing: show what the finished pieces hold.")
     ] = False,
-    out: Annotated[
-        Path, typer.Option(help="Where tables, CSV and images/ go; a mechanisms.md there gets its summary anew.")
-    ] = Path("reproduction"),
+    out: Annotated[Path, typer.Option(help="Where images/ go; a mechanisms.md there gets its summary anew.")] = Path(
+        "reproduction"
+    ),
+    table: Annotated[
+        Path | None, typer.Option(help=f"The CSV file of every figure. [default: {FIGURES} in --out]")
+    ] = None,
     summary: Annotated[
         Path | None, typer.Option(help="Where the planner's summary goes: training/planning/measured.csv.")
     ] = None,
@@ -57,9 +60,9 @@ def compare(
         with shares("comparison") as progress:
             cells = experiment.run(comparison, data_dir, store, progress)
     (out / "images").mkdir(parents=True, exist_ok=True)
-    tables.write_csv(cells, out / CSV)
-    cells = tables.read_csv(out / CSV)
-    (out / TABLES).write_text(tables.page(cells), "utf-8")
+    written = out / FIGURES if table is None else table
+    tables.write_csv(cells, written)
+    cells = tables.read_csv(written)
     if summary is not None:
         tables.write_summary(cells, summary)
     described = out / PAGE
@@ -67,11 +70,8 @@ def compare(
         described.write_text(tables.with_summary(described.read_text("utf-8"), cells), "utf-8")
     for name in comparison.datasets:
         figures.draw(cells, name, out / "images" / f"mechanisms-{name}.png")
-    console = Console()
-    measured = len(cells)
-    console.print(f"{measured} cells measured. Written: {out / CSV}, {out / TABLES} and plots in {out / 'images'}")
+    Console().print(f"{len(cells)} cells measured. Written: {written} and plots in {out / 'images'}")
 
 
 if __name__ == "__main__":
-    with errors_said():
-        app()
+    run(app)

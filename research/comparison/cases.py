@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from mechanisms.seeded import derived_seed
-from training.data import adult, location, mnist, retail
-from training.data.digits import load_digits
-from training.data.labelled import LabelledSet
+from research.data import adult, benchmarks, location, mnist, retail
+from research.data.labelled import LabelledSet
 from training.errors import DataError
 from training.planning.cases import MOST_ASKED, Case
 from training.planning.measured import SETS
@@ -34,13 +33,6 @@ class Benchmark:
     asked: int | None = None
 
 
-def _digits(_: Path) -> LabelledSet:
-    digits = load_digits()
-    X = np.vstack([digits.train.X, digits.held_out_rows]) / 16
-    y = np.concatenate([digits.train.y, digits.held_out_labels])
-    return LabelledSet("digits", X.astype(np.float32), y, 10, "the digits of scikit-learn")
-
-
 def _measured(name: str, read: Callable[[Path], LabelledSet], asked: int | None = None) -> Benchmark:
     public = SETS[name]
     return Benchmark(public.title, read, public.n, public.classes, asked)
@@ -52,7 +44,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mnist-60k": _measured("mnist-60k", mnist.read, _MNIST_TRAINING),
     "adult": _measured("adult", lambda folder: adult.one_hot(adult.read(folder)), _ADULT_TRAINING),
     "retail": _measured("retail", retail.read),
-    "digits": Benchmark("digits, 1,437 records, 10 classes", _digits, 1437, 10),
+    "digits": Benchmark("digits, 1,437 records, 10 classes", lambda _: benchmarks.digits(), 1437, 10),
 }
 """The digits are for tests and for trying it out: they come with scikit-learn."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from research.comparison.cases import BENCHMARKS
-from research.comparison.experiment import EPSILONS, SEEDS, Cell, at
+from research.comparison.experiment import SEEDS, Cell, at
 from research.comparison.options import OPTIONS
 from training.planning.measured import SETS
 from training.planning.options import DELTA, QUERIES, UNLIMITED
@@ -71,50 +71,6 @@ def write_summary(cells: Iterable[Cell], path: Path) -> None:
                 writer.writerow((*place, _number(cell.mean, 6), _number(cell.spread, 6), len(cell.figures)))
 
 
-def page(cells: Sequence[Cell]) -> str:
-    """Every table, by data set and epsilon, as a page of Markdown."""
-    parts = [
-        "# Accuracy by mechanism, budget and number of queries",
-        f"Test accuracy, mean ± standard deviation over the seeds, at (epsilon, {DELTA:g}) for all answers together; "
-        "made by `python -m research.comparison`, with the figures of every seed in [mechanisms.csv](mechanisms.csv). "
-        "What the options are, how they were set, and which one to take: [mechanisms.md](mechanisms.md). In bold: the "
-        'best proven option of a column. "-": the budget ends before. "refused": so little budget is left for an '
-        'answer that the mechanism will not draw so much noise. "not measured" means that. Algorithm 1 stands at the '
-        "cost that its source claims, which is unproven: its column is for scale, and no bound.",
-    ]
-    for dataset in dict.fromkeys(cell.dataset for cell in sorted(cells, key=_order)):
-        parts.append(f"## {BENCHMARKS[dataset].title}")
-        for epsilon in EPSILONS:
-            parts += [f"### {dataset}, epsilon = {epsilon:g}", table(cells, dataset, epsilon)]
-    return "\n\n".join(parts) + "\n"
-
-
-def table(cells: Sequence[Cell], dataset: str, epsilon: float) -> str:
-    """One data set at one epsilon: a line for each option, a column for each number of queries."""
-    shown = {(name, queries): at(cells, dataset, name, epsilon, queries) for name in OPTIONS for queries in COLUMNS}
-    best = {
-        queries: max(
-            (
-                cell.mean
-                for name, option in OPTIONS.items()
-                if option.status == "proven" and (cell := shown[name, queries]) is not None and cell.mean is not None
-            ),
-            default=None,
-        )
-        for queries in COLUMNS
-    }
-    lines = ["| option | status | " + " | ".join(COLUMNS) + " |", "|---" * (2 + len(COLUMNS)) + "|"]
-    for name, option in OPTIONS.items():
-        words = []
-        for queries in COLUMNS:
-            cell = shown[name, queries]
-            word = _cell(cell, option.pays == "each answer" and queries == UNLIMITED)
-            bold = cell is not None and option.status == "proven" and cell.mean is not None
-            words.append(f"**{word}**" if bold and cell is not None and cell.mean == best[queries] else word)
-        lines.append(f"| {option.title} | {option.status} | " + " | ".join(words) + " |")
-    return "\n".join(lines)
-
-
 def summary(cells: Sequence[Cell]) -> str:
     """Every set at (1, DELTA): a line for each option, at 10 and at 1,000 queries where each answer is paid for."""
     datasets = [name for name in BENCHMARKS if any(cell.dataset == name for cell in cells)]
@@ -141,17 +97,6 @@ def _mean(cell: Cell | None) -> str:
         return NOT_MEASURED
     few = f" ({len(cell.figures)} of {SEEDS})" if len(cell.figures) < SEEDS else ""
     return _REFUSED if cell.mean is None else f"{cell.mean:.3f}{few}"
-
-
-def _cell(cell: Cell | None, ends: bool) -> str:
-    if ends:
-        return "-"
-    if cell is None:
-        return NOT_MEASURED
-    if cell.mean is None:
-        return _REFUSED
-    few = f" ({len(cell.figures)} of {SEEDS} seeds)" if len(cell.figures) < SEEDS else ""
-    return f"{cell.mean:.3f}" + ("" if cell.spread is None else f" ± {cell.spread:.3f}") + few
 
 
 def _number(value: float | None, digits: int = 4) -> str:

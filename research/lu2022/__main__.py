@@ -11,8 +11,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Column, Table
 
-from dpserve.cli import errors_said
 from dpserve.commands.console import shares
+from research.commands import program, run
 from research.lu2022 import printed
 from training.extras import extra
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from research.lu2022.presentation import Comparison
     from research.lu2022.results import Accuracies, Plan
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = program()
 
 _UNPROVEN = (
     "Algorithm 1 is unproven: with three or more classes no finite epsilon holds for it, and its sensitivities are no "
@@ -197,5 +197,4 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 if __name__ == "__main__":
-    with errors_said():
-        app()
+    run(app)

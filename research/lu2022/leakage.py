@@ -15,10 +15,10 @@ from audit.membership.attack_network import EPOCHS, AttackNetwork, network_recip
 from audit.membership.signals import KnownAnswers
 from mechanisms.published import softmax
 from mechanisms.seeded import derived_seed
+from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
-from training.data.sampling import two_disjoint_sets
 from training.published.batched import Assignment, stacked_logits, train_stack
 from training.published.setting import Recipe
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.seeded import derived_seed
+from research.data.benchmarks import read
+from research.data.labelled import LabelledSet
+from research.data.sampling import two_disjoint_sets
 from research.lu2022 import printed
 from research.lu2022.results import Plan
-from training.data.benchmarks import read
-from training.data.labelled import LabelledSet
-from training.data.sampling import two_disjoint_sets
 from training.published.bounds import Topology
 
 

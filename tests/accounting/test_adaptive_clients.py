@@ -147,6 +147,19 @@ def test_an_account_names_as_tightest_only_what_depends_on_the_total_alone(accep
     assert len(found.analyses) == 5
 
 
+def test_a_limit_lowered_below_what_was_spent_takes_nothing_back():
+    cost = Cost((GaussianLoss(0.5),))
+    lowered, kept = (
+        explain_account({cost: 10}, Budget(answers * cost.picorho, "gaussian", 1e-6), price=cost) for answers in (4, 10)
+    )
+
+    assert lowered.posterior_belief_bound == kept.posterior_belief_bound
+    assert lowered.membership_advantage_bound == kept.membership_advantage_bound
+    assert lowered.explanation.identifiability == kept.explanation.identifiability
+    assert lowered.explanation.attack_power == kept.explanation.attack_power
+    assert lowered.queries_left == 0
+
+
 def test_the_words_for_an_account_speak_of_its_limit():
     """A client that stops when it is surest passes what would hold for its releases so far, and not these words."""
     cost = Cost((GaussianLoss(0.2),))

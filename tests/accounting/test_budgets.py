@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -106,6 +107,33 @@ def test_nothing_spent_says_nothing(delta: float, accepts: Accepts) -> None:
 def test_nonsense_is_refused_with_the_valid_range(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "allowed"), [(4, 1e-6, 536), (8, 1e-6, 536), (1, 1e-7, 53), (3, 1e-9, 0)])
+def test_the_coins_that_an_account_may_pay_for_are_counted_by_its_delta(epsilon, delta, allowed):
+    """The first three refused every release with a coin, by the number that their rho could buy at the least price."""
+    for accepts in ("gaussian", "any"):
+        budget = Budget.from_epsilon_delta(epsilon, delta, accepts)
+        assert budget.coins_allowed == allowed
+
+
+@given(rho=st.floats(1e-6, 9007), delta=st.floats(math.log(1e-13), math.log(0.1)).map(math.exp))
+def test_counted_coins_and_the_sampler_fit_into_the_reserve_together(rho: float, delta: float) -> None:
+    if not sampling_error.fits(rho, delta):
+        return
+    allowed = Budget.from_rho(rho, delta, "any").coins_allowed
+
+    assert Fraction(allowed, 2**40) <= Fraction(delta) / 2048
+    if allowed:
+        taken = allowed * 2.0**-40 + sampling_error.transcript_error(rho)
+        assert taken <= sampling_error.RESERVED_SHARE * delta
+
+
+def test_each_approximate_loss_of_a_cost_is_a_coin() -> None:
+    coin = ApproximateGaussianLoss(0.1, 2.0**-41)
+
+    assert Cost((coin, GaussianLoss(0.2), coin)).coins == 2
+    assert Cost((GaussianLoss(0.2),)).coins == 0
 
 
 def test_an_account_pays_for_coins_only_where_its_delta_provides_for_all_it_could_buy():

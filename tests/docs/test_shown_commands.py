@@ -36,11 +36,6 @@ NOT_RUN = {
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
-    (
-        "auditing.md",
-        "audit training --fault",
-    ): "minutes for each fault: tests/dpserve/test_audit_training.py has fewer runs",
-    ("auditing.md", "audit training --dataset"): "minutes: tests/dpserve/test_audit_training.py has fewer runs",
     ("backbones.md", "train"): "a published network's weights, 100 MB: tests/training/backbones makes small networks",
     (
         "backbones.md",
@@ -50,7 +45,7 @@ NOT_RUN = {
 """The beginnings of commands that no test runs as they stand: only their parser reads them."""
 
 PROGRAMS = {
-    "docker": "needs a container engine; deploy/rehearse_image.py runs the Dockerfile's steps without one",
+    "docker": "needs a container engine; tests/deployment checks the Dockerfile without one",
     "kubectl": "needs a cluster: its own parser reads the line below; tests/deployment checks what is applied",
     "make": "`make demo`, `make serve`: tests/dpserve/test_cli.py runs the demonstration that they are",
     "python": "research: hours, and data that is not ours; tests/research reads every line, and runs small ones",

@@ -158,7 +158,7 @@ def test_nonsense_is_refused_with_what_would_do(tmp_path, arguments, said):
     ("arguments", "said"),
     [
         (BUDGET, "name a bundle"),
-        (["--lam", 1, "--classes", 2], "one of the words"),
+        (["--lam", 1, "--classes", 2], "one of --epsilon"),
         (["--lam", 1, "--classes", 2, *BUDGET, "--public", "own.csv"], "needs a bundle"),
         (["--lam", 1, "--classes", 2, *BUDGET, "--plot", "curve.png"], "to draw an accuracy from"),
     ],

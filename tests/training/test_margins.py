@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
-from training.margins import largest_margin, usual_margin
 from training.recipe import DEFAULT_TOLERANCE, Recipe
+from training.sensitivity import largest_margin, usual_margin
 from training.train import train
 
 

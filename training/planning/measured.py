@@ -1,4 +1,4 @@
-"""What was measured on public sets, for an owner without rows: a summary of docs/mechanisms.csv, in measured.csv."""
+"""What was measured on public sets, for an owner without rows: a summary of research/comparison/measured.csv."""
 
 import csv
 import math

@@ -68,7 +68,7 @@ class Recommendation:
         made = dict(self.chosen.settings)
         if self.chosen.pays == "each answer":
             if queries is None:
-                raise ValueError("no budget pays for answers without end one by one")
+                raise ValueError("no budget pays for unlimited answers one by one")
             _check_answers(whole, queries)
             if self.chosen.release is None:
                 made["lam"] = rules.strong_convexity(mu_for(whole // queries))
@@ -126,7 +126,7 @@ def by_simulation(
 
     X: (m, d) scaled into [0, 1] by declared bounds. n: how many records there will be, if not as many as rows: the
     noise is then that of n records, as a budget of mu n / m on m gives it. That understates what more records teach.
-    queries: None for answers without end. Raises TrainingError for too few rows.
+    queries: None for unlimited answers. Raises TrainingError for too few rows.
     """
     if len(y) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(y)}")
@@ -165,10 +165,10 @@ def _accuracy(name: str, trial: Trial) -> float | None:
 def _best(estimates: tuple[Estimate, ...], queries: int | None) -> Recommendation:
     known = [(estimate.option, estimate.mean) for estimate in estimates if estimate.mean is not None]
     if not known:
-        raise TrainingError("none of the mechanisms can be had for this budget; raise it")
+        raise TrainingError("this budget pays for none of the mechanisms; raise it")
     highest = max(mean for _, mean in known)
     option, mean = next((name, mean) for name, mean in known if mean >= highest - _CLOSE)
-    asked = "answers without end" if queries is None else f"{queries:,} queries"
+    asked = "unlimited answers" if queries is None else f"{queries:,} queries"
     others = [(name, other) for name, other in known if OPTIONS[name].release != OPTIONS[option].release]
     beside = ""
     if others:

@@ -42,8 +42,8 @@ def by_rule(n: int, classes: int, whole: int, queries: int | None = None) -> tup
     check_declared(n, classes)
     if whole < LEAST_PRICE:
         raise ValueError(
-            f"no release can be had for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. Raise the "
-            "budget, or plan noise on each answer, with --lam and --classes"
+            f"no pay-once model can be trained for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. "
+            "Raise the budget, or plan noise on each answer, with --lam and --classes"
         )
     preferred = _preferred(classes, mu_for(min(whole, LARGEST_PRICE)) * n / classes)
     refused: list[str] = []

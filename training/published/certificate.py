@@ -50,7 +50,7 @@ class ScaledInputs(BaseModel):
 class UnprovenCertificate(SealedCertificate):
     """What the published method claims for one trained network."""
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     status: Literal["unproven"] = "unproven"
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
@@ -92,7 +92,7 @@ class UnprovenCertificate(SealedCertificate):
         if self.objections != OBJECTIONS:
             differs.append("the objections to the claim are not all there")
         if len(self.feature_map.lower) != len(self.feature_names):
-            differs.append("there are other numbers of bounds than of feature names")
+            differs.append("there is not one pair of bounds for each feature name")
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
 

@@ -5,8 +5,10 @@ import secrets
 import numpy as np
 import torch
 
+from mechanisms.randomness import NoiseKey
 from training.certificate import now
 from training.data.records import Records
+from training.exact_network import exact_layers
 from training.published.batched import Assignment, train_stack
 from training.published.bounds import Topology
 from training.published.bundle import PublishedNetwork
@@ -56,4 +58,4 @@ def train_published(
     assignment = Assignment(torch.arange(len(records))[None], (seed,), (alpha,))
     model = one_model(train_stack(X, torch.from_numpy(records.y), assignment, recipe), 0)
     layers = tuple((layer.weight.double().numpy(), layer.bias.double().numpy()) for layer in model)
-    return PublishedNetwork(certificate, layers)
+    return PublishedNetwork(certificate, exact_layers(layers, activation), NoiseKey.fresh())

@@ -60,7 +60,7 @@ class ReleaseCertificate(SealedCertificate):
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = COMMON_ASSUMPTIONS
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     status: Literal["proven"] = "proven"
     release: str
     """Its kind: a Literal in each subclass, by which `training.loading` finds the loader."""
@@ -83,7 +83,7 @@ class ReleaseCertificate(SealedCertificate):
     def _shapes_agree(self) -> Self:
         features = len(self.feature_names)
         if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
-            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
+            raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         return self

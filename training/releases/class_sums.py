@@ -160,7 +160,7 @@ def train_class_sums(
         )
         centre_release, sums_release = certificate.mechanisms()
     except ValueError as error:
-        raise TrainingError(f"these class sums cannot be: {one_line(error)}") from error
+        raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
     rows = np.empty((len(records), feature_map.dimension))
     for index in range(len(records)):
         rows[index] = unit(feature_map(records.X[index : index + 1].copy(), tensors)[0])

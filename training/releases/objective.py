@@ -25,12 +25,13 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
+from training.quantised import LARGEST_WEIGHT_NORM
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
 from training.releases.contents import check_on_grid, checked_tensors, common_fields, one_line, with_public_tensors
 from training.releases.model import each_row_alone, softmax
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import load_sealed, save_sealed
-from training.sensitivity import LARGEST_PARAMETER, LARGEST_WEIGHT_NORM, SMALLEST_PARAMETER
+from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.solver import Progress, minimise
 
 Floats = NDArray[np.float64]
@@ -60,11 +61,11 @@ class PerturbedCrossEntropy(RegularisedCrossEntropy):
         gradient: Floats = super().gradient(W) + self.linear
         return gradient
 
-    def gradient_rounding(self, W: Floats, feature_error: float) -> float:
+    def gradient_rounding(self, W: Floats) -> float:
         """J's bound, and the rounding of one more addition: its terms are at most n sqrt(2) + Lambda ||W|| + ||B||."""
         norm = float(np.linalg.norm(W)) * (1 + 1e-9)
         sizes = 1.5 * len(self.y) + self.strong_convexity * norm + float(np.linalg.norm(self.linear))
-        return super().gradient_rounding(W, feature_error) + 2 * _UNIT_ROUNDOFF * 1.01 * sizes
+        return super().gradient_rounding(W) + 2 * _UNIT_ROUNDOFF * 1.01 * sizes
 
 
 class ObjectiveCertificate(ReleaseCertificate):
@@ -177,8 +178,8 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     found = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
     if found is None:
         raise ValueError(
-            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: take no --lam, "
-            "which then follows the noise, or a larger one, or a larger price"
+            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave --lam "
+            "out, so that it follows the noise, or give a larger one, or a larger price"
         )
     low, high = tried[max(found - 1, 0)], tried[found]
     while high - low > 1e-6 * high:
@@ -227,7 +228,7 @@ def train_perturbed(
         choices.strong_convexity,
         perturbing.draw(randomness).reshape(shape),
     )
-    weights = minimise(objective, tolerance, feature_map.evaluation_error(tensors), progress)
+    weights = minimise(objective, tolerance, progress)
     return PerturbedHead(certificate, output.release(weights, randomness), tensors)
 
 

@@ -43,14 +43,13 @@ from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.grid import rounded_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundle import CertifiedHead
-from training.certificate import NAME, now
+from training.certificate import NAME, derive, now
 from training.errors import BundleError, TrainingError
-from training.feature_maps import NORM_BOUND
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, Tier, fresh_ids
 from training.releases.contents import check_on_grid
 from training.releases.model import each_row_alone, softmax
 from training.sealing import Tensors, load_sealed, save_sealed
-from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER, weight_sensitivity
+from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 
 Floats = NDArray[np.float64]
 
@@ -116,8 +115,9 @@ class WeightsCertificate(ReleaseCertificate):
         return Cost(tuple(GaussianLoss(tier.mu_beyond) for tier in self.precisions))
 
     def derived(self) -> Mapping[str, object]:
-        """Return the sensitivity (`training.sensitivity.weight_sensitivity`) and every tier's figures."""
-        sensitivity = weight_sensitivity(self.strong_convexity, self.tolerance, NORM_BOUND)
+        """Return the sensitivity (`training.certificate.derive`) and every tier's figures."""
+        shape = len(self.classes), self.feature_map.dimension
+        sensitivity = derive(self.strong_convexity, self.tolerance, *shape)["weight_sensitivity"]
         steps = {tier.name: tier.mu_beyond for tier in self.precisions}
         return {"weight_sensitivity": sensitivity, "precisions": _precisions(steps, self.size, sensitivity)}
 
@@ -181,7 +181,7 @@ def release_weights(
     try:
         precisions = _precisions(steps, size, trained.weight_sensitivity)
     except ValueError as error:
-        raise TrainingError(f"these tiers cannot be had with {size} weights: {error}") from error
+        raise TrainingError(f"these tiers are not possible with {size} weights: {error}") from error
     certificate = WeightsCertificate(
         **fresh_ids(),
         name=trained.name,

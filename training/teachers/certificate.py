@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from training.certificate import FLOATING_POINT, NAME, OTHER_ASSUMPTIONS, UNIFORM_BITS
+from training.certificate import FLOATING_POINT, NAME, OTHER_ASSUMPTIONS, PSEUDORANDOM_NOISE
 from training.errors import BundleError
 from training.feature_maps import AnyFeatureMap
 from training.sealing import SealedCertificate
@@ -31,9 +31,9 @@ ASSUMPTIONS = (
     "Training succeeded. That it does, rather than be refused for a bad value, can depend on one record, and is not "
     "hidden from whoever sees that a model is served.",
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
-    "The weights, this file's digest of them and the lineage key, which also says a record's part, stay with the "
-    "owner; only priced answers leave.",
-    UNIFORM_BITS,
+    "The weights, the noise key, this file's digest of them and the lineage key, which also says a record's part, "
+    "stay with the owner; only priced answers leave.",
+    *PSEUDORANDOM_NOISE,
     FLOATING_POINT,
     "Accuracy, the number of records and any other figure computed from the private records are not covered if "
     "they are published.",
@@ -45,7 +45,7 @@ class TeachersCertificate(SealedCertificate):
 
     NOT_PUBLIC: ClassVar[set[str]] = {"weights_sha256", "lineage", "created"}
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     status: Literal["proven"] = "proven"
     release: Literal["teachers"] = "teachers"
     """Its kind, by which bundles are loaded. Each answer is paid for: it is no release that is paid for once."""
@@ -74,7 +74,7 @@ class TeachersCertificate(SealedCertificate):
     def _shapes_agree(self) -> Self:
         features = len(self.feature_names)
         if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
-            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
+            raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         if not all(1 <= width <= 2**16 for width in self.hidden):

@@ -62,8 +62,7 @@ def bundle(head):
         budget = None if rho is None else Budget.from_rho(rho, DELTA, accepts_for(chosen.cost))
         lineage = Lineage(None if lineage_rho is None else int(lineage_rho * 10**12))
         return [
-            BundleEndpoint(head, chosen, SeededRandomness(0, (str(key),)), budget, lineage, largest_batch)
-            for key in range(keys)
+            BundleEndpoint(head, chosen, head.noise_key, budget, lineage, largest_batch, key) for key in range(keys)
         ]
 
     return make

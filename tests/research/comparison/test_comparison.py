@@ -16,7 +16,7 @@ from research.comparison.__main__ import app
 from research.comparison.cases import Drawn
 from research.comparison.experiment import Cell, Comparison
 from research.comparison.options import OPTIONS
-from training.data.retail import read as read_baskets
+from research.data.retail import read as read_baskets
 from training.errors import DataError
 from training.planning import rules
 from training.planning.cases import Heads
@@ -39,7 +39,7 @@ def measured(tmp_path_factory):
     options = [word for name in (*ONCE, "per-query") for word in ("--option", name)]
     done = reproduced(folder, *options, "--epsilons", "1,8", "--seeds", "2", "--out", str(folder / "out"))
     assert done.exit_code == 0
-    return folder, options, tables.read_csv(folder / "out" / "mechanisms.csv")
+    return folder, options, tables.read_csv(folder / "out" / "measured.csv")
 
 
 def test_noise_on_each_answer_loses_with_queries_and_a_release_does_not(measured):
@@ -73,19 +73,16 @@ def test_what_was_measured_is_not_measured_again(measured):
     assert {path: path.stat().st_mtime_ns for path in pieces if path != gone} == {
         path: time for path, time in pieces.items() if path != gone
     }
-    assert (folder / "again" / "mechanisms.csv").read_bytes() == (folder / "out" / "mechanisms.csv").read_bytes()
+    assert (folder / "again" / "measured.csv").read_bytes() == (folder / "out" / "measured.csv").read_bytes()
 
 
-def test_tables_hold_what_was_measured_and_say_what_was_not(measured):
+def test_the_summary_holds_what_was_measured_and_says_what_was_not(measured):
     folder, _, cells = measured
-    page = (folder / "out" / "mechanisms-tables.md").read_text()
-    at_one = page[page.index("epsilon = 1\n") : page.index("epsilon = 2\n")]
-    released = next(line for line in at_one.splitlines() if line.startswith("| released weights |"))
+    lines = tables.summary(cells).splitlines()
     mean = experiment.at(cells, "digits", "weights", 1.0, UNLIMITED).mean
-    assert released.count(f"{mean:.3f}") == 5
-    assert "not measured" in next(line for line in at_one.splitlines() if "128 tanh" in line)
-    assert "not measured" not in released
-    assert "| unproven |" in next(line for line in at_one.splitlines() if line.startswith("| Algorithm 1"))
+    assert f"| released weights | {mean:.3f} (2 of 5) |" in lines
+    assert "| DP-SGD, 128 tanh units | not measured |" in lines
+    assert "| Algorithm 1, at its claimed cost (unproven) | not measured / not measured |" in lines
     assert imread(folder / "out" / "images" / "mechanisms-digits.png").ndim == 3
 
 
@@ -93,7 +90,7 @@ def test_stored_pieces_are_shown_without_measuring(measured, tmp_path):
     folder, _, cells = measured
     shown = reproduced(folder, "--stored", "--epsilons", "1,8", "--seeds", "5", "--out", str(tmp_path))
     assert shown.exit_code == 0
-    assert tables.read_csv(tmp_path / "mechanisms.csv") == cells
+    assert tables.read_csv(tmp_path / "measured.csv") == cells
 
 
 def test_a_mechanism_that_refuses_is_shown_as_refusing(tmp_path):
@@ -102,7 +99,7 @@ def test_a_mechanism_that_refuses_is_shown_as_refusing(tmp_path):
     assert OPTIONS["per-query"].accuracies(asked) == {"100000": None}
     cell = Cell("digits", "per-query", 1.0, "10", (None, None))
     assert cell.mean is None
-    assert "refused" in tables.table((cell,), "digits", 1.0)
+    assert "| refused / not measured |" in tables.summary((cell,))
 
 
 def test_every_seed_asks_about_the_same_rows_and_has_noise_of_its_own(tmp_path):

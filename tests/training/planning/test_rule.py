@@ -43,7 +43,7 @@ def test_the_reason_says_what_would_have_come_first_and_the_largest_price():
     little = recommended(10_000, 30, 500_000_000)
     assert little.option == "dpsgd"
     assert "cost at least 0.0008 rho" in little.reason
-    with pytest.raises(ValueError, match=r"no release can be had for 0.0003 rho: it costs at least 0.0004"):
+    with pytest.raises(ValueError, match=r"no pay-once model can be trained for 0.0003 rho: it costs at least 0.0004"):
         recommended(10_000, 30, 300_000_000)
     with pytest.raises(ValueError, match="at least 1 record and 2 classes"):
         recommended(0, 2, whole(1))
