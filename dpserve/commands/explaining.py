@@ -19,7 +19,7 @@ from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
 from audit.reports import check_files
-from dpserve.commands import options
+from dpserve.commands import completing, options
 from dpserve.commands.console import stdout_console
 from dpserve.commands.lineages import chosen_lineage
 from dpserve.commands.plotting import plot_analyses
@@ -54,10 +54,16 @@ def explain(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the analyses' epsilon as the releases are made into FILE.png.")
     ] = None,
-    client: Annotated[str | None, typer.Option("--client", help="Explain this client's account.")] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", help="Explain this client's account.", autocompletion=completing.clients)
+    ] = None,
     lineage: Annotated[
         str | None,
-        typer.Option("--lineage", help="Explain this lineage's account; with --client, the lineage it belongs to."),
+        typer.Option(
+            "--lineage",
+            help="Explain this lineage's account; with --client, the lineage it belongs to.",
+            autocompletion=completing.lineages,
+        ),
     ] = None,
     price: Annotated[
         str | None,
