@@ -14,7 +14,7 @@ from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Floats
 from training.errors import TrainingError
-from training.lineage import lineage_of, owner_key
+from training.lineage import KnownRecords
 
 Rows = tuple[Floats, NDArray[np.int64]]
 
@@ -27,7 +27,7 @@ def read_public_rows(
 ) -> PublicSample:
     """Return the head's logits on public rows, with their sensitivities: at most `MOST_ROWS`, spread evenly.
 
-    Raises TrainingError for rows that do not fit the bundle, and for a file that its lineage names as private.
+    Raises TrainingError for rows that do not fit the bundle, and for a file that holds records of its lineage.
     """
     certificate = head.certificate
     X, y = _held_out_digits(certificate) if source == "digits" else _read(certificate, source, label, ignore, where)
@@ -59,10 +59,12 @@ def _read(certificate: Certificate, source: str, label: str, ignore: list[str], 
             records = read_npz(path, classes=certificate.classes, bounds=bounds, where=where)
         case _:
             raise TrainingError(f"--public takes 'digits', a .csv or an .npz file, not {source!r}")
-    if lineage_of(records, owner_key(state_folder() / "lineage.key")) == certificate.lineage:
+    known = KnownRecords(state_folder())
+    shared = known.among(known.digests(records)).get(certificate.lineage, 0)
+    if shared:
         raise TrainingError(
-            f"{source} holds the private records of the bundle's lineage: an accuracy on them is not covered by any "
-            "budget. Put rows that are public into a file of their own"
+            f"{source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on them is "
+            "not covered by any budget. Put rows that are public into a file of their own"
         )
     order = [records.declaration.feature_names.index(name) for name in names]
     return np.ascontiguousarray(records.X[:, order]), records.y
