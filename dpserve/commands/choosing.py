@@ -27,7 +27,7 @@ from training.data.classes import values_of
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import Fourier, Identity
-from training.lineage import lineage_of, owner_key
+from training.lineage import KnownRecords
 from training.planning import rules
 from training.planning.recommendation import SEEDS, Recommendation, by_simulation, of_kind
 from training.planning.rule import by_rule
@@ -99,9 +99,9 @@ def followed(
             raise typer.BadParameter("chooses the mechanism: leave --release out", param_hint="--public")
         found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
     elif public is not None:
-        rows, key = public.read(), owner_key(state_folder() / "lineage.key")
-        shared = rows_in_both(rows, training.records)
-        if shared or lineage_of(rows, key) == lineage_of(training.records, key):
+        rows, known = public.read(), KnownRecords(state_folder())
+        same = len(known.digests(rows) & known.digests(training.records))
+        if shared := max(rows_in_both(rows, training.records), same):
             raise TrainingError(
                 f"{public.source} holds private records, {shared:,} of its rows: what a "
                 "simulation on them tells is not covered by any budget. Put rows that are public into a file of their "

@@ -194,7 +194,7 @@ def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:
 
 
 def _command(release: str | None, made: Mapping[str, object]) -> str:
-    words = ["dpserve train --data FILE --out MODEL"]
+    words = ["dpserve train --data FILE --lineage NAME --out MODEL"]
     if release is not None:
         words.append(f"--release {release}")
     for option, value in made.items():

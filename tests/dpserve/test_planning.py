@@ -72,7 +72,20 @@ def test_on_public_rows(run):
     (run.folder / "public.csv").write_text(PUBLIC)
     sharp = ["--lam", 0.01, "--bias", 0.7, "--bounds", "age=0:120", "--bounds", "income=0:60000"]
     run(
-        "train", "--data", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", *sharp, "--out", "model"
+        "train",
+        "--data",
+        "own.csv",
+        "--label",
+        "ok",
+        "--classes",
+        "no,yes",
+        "--ignore",
+        "id",
+        *sharp,
+        "--out",
+        "model",
+        "--lineage",
+        "people",
     )
     public = ["plan", "model", "--public", "public.csv", "--label", "ok", "--ignore", "id"]
 
@@ -107,7 +120,21 @@ def test_public_rows_in_an_archive(run):
     for name, n in (("own", 80), ("public", 30)):
         X = rng.uniform(size=(n, 2))
         np.savez(run.folder / f"{name}.npz", X=X, y=(X[:, 0] > 0.5).astype(int), picked=X[:, 1] > 0.2)
-    run("train", "--data", "own.npz", "--classes", "0,1", "--bounds", "0:1", "--lam", 1, "--out", "model")
+    run(
+        "train",
+        "--data",
+        "own.npz",
+        "--classes",
+        "0,1",
+        "--bounds",
+        "0:1",
+        "--lam",
+        1,
+        "--out",
+        "model",
+        "--lineage",
+        "a",
+    )
 
     found = planned(run, "plan", "model", "--public", "public.npz", "--where", "picked", *BUDGET)
 
@@ -117,9 +144,11 @@ def test_public_rows_in_an_archive(run):
 def test_private_records_are_refused(run, bundle):
     lines = run.csv.splitlines()
     (run.folder / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
-    for source in ("own.csv", "shuffled.csv"):
+    (run.folder / "some.csv").write_text("\n".join([lines[0], *lines[5:25], "30,5,999,no"]))
+    for source, shared in (("own.csv", 200), ("shuffled.csv", 200), ("some.csv", 20)):
         arguments = ["--public", source, "--label", "ok", "--ignore", "id", *BUDGET]
-        assert "holds the private records of the bundle's lineage" in run.fails("plan", bundle, *arguments)
+        said = run.fails("plan", bundle, *arguments)
+        assert f"holds private records of the bundle's lineage, {shared} of its rows" in said
     assert "was not trained on digits" in run.fails("plan", bundle, "--public", "digits", *BUDGET)
     assert "takes 'digits', a .csv or an .npz file" in run.fails("plan", bundle, "--public", "own.txt", *BUDGET)
 
@@ -330,6 +359,7 @@ def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
     other[7] = X[3]
     np.savez(tmp_path / "public.npz", X=other, y=(other[:, 0] > 0.5).astype(int))
     train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1"]
+    train += ["--lineage", "a"]
     budget = ["--budget", "epsilon:1@1e-5", "--records-declared", "80", "--public", str(tmp_path / "public.npz")]
     done = CliRunner().invoke(app, [*train, *budget, "--out", str(tmp_path / "model")], env=home)
     assert "holds private records, 1 of its rows" in str(done.exception)
