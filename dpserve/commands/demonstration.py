@@ -27,7 +27,7 @@ from service.serving import ServiceSettings, bind
 from training.bundle import save_bundle
 from training.data.digits import Digits, load_digits
 from training.feature_maps import Fourier, default_clip_norm
-from training.lineage import lineage_of, owner_key
+from training.lineage import DIGITS
 from training.recipe import Recipe
 
 STRONG_CONVEXITY = 100.0
@@ -91,10 +91,9 @@ def _train(console: Console, digits: Digits, folder: Path) -> tuple[Path, str]:
         bandwidth=BANDWIDTH,
         seed=0,
     )
-    lineage = lineage_of(digits.train, owner_key(folder / "lineage.key"))
-    head = train_with_progress(digits.train, Recipe("digits", feature_map, STRONG_CONVEXITY), lineage)
+    head = train_with_progress(digits.train, Recipe("digits", feature_map, STRONG_CONVEXITY), DIGITS)
     print_certificate(console, save_bundle(folder / "digits", head))
-    return folder / "digits", lineage
+    return folder / "digits", DIGITS
 
 
 @contextmanager

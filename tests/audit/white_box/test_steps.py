@@ -7,8 +7,7 @@ import scipy.stats
 from accounting.conversions import gaussian_mu
 from audit.white_box.bounds import ClaimedRun, repetition_bound, step_bound
 from audit.white_box.canaries import DiracCanary
-from audit.white_box.observations import Descent, observe_steps
-from audit.white_box.steps import clipped, sound
+from audit.white_box.observations import Descent, clipped, observe_steps, sound
 from training.releases.dpsgd.step import StepRelease
 
 DELTA = 1e-5

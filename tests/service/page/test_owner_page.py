@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from accounting.ledger import key_digest
-from audit import region, reports
+from audit import presentation, region, reports
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
 from service.serving import ServiceSettings, bind, url_of
@@ -65,7 +65,7 @@ def keep_verdicts(folder):
         region.Point(noise, {"Clopper-Pearson": 0.6 / noise}, {"zcdp": 3 / noise, "exact": 2.4 / noise}, {}, False)
         for noise in (0.5, 1.0, 2.0, 4.0, 8.0)
     ]
-    regions = region.report("Region of privacy of gaussian", points, 1e-6, {})
+    regions = presentation.of_region("Region of privacy of gaussian", points, 1e-6, {})
     refuted = {"title": "an audit of a claim", "verdict": "CONVICTED: epsilon >= 3.1", "convicted": True}
     picture = ("Scores", "Of both worlds.", base64.b64decode(DOT))
     verdicts.keep(folder, "audit-service", refuted, [picture], time=1_700_000_000.0)
