@@ -21,9 +21,9 @@ class PrivacyLoss(ABC):
     kind: ClassVar[str]
 
     @property
-    @abstractmethod
     def parameters(self) -> tuple[float, ...]:
         """The parameters that, with `kind`, describe the loss completely, in the constructor's order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     @abstractmethod
@@ -59,11 +59,6 @@ class GaussianLoss(PrivacyLoss):
     mu: float
 
     @property
-    def parameters(self) -> tuple[float, ...]:
-        """mu."""
-        return (self.mu,)
-
-    @property
     def rho(self) -> Fraction:
         """mu^2 / 2."""
         return Fraction(self.mu) ** 2 / 2
@@ -90,11 +85,6 @@ class LaplaceLoss(PrivacyLoss):
     epsilon: float
 
     @property
-    def parameters(self) -> tuple[float, ...]:
-        """epsilon."""
-        return (self.epsilon,)
-
-    @property
     def rho(self) -> Fraction:
         """epsilon^2 / 2."""
         return Fraction(self.epsilon) ** 2 / 2
@@ -114,11 +104,6 @@ class BoundedRangeLoss(PrivacyLoss):
 
     kind: ClassVar[str] = "exponential"
     epsilon: float
-
-    @property
-    def parameters(self) -> tuple[float, ...]:
-        """epsilon."""
-        return (self.epsilon,)
 
     @property
     def rho(self) -> Fraction:
@@ -152,11 +137,6 @@ class SubsampledGaussianLoss(PrivacyLoss):
         super().__post_init__()
         if self.sampling_rate > 1:
             raise ValueError(f"the sampling rate must lie above 0 and be at most 1, not be {self.sampling_rate}")
-
-    @property
-    def parameters(self) -> tuple[float, ...]:
-        """The noise multiplier and the sampling rate."""
-        return (self.noise_multiplier, self.sampling_rate)
 
     @property
     def rho(self) -> Fraction:
@@ -196,11 +176,6 @@ class ApproximateGaussianLoss(PrivacyLoss):
         super().__post_init__()
         if self.delta > LARGEST_COIN:
             raise ValueError(f"the delta of an {self.kind} loss must be at most 2^-40, not {self.delta:g}")
-
-    @property
-    def parameters(self) -> tuple[float, ...]:
-        """mu and delta."""
-        return (self.mu, self.delta)
 
     @property
     def rho(self) -> Fraction:

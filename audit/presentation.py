@@ -1,7 +1,7 @@
 """What each audit says, as a report: the verdict in a sentence, tables, pictures, and everything for JSON."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ from audit.distinguishing.sensitivity import Measurement
 from audit.estimators import LowerBound, epsilon_of_mu
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.verdict import LOW_RATES, AttackResult
+from audit.region import Point
 from audit.reports import Picture, Report, Table, interval, number
 from audit.sampler import ChiSquare, Timings, within_the_distance
-from audit.white_box.bounds import POWER, run_bound
-from audit.white_box.experiments import Measured, MeasuredRuns
+from audit.white_box.bounds import POWER
+from audit.white_box.experiments import Measured
 from audit.white_box.findings import POOLED, StepFinding
 from mechanisms.noise import DISTANCE
 
@@ -136,18 +137,20 @@ def of_sampler(
     tests: Sequence[tuple[str, ChiSquare]],
     false_alarm: float,
     repeated: int,
+    changed: int,
     times: Mapping[str, Timings],
     *notes: str,
 ) -> Report:
     """Return the report of the sampler. Tables, chi-squares and forks convict; times warn: a busy machine moves them.
 
     distances: of tables. tests: with the law that each is of. false_alarm: of all tests together. repeated: words that
-    came twice in forks. times: by mechanism.
+    came twice in forks. changed: questions that had other noise in another process. times: by mechanism.
     """
     least = false_alarm / len(tests)
     faults = [name for name, distance in distances.items() if not within_the_distance(distance)]
     faults += [f"chi-square of {law}: {found.what}" for law, found in tests if found.p < least]
     faults += ["forks share words"] if repeated else []
+    faults += ["a question's noise changes"] if changed else []
     return Report(
         title="Audit of the sampler behind every release",
         verdict="Convicted: " + "; ".join(faults) + "." if faults else "Nothing was found.",
@@ -158,6 +161,7 @@ def of_sampler(
             "chi_squares": [{"law": law} | asdict(found) for law, found in tests],
             "false_alarm": false_alarm,
             "repeated_words": repeated,
+            "changed_questions": changed,
             "timings": times,
         },
         tables=(
@@ -235,44 +239,25 @@ def of_steps(
     )
 
 
-def of_runs(
-    measured: MeasuredRuns, confidence: float, conviction_confidence: float, title: str, setting: Mapping[str, Any]
-) -> Report:
-    """Return the report of whole runs: by who sees every step, and by who sees only the model."""
-    claim = measured.claim
-    found = {
-        "sees every step": run_bound(*measured.every_step, claim, confidence, threshold=0.0),
-        "sees the final model": run_bound(*measured.final_model, claim, confidence),
-    }
-    bound, _ = run_bound(*measured.every_step, claim, conviction_confidence, threshold=0.0)
-    convicted = bound.value > 1 / claim.noise_multiplier
-    _, lower = found["sees every step"]
-    shown = (
-        f"an observer of every step finds epsilon >= {number(lower)} at delta = {claim.delta:g} with {confidence:.4g} "
-        "confidence"
+def of_region(title: str, points: Sequence[Point], delta: float, setting: Mapping[str, Any], *notes: str) -> Report:
+    """Return the report of a region: bounds by noise multiplier, and a drawing. Raises ValueError for no points."""
+    if not points:
+        raise ValueError("a region needs at least one noise multiplier")
+    convicted = [point.noise_multiplier for point in points if point.convicted]
+    gap = max(point.best_lower / point.best_upper for point in points if point.best_upper > 0)
+    verdict = (
+        f"Convicted at noise multiplier {', '.join(f'{one:g}' for one in convicted)}."
+        if convicted
+        else f"Not refuted: the best lower bound reaches {gap:.0%} of the best upper bound at most."
     )
     return Report(
         title=title,
-        verdict=f"{'Convicted' if convicted else 'Not refuted'}: {shown}, and {number(claim.epsilon)} is claimed.",
-        convicted=convicted,
-        content={
-            "setting": dict(setting),
-            "claim": {**asdict(claim), "epsilon": claim.epsilon},
-            "bounds": {who: {"bound": bound, "epsilon": epsilon} for who, (bound, epsilon) in found.items()},
-        },
-        tables=(
-            Table(
-                "Lower bounds of the run's epsilon, f-DP (CP) through the composed run",
-                ("observer", "runs, each way", "epsilon"),
-                tuple(
-                    (who, str(len(scores[0])), number(epsilon))
-                    for (who, (_, epsilon)), scores in zip(
-                        found.items(), (measured.every_step, measured.final_model), strict=True
-                    )
-                ),
-            ),
-        ),
-        notes=("Each run is one observation; the observer of the final model sees no step.",),
+        verdict=verdict,
+        convicted=bool(convicted),
+        content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
+        tables=tuple(_region_tables(points, delta)),
+        pictures=(_region_picture(points, delta),),
+        notes=(*notes, "The true epsilon lies between the best lower and the best upper bound."),
     )
 
 
@@ -716,3 +701,43 @@ def _histograms(measured: Measured) -> Picture:
         axes.legend()
 
     return Picture("Observations", "What one step shows, with the canary and without it.", draw)
+
+
+def _region_tables(points: Sequence[Point], delta: float) -> Sequence[Table]:
+    def table(title: str, of: Callable[[Point], Mapping[str, float]]) -> Table:
+        names = tuple(dict.fromkeys(name for point in points for name in of(point)))
+        rows = tuple(
+            (f"{point.noise_multiplier:g}", *(number(of(point).get(name)) for name in names)) for point in points
+        )
+        return Table(title, ("noise multiplier", *names), rows)
+
+    found = [
+        table(f"Lower bounds of epsilon at delta = {delta:g}", lambda point: point.lower),
+        table(f"Upper bounds of epsilon at delta = {delta:g}", lambda point: point.upper),
+    ]
+    if any(point.notes for point in points):
+        found.append(table("Besides", lambda point: point.notes))
+    return found
+
+
+def _region_picture(points: Sequence[Point], delta: float) -> Picture:
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_subplot()
+        ordered = sorted(points, key=lambda point: point.noise_multiplier)
+        noise = [point.noise_multiplier for point in ordered]
+        floor = 1e-3
+        lower = np.array([max(point.best_lower, floor) for point in ordered])
+        upper = np.array([max(point.best_upper, floor) for point in ordered])
+        for name in dict.fromkeys(name for point in ordered for name in point.upper):
+            axes.plot(noise, [point.upper.get(name, np.nan) for point in ordered], "--", alpha=0.6, label=name)
+        axes.plot(noise, upper, "o-", color="black", label="best upper bound")
+        axes.plot(noise, lower, "s-", color="tab:red", label="best lower bound")
+        axes.fill_between(noise, lower, upper, alpha=0.2, color="grey")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("noise multiplier")
+        axes.set_ylabel(f"epsilon at delta = {delta:g}")
+        axes.legend(fontsize="small")
+
+    caption = f"The region of privacy. A lower bound of 0 is drawn at {1e-3:g}."
+    return Picture("Region of privacy", caption, draw, inches=(6.4, 4.4))

@@ -14,6 +14,7 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from scipy.stats import norm
 
 from accounting.losses import LaplaceLoss
 from audit.estimators import Errors, clopper_pearson
-from audit.in_process import BundleEndpoint, RowNoise
+from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.attack import Attack, Choices, Outcome
 from audit.membership.candidates import Candidates, Labelled
 from audit.pieces import code_digest
@@ -62,6 +63,9 @@ class Weaker:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._mechanism, name)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._mechanism!r})"
+
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         released: Floats = self._mechanism.release(logits, sensitivity / 10, randomness)
         return released
@@ -96,7 +100,9 @@ def attacked(run: int, mechanism: Any, confidence: float) -> Outcome:
     feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.1)
     records = Records(members.X, members.y, DECLARATION, ())
     head = train(records, Recipe("memory", feature_map, LAMBDA), f"lineage-{run}")
-    endpoint = BundleEndpoint(head, mechanism, RowNoise(run, 0))
+    # Random like every model's, it would make other noise each time.
+    head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
+    endpoint = BundleEndpoint(head, mechanism, rehearsal_key(run))
     choices = Choices(shadow_models=2, attack_epochs=1, confidence=confidence, seed=run)
     return Attack([endpoint], Candidates(members, others), choices).run()
 

@@ -28,7 +28,8 @@ from audit.membership.charges import Charges, Replays, ask_again, charges_of, ov
 from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, coin_of
 from audit.membership.journal import Journal
 from audit.membership.mimicry import Mimicry, mimicry_of
-from audit.membership.plan import QueryPlan, largest_epsilon, near_copies, planned
+from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
+from audit.membership.questions import as_asked
 from audit.membership.scoring import Shadowed, attack_networks_are_there, scores_of
 from audit.membership.shadow_models import (
     Draws,
@@ -143,6 +144,7 @@ class Attack:
         choices = self.choices
         model = _one_model(self.endpoints)
         self.candidates.check(model)
+        self.candidates = self.candidates.as_asked(model)
         shadows = _Shadows.of(model, self.candidates, choices)
         self.progress("comparing members with non-members", 0.0)
         told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
@@ -166,13 +168,15 @@ class Attack:
         journal.settle(plan.of_each)
         self.on_plan(plan)
         records, member = _in_turn(self.candidates, plan)
-        rows = near_copies(records.X, plan.copies, model, choices.seed)
+        names = [endpoint.name() for endpoint in self.endpoints]
+        rows = rows_of_keys(records.X, plan.copies, model, choices.seed, names)
+        rows = as_asked(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
         answered = self._ask(rows, journal)
         by_candidate = _by_candidate(answered, choices.copies)
         seen = (~np.isnan(by_candidate[:, :, 0])).sum(axis=0)
         usable = seen > 0
         _check_enough(member[usable], choices.confidence, answered.exhausted)
-        replays = self._ask_again(records, answered)
+        replays = self._ask_again(rows, answered)
         overdraws = [overdraw(endpoint) for endpoint in self.endpoints]
         rest = _not_asked(self.candidates, plan, records[~usable] if not usable.all() else None)
         records, member, seen = records[usable], member[usable], seen[usable]
@@ -211,14 +215,13 @@ class Attack:
             "candidates": self.choices.most,
         }
 
-    def _ask_again(self, records: Labelled, answered: Answered) -> Replays:
+    def _ask_again(self, rows: Floats, answered: Answered) -> Replays:
         """Repeat the first row that was answered, with the key that it was answered to."""
-        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :: self.choices.copies, 0]))[0])
-        first = answered.answers[key, row * self.choices.copies]
-        return ask_again(self.endpoints[key], records.X[row], first)
+        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :, 0]))[0])
+        return ask_again(self.endpoints[key], rows[key, row], answered.answers[key, row])
 
     def _ask(self, rows: Floats, journal: Journal) -> Answered:
-        total, done = len(rows) * len(self.endpoints), 0
+        total, done = rows.shape[0] * rows.shape[1], 0
 
         def on_rows(count: int) -> None:
             nonlocal done

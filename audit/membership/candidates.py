@@ -16,6 +16,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from audit.endpoint import digest_of
+from audit.membership.questions import as_asked
 from training.data.classes import values_of
 from training.data.csv_file import column_names, read_csv
 from training.data.digits import load_digits
@@ -84,6 +85,13 @@ class Candidates:
         """Return a digest of the members and the others, in their order: of whom an attack asks about."""
         parts = [part for records in (self.members, self.others) for part in (records.X, records.y)]
         return digest_of(*(np.ascontiguousarray(part).tobytes() for part in parts))
+
+    def as_asked(self, model: Mapping[str, Any]) -> "Candidates":
+        """Return the same with rows that ask the model one question made one row."""
+        members, others = self.members, self.others
+        X = as_asked(model, np.concatenate([members.X, others.X]))
+        asked = Labelled(X[: len(members)], members.y), Labelled(X[len(members) :], others.y)
+        return Candidates(*asked, self.population)
 
     def check(self, model: Mapping[str, Any]) -> None:
         """Raise ValueError where the records are not what the model takes."""

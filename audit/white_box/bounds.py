@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from accounting import analyses, conversions, domains
 from accounting.crossings import crossing
-from accounting.losses import PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import SubsampledGaussianLoss
 from audit import estimators
-from audit.estimators import Errors, Family, LowerBound
+from audit.estimators import Errors, LowerBound
 
 Floats = NDArray[np.float64]
 Method = Literal["f-DP (CP)", "f-DP (ZB)", "(eps, delta)-DP (CP)", "(eps, delta)-DP (ZB)", "eps-DP (Katz)"]
@@ -35,7 +35,6 @@ _OPTIMISM = 0.025
 _NEAREST = 1e-6
 POWER = 0.99
 """With what probability an audit that was sized for a fault convicts it."""
-_MOST_OBSERVATIONS = 2**30
 _LEAST_RATIO = 1e-3
 
 
@@ -80,18 +79,6 @@ def claimed_run(epsilon: float, sampling_rate: float, steps: int, delta: float) 
         )
     met = crossing(excess, math.log(_LARGEST_NOISE), math.log(_LEAST_NOISE), tolerance=1e-4).met
     return ClaimedRun(math.exp(met), sampling_rate, steps, delta)
-
-
-def sampled_run(claim: ClaimedRun) -> Family:
-    """Return the trade-off functions of a whole run of sampled steps, by mu = 1/noise multiplier (Algorithm 4).
-
-    Up to twice the claimed mu: what refutes that has refuted the claim.
-    """
-
-    def losses(mu: float) -> Counter[PrivacyLoss]:
-        return Counter({SubsampledGaussianLoss(1 / mu, claim.sampling_rate): claim.steps})
-
-    return estimators.of_composition("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
 
 
 def step_bound(inside: Floats, outside: Floats, method: Method, confidence: float, claim: ClaimedRun) -> LowerBound:
@@ -186,22 +173,6 @@ def composed_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, 
     return found if math.isfinite(found) else 0.0
 
 
-def run_bound(
-    inside: Floats, outside: Floats, claim: ClaimedRun, confidence: float, threshold: float | None = None
-) -> tuple[LowerBound, float]:
-    """Return the bound of mu from scores of runs with and without the canary, and the epsilon of a run with it.
-
-    f-DP by Clopper and Pearson through the trade-off function of the composed run. Without a threshold fixed in
-    advance, as 0 for log-likelihood ratios, a share of the scores chooses one and is left out. Raises ValueError where
-    the composition cannot be had numerically.
-    """
-    family = sampled_run(claim)
-    bound = estimators.tradeoff(inside, outside, confidence, family, threshold=threshold)
-    if bound.value <= 1e-3:
-        return bound, 0.0
-    return bound, composed_epsilon(1 / bound.value, claim.sampling_rate, claim.steps, claim.delta)
-
-
 def nearest_seen(inside: Floats, outside: Floats, seen: float = 0.5) -> tuple[Floats, Floats]:
     """Return scores (in, out) of all but the first `seen` of the observations (n,), (m,), which are what was seen.
 
@@ -263,19 +234,6 @@ def power(mu: float, ratio: float, observations: int, confidence: float) -> floa
     return float(scipy.stats.binom.cdf(most, 2 * observations, scipy.special.ndtr(-mu / (2 * ratio))))
 
 
-def observations_for(mu: float, ratio: float, confidence: float, asked: float = POWER) -> int:
-    """Return how many observations each way convict noise `ratio` times the claimed with the power asked for.
-
-    Raises ValueError where 2^30 do not.
-    """
-    enough = _least(lambda count: power(mu, ratio, count, confidence) >= asked)
-    if enough is None:
-        raise ValueError(
-            f"{_MOST_OBSERVATIONS} observations cannot distinguish {ratio:g} times the claimed noise from it"
-        )
-    return enough
-
-
 def largest_ratio(mu: float, observations: int, confidence: float, asked: float = POWER) -> float | None:
     """Return the largest ratio of noises that so many observations convict with the power asked for; None for none."""
     if power(mu, _LEAST_RATIO, observations, confidence) < asked:
@@ -288,20 +246,3 @@ def largest_ratio(mu: float, observations: int, confidence: float, asked: float 
         else:
             high = middle
     return low
-
-
-def _least(enough: Callable[[int], bool]) -> int | None:
-    """Return a number that is enough, where half of it, to a hundredth, is not: power is not quite monotone in it."""
-    high = 1
-    while not enough(high):
-        if high >= _MOST_OBSERVATIONS:
-            return None
-        high *= 2
-    low = high // 2
-    while high - low > max(1, high // 100):
-        middle = (low + high) // 2
-        if enough(middle):
-            high = middle
-        else:
-            low = middle
-    return high

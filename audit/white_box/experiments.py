@@ -1,38 +1,30 @@
-"""The experiments of Nasr et al. 2023: steps, planted faults and whole runs (Sections 6.3, 6.4), in pieces that resume.
+"""Training runs that are watched step by step, in pieces that resume.
 
-Networks are fully connected, where the paper has convolutional ones for images: what is audited is the step, and its
-guarantee asks nothing of the network.
+Networks are fully connected: what is audited is the step, and its guarantee asks nothing of the network.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.conversions import gaussian_mu
 from audit.pieces import ResultStore
 from audit.white_box.bounds import ClaimedRun, claimed_run
 from audit.white_box.canaries import Canary, DiracCanary, FixedCanary, blank, mislabelled, quiet_coordinate
-from audit.white_box.observations import Descent, Floats, Records, observe_steps, score_run
-from audit.white_box.steps import AuditedStep, Fault, faulty, sound
+from audit.white_box.observations import AuditedStep, Descent, Floats, Records, observe_steps, sound
 from mechanisms.seeded import derived_seed
 from training.data.digits import load_digits
-from training.extras import extra
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
 
 Progress = Callable[[str, float], None]
 
-FAULT_EPSILON = 1.27
-"""What the faulty implementations of Section 6.3 claim for a step, at delta = 1e-5."""
-
 CANARY_LENGTH = 1000.0
 """Of the gradient canary, in clipping norms."""
 
-CanaryKind = Literal["dirac", "crafted", "blank", "mislabelled"]
-CANARIES: tuple[CanaryKind, ...] = get_args(CanaryKind)
+CANARIES = ("dirac", "blank", "mislabelled")
 
 _PROBE = 200
 _MOST_TEST = 2000
@@ -50,7 +42,7 @@ class Setting:
     runs: int = 5
     learning_rate: float = 0.5
     delta: float = 1e-5
-    canary: CanaryKind = "dirac"
+    canary: str = "dirac"
 
 
 DIGITS = Setting("digits", (32,), records=1000, sampling_rate=0.05, steps=400)
@@ -75,15 +67,6 @@ class Measured:
     without: Floats
     with_canary: Floats
     accuracy: float
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredRuns:
-    """Scores of whole runs, (with the canary, without it), of who sees every step and of who sees the model."""
-
-    claim: ClaimedRun
-    every_step: tuple[Floats, Floats]
-    final_model: tuple[Floats, Floats]
 
 
 def digits(setting: Setting, seed: int) -> Material:
@@ -117,24 +100,19 @@ def prepare(
     return Material(training, probe, test, network, source)
 
 
-def canary_of(kind: CanaryKind, material: Material, seed: int) -> Canary:
+def canary_of(kind: str, material: Material, seed: int) -> Canary:
     """Return the canary: a gradient where the probe's are least, or a record.
 
-    crafted: from the probe, anew at every step. mislabelled: one of the probe. blank: of the probe's rarest label.
-    Raises ValueError for another kind, and MissingExtra for a crafted one without torch.
+    mislabelled: one of the probe. blank: of the probe's rarest label. Raises ValueError for another kind.
     """
     network, probe = material.network, material.probe
     if kind == "dirac":
         coordinate = quiet_coordinate(network, network.initial(seed), probe.inputs, probe.labels)
         return DiracCanary(network.size, coordinate, CANARY_LENGTH)
-    if kind == "crafted":
-        with extra("torch", "crafting canaries"):
-            from audit.white_box.crafting import CraftedCanary
-        return CraftedCanary(network, probe.inputs, probe.labels)
     return record_canary(kind, material, seed)
 
 
-def record_canary(kind: CanaryKind, material: Material, seed: int) -> FixedCanary:
+def record_canary(kind: str, material: Material, seed: int) -> FixedCanary:
     """Return the blank or the mislabelled canary. Raises ValueError for another kind."""
     probe, classes = material.probe, material.network.widths[-1]
     if kind == "blank":
@@ -145,12 +123,18 @@ def record_canary(kind: CanaryKind, material: Material, seed: int) -> FixedCanar
 
 
 def measure(
-    setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
+    setting: Setting,
+    epsilon: float,
+    material: Material,
+    store: ResultStore,
+    seed: int,
+    progress: Progress,
+    canary: Canary | None = None,
 ) -> Measured:
-    """Observe `runs` runs of the sound step at the noise that epsilon allows a run (Table 1)."""
+    """Observe `runs` runs of the sound step at the noise that epsilon allows a run. canary: if not the setting's."""
     claim = claimed_run(epsilon, setting.sampling_rate, setting.steps, setting.delta)
     release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
-    return _measure(
+    return measure_implementation(
         setting,
         claim,
         material,
@@ -159,71 +143,11 @@ def measure(
         store,
         seed,
         progress,
+        canary,
     )
 
 
-def measure_fault(
-    setting: Setting,
-    fault: Fault | None,
-    noise_ratio: float,
-    material: Material,
-    store: ResultStore,
-    seed: int,
-    progress: Progress,
-) -> Measured:
-    """Observe an implementation with a planted fault, or a sound one, that claims 1.27 for a step (Section 6.3)."""
-    noise = 1 / gaussian_mu(FAULT_EPSILON, setting.delta)
-    claim = ClaimedRun(noise, setting.sampling_rate, setting.steps, setting.delta)
-    release = StepRelease(noise, setting.sampling_rate)
-
-    def implementation(run: int) -> AuditedStep:
-        if fault is None:
-            return sound(material.network, release, run)
-        return faulty(
-            fault, material.network, release, run, records=len(material.records.labels), noise_ratio=noise_ratio
-        )
-
-    purpose = (str(fault), f"{noise_ratio:.6g}", "runs of their own")
-    return _measure(setting, claim, material, implementation, purpose, store, seed, progress)
-
-
-def noise_ratio_of(true_epsilon: float, delta: float) -> float:
-    """Return by how much less noise than for 1.27 a step has `true_epsilon`."""
-    return gaussian_mu(FAULT_EPSILON, delta) / gaussian_mu(true_epsilon, delta)
-
-
-def measure_runs(
-    setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
-) -> MeasuredRuns:
-    """Score `runs` whole runs without the canary, a record, and as many with it (Algorithm 1)."""
-    claim = claimed_run(epsilon, setting.sampling_rate, setting.steps, setting.delta)
-    release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
-    canary = record_canary(setting.canary, material, seed)
-    found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
-    for number in range(2 * setting.runs):
-        member, run = bool(number % 2), number // 2
-        purpose = ("whole runs", f"epsilon {epsilon:g}", "with" if member else "without")
-
-        def compute(member: bool = member, run: int = run, purpose: Sequence[str] = purpose) -> dict[str, Any]:
-            run_seed = derived_seed(seed, *purpose, f"run {run}")
-            descent = Descent(setting.steps, setting.learning_rate, run_seed)
-            audited = sound(material.network, release, run_seed)
-            return asdict(score_run(audited, material.records, descent, canary, member=member))
-
-        found[member].append(store.result(_piece(setting, purpose, seed, run), compute))
-        progress("whole runs", (number + 1) / (2 * setting.runs))
-
-    def column(member: bool, key: str) -> Floats:
-        return np.array([one[key] for one in found[member]])
-
-    return MeasuredRuns(
-        claim,
-        (column(True, "every_step"), column(False, "every_step")),
-        (column(True, "final_model"), column(False, "final_model")),
-    )
-
-
-def _measure(
+def measure_implementation(
     setting: Setting,
     claim: ClaimedRun,
     material: Material,
@@ -232,18 +156,20 @@ def _measure(
     store: ResultStore,
     seed: int,
     progress: Progress,
+    canary: Canary | None = None,
 ) -> Measured:
-    canary = canary_of(setting.canary, material, seed)
+    """Observe `runs` runs of an implementation of the step, made from each run's seed, that claims this."""
+    present = canary or canary_of(setting.canary, material, seed)
     pieces = []
     for run in range(setting.runs):
         run_seed = derived_seed(seed, *purpose, f"run {run}")
-        piece = _piece(setting, purpose, seed, run)
+        piece = piece_of(setting, purpose, seed, run)
 
         def compute(run_seed: int = run_seed, done: int = run) -> dict[str, Any]:
             def advance(step: int) -> None:
                 progress(" ".join(purpose), (done + step / setting.steps) / setting.runs)
 
-            return _observe(setting, material, implementation(run_seed), canary, run_seed, advance)
+            return _observe(setting, material, implementation(run_seed), present, run_seed, advance)
 
         pieces.append(store.result(piece, compute))
         progress(" ".join(purpose), (run + 1) / setting.runs)
@@ -269,7 +195,8 @@ def _observe(
     }
 
 
-def _piece(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dict[str, Any]:
+def piece_of(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dict[str, Any]:
+    """Return what a run's result depends on."""
     return {
         "name": f"white-box-{setting.dataset}",
         "hidden": list(setting.hidden),
@@ -286,11 +213,5 @@ def _piece(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dic
 
 
 def scaled(setting: Setting, *, canary: str, runs: int | None, steps: int | None) -> Setting:
-    """Return the setting with this canary, and with another number of runs or of steps where one is given.
-
-    Raises ValueError for another kind of canary.
-    """
-    for kind in CANARIES:
-        if kind == canary:
-            return replace(setting, canary=kind, runs=runs or setting.runs, steps=steps or setting.steps)
-    raise ValueError(f"the canaries are {', '.join(CANARIES)}, not {canary!r}")
+    """Return the setting with this canary, and with another number of runs or of steps where one is given."""
+    return replace(setting, canary=canary, runs=runs or setting.runs, steps=steps or setting.steps)

@@ -168,7 +168,7 @@ def _bundles(
     from accounting.budgets import Budget, accepts_for
     from accounting.losses import Cost
     from accounting.picorho import budget as picorho_of
-    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, RowNoise
+    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
     from mechanisms.mechanism import priced
     from training.loading import load_model
     from training.releases.model import ReleasedModel
@@ -182,7 +182,8 @@ def _bundles(
     chosen = priced(mechanism, price, len(head.certificate.classes))
     account = Budget.from_rho(LARGEST_RHO if rho is None else rho, delta, accepts_for(chosen.cost))
     lineage = Lineage(None if lineage_rho is None else picorho_of(lineage_rho))
-    return [BundleEndpoint(head, chosen, RowNoise(seed, key), account, lineage) for key in range(keys)]
+    noise_key = rehearsal_key(seed)
+    return [BundleEndpoint(head, chosen, noise_key, account, lineage, key=key) for key in range(keys)]
 
 
 def _candidates(

@@ -1,7 +1,6 @@
 """`dpserve audit`: lower bounds from attacks, held against what is claimed. Exit status 3 when a claim is refuted."""
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpserve.commands import reporting
+from dpserve.commands import completing, reporting
 from dpserve.commands.console import counting, shares
+from dpserve.commands.help import Group
 from dpserve.commands.reporting import refuse, reported, stored
 from training.extras import extra
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from audit.reports import Report
-    from audit.white_box.experiments import Material, Setting
     from dpserve.neighbouring_services import ServicePair
     from training.data.records import Records
     from training.published.bundle import PublishedNetwork
@@ -31,13 +30,12 @@ _GAUSSIAN_SCALES = (2**8, 2**9, 2**10, 2**12)
 _LAPLACE_SCALES = (2**16, 2**24)
 _SELECTION_EPSILON, _SELECTED_AMONG = 1.0, 10
 _FORKS, _FORKED_WORDS = 8, 100_000
+_QUESTIONS = 2_000
 _TIMED = {"gaussian": "noise-multiplier:4"} | dict.fromkeys(("laplace", "label", "selected-neuron"), "epsilon:1")
 """The mechanisms whose releases are timed, and their prices."""
 _MULTIPLIERS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_MOST_RUNS = 500
-"""More than are begun unasked."""
 
-app = typer.Typer(name="audit", no_args_is_help=True, rich_markup_mode=None)
+app = Group(name="audit")
 
 
 @app.callback()
@@ -48,7 +46,12 @@ def _audits() -> None:
 @app.command("mechanism")
 @reported("audit-mechanism")
 def mechanism(
-    name: Annotated[str, typer.Argument(help="gaussian, laplace, label, selected-neuron or published.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="gaussian, laplace, label, selected-neuron or published.", autocompletion=completing.mechanisms
+        ),
+    ],
     classes: Annotated[int, typer.Option("--classes", help="C.")],
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="The claimed epsilon of one release; for Gaussian at --delta.")
@@ -263,18 +266,20 @@ def sampler(
     from audit import presentation
     from audit import sampler as audited
     from mechanisms.mechanism import priced
-    from mechanisms.randomness import SystemRandomness
+    from mechanisms.randomness import NoiseKey, SystemRandomness
     from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 
     if not 0 < false_alarm < 1:
         raise ValueError(f"the false-alarm rate lies between 0 and 1, not {false_alarm}")
-    randomness = SystemRandomness()
+    randomness, noise_key = SystemRandomness(), NoiseKey.fresh()
+    # Of neighbouring questions, as many words each as a row's answer takes.
+    keyed = audited.Questions(noise_key, b"audit sampler", 2 * classes)
     scales = _GAUSSIAN_SCALES if scale is None else (scale,)
     laws: list[tuple[audited.LawName, int]] = [("gaussian", one) for one in scales]
     laws += [("wide gaussian", WIDE_SCALE), *(("laplace", one) for one in _LAPLACE_SCALES)]
     batches, size = max(1, draws // _BATCH), min(draws, _BATCH)
     distances, tests, times = {}, [], {}
-    steps = len(scales) + len(_LAPLACE_SCALES) + (len(laws) + 1) * batches + 1 + len(_TIMED)
+    steps = len(scales) + len(_LAPLACE_SCALES) + (len(laws) + 2) * batches + 2 + len(_TIMED)
     with counting("auditing the sampler", steps) as progress:
         for one in scales:
             distances[f"gaussian, scale {one}"] = audited.gaussian_table_distance(one)
@@ -286,11 +291,17 @@ def sampler(
             for _ in range(batches):
                 tests += [(f"{law}, scale {of}", found) for found in audited.chi_squares(law, of, size, randomness)]
                 progress(1)
+        for _ in range(batches):
+            found_of_keyed = audited.chi_squares("gaussian", scales[0], size, keyed)
+            tests += [(f"gaussian, scale {scales[0]}, of questions", found) for found in found_of_keyed]
+            progress(1)
         for batch in range(batches):
             selected = audited.selections(_SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
             tests.append(("label, selected-neuron", selected))
             progress(1)
         repeated = audited.repeated_words(randomness, _FORKS, _FORKED_WORDS)
+        progress(1)
+        changed = audited.changed_words(noise_key, b"audit sampler", _QUESTIONS, 2 * classes, 0)
         progress(1)
         for name, price in _TIMED.items():
             timed = priced(name, price, classes)
@@ -304,9 +315,12 @@ def sampler(
         tests,
         false_alarm,
         repeated,
+        changed,
         times,
         f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
         f"{repeated} came twice.",
+        f"{_QUESTIONS} questions were asked under one noise key together, and each alone in another process: {changed} "
+        "had other noise there.",
     )
 
 
@@ -354,36 +368,11 @@ def sensitivity(
 @app.command("training")
 @reported("audit-training")
 def training(
-    context: typer.Context,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What a run claims at delta = 1e-5.")] = 8.0,
-    fault: Annotated[
-        str | None,
-        typer.Option(
-            "--fault",
-            help="Plant one and claim epsilon 1.27 a step: clip-after-averaging, noise-from-100-seeds, "
-            "noise-too-small, or none for a sound step with that claim.",
-        ),
-    ] = None,
-    noise_ratio: Annotated[float, typer.Option("--noise-ratio", help="Of noise too small, to the claimed one.")] = 0.6,
-    canary: Annotated[str, typer.Option("--canary", help="dirac, crafted, blank or mislabelled.")] = "dirac",
-    whole_runs: Annotated[
-        int | None,
-        typer.Option(
-            "--whole-runs",
-            min=10,
-            help="Train this many times with the canary and as often without it, and audit whole runs; the canary must "
-            "be a record.",
-        ),
-    ] = None,
+    canary: Annotated[str, typer.Option("--canary", help="dirac, blank or mislabelled.")] = "dirac",
     runs: Annotated[
         int | None,
-        typer.Option(
-            "--runs",
-            min=1,
-            help="Runs whose steps are observed. [default: of noise too small as many as convict it with probability "
-            "0.99, else 5]",
-            show_default=False,
-        ),
+        typer.Option("--runs", min=1, help="Runs whose steps are observed. [default: 5]", show_default=False),
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=10, help="Of a run.")] = None,
     confidence: reporting.Confidence = 0.95,
@@ -392,104 +381,20 @@ def training(
     resume: reporting.Resume = None,
 ) -> "Report":
     """Train with DP-SGD on the digits, watch every step for a canary, and hold what is seen against what is claimed."""
-    from audit.white_box import experiments
-
-    if fault is not None:
-        refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "whole_runs")
-    if fault != "noise-too-small":
-        refuse(context, "without --fault noise-too-small", "noise_ratio")
-    if whole_runs is not None:
-        refuse(context, "with --whole-runs", "runs")
-    setting = experiments.scaled(experiments.DIGITS, canary=canary, runs=whole_runs or runs, steps=steps)
-    sure = (confidence, conviction_confidence)
-    if fault is None:
-        whole = whole_runs is not None
-        return watched(setting, experiments.digits, epsilon, sure, seed, resume, whole_runs=whole)
-    enough = runs is None
-    return watched_fault(setting, experiments.digits, fault, noise_ratio, sure, seed, resume, enough=enough)
-
-
-Reader = Callable[["Setting", int], "Material"]
-"""Gives the records of a setting, drawn by a seed."""
-
-
-def watched(
-    setting: "Setting",
-    reader: Reader,
-    epsilon: float,
-    sure: tuple[float, float],
-    seed: int,
-    resume: Path | None,
-    *,
-    whole_runs: bool,
-) -> "Report":
-    """Return the report of sound training. sure: the confidence of what is shown, and of a conviction."""
     from audit import presentation
     from audit.white_box import experiments, findings
 
-    material, title = reader(setting, seed), f"DP-SGD on {setting.dataset}, with a {setting.canary}"
-    described = {**asdict(setting), "seed": seed, "epsilon": epsilon}
+    setting = experiments.scaled(experiments.DIGITS, canary=canary, runs=runs, steps=steps)
+    material = experiments.digits(setting, seed)
     with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
-        if whole_runs:
-            seen = experiments.measure_runs(setting, epsilon, material, store, seed, progress)
-            return presentation.of_runs(seen, *sure, f"Audit of whole runs of {title} record", described)
         measured = experiments.measure(setting, epsilon, material, store, seed, progress)
-    finding = findings.judge(measured, *sure)
-    title = f"White-box audit of {title} canary"
-    return presentation.of_steps(finding, measured, title, described, material.source)
-
-
-def watched_fault(
-    setting: "Setting",
-    reader: Reader,
-    fault: str,
-    noise_ratio: float,
-    sure: tuple[float, float],
-    seed: int,
-    resume: Path | None,
-    *,
-    enough: bool,
-) -> "Report":
-    """Return the report of training with a planted fault. enough: as many runs as convict noise that is too small."""
-    from audit import presentation
-    from audit.white_box import experiments, findings
-    from audit.white_box.steps import planted_fault
-
-    planted = planted_fault(fault)
-    ratio = noise_ratio if planted == "noise-too-small" else None
-    if ratio is not None and enough:
-        setting = replace(setting, runs=_enough_runs(setting, ratio, sure[1]))
-    material = reader(setting, seed)
-    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
-        measured = experiments.measure_fault(setting, planted, noise_ratio, material, store, seed, progress)
-    said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
     return presentation.of_steps(
-        findings.judge(measured, *sure),
+        findings.judge(measured, confidence, conviction_confidence),
         measured,
-        f"White-box audit of DP-SGD on {setting.dataset} with {said}, "
-        f"which claims {experiments.FAULT_EPSILON:g} a step",
-        {**asdict(setting), "seed": seed, "fault": fault, "noise_ratio": ratio},
+        f"White-box audit of DP-SGD on {setting.dataset}, with a {canary} canary",
+        {**asdict(setting), "seed": seed, "epsilon": epsilon},
         material.source,
-        planted_ratio=ratio,
     )
-
-
-def _enough_runs(setting: "Setting", noise_ratio: float, conviction_confidence: float) -> int:
-    """Return how many runs convict noise of this ratio with the power POWER, and say so before they begin."""
-    from accounting.conversions import gaussian_mu
-    from audit.white_box import bounds, experiments, findings
-
-    mu = gaussian_mu(experiments.FAULT_EPSILON, setting.delta)
-    needed = bounds.observations_for(mu, noise_ratio, findings.confidence_of_each(conviction_confidence))
-    runs = -(-needed // setting.steps)
-    said = (
-        f"noise {noise_ratio:g} times the claimed is convicted with probability {bounds.POWER:g} by {needed:,} "
-        f"observations: {runs:,} runs of {setting.steps} steps"
-    )
-    if runs > _MOST_RUNS:
-        raise ValueError(f"{said}; ask for them with --runs, or for a lower --conviction-confidence")
-    typer.echo(f"dpserve: {said}", err=True)
-    return runs
 
 
 @app.command("region")
@@ -509,6 +414,7 @@ def region(
     resume: reporting.Resume = None,
 ) -> "Report":
     """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
+    from audit import presentation
     from audit import region as regions
     from audit.pieces import kept_scores
     from mechanisms.mechanism import names
@@ -540,4 +446,4 @@ def region(
     setting = {"mechanism": name, "classes": classes, "releases": releases, "trials": trials, "seed": seed}
     title = f"The region of privacy of {name!r}: {releases} releases of {classes} classes"
     note = "A noise multiplier stands for the price rho = 1/(2 multiplier^2) of a row, whatever the mechanism."
-    return regions.report(title, points, delta, setting, note)
+    return presentation.of_region(title, points, delta, setting, note)

@@ -13,10 +13,11 @@ from accounting.picorho import to_rho
 from dpserve.commands import client_keys, options
 from dpserve.commands.client_keys import Lineage, Name
 from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.help import Group
 from dpserve.commands.lineages import FIGURES, chosen_lineage, exact, figures_of
 from service.errors import CannotServe
 
-app = typer.Typer(help="Who may ask, and for how much.", no_args_is_help=True)
+app = Group("Who may ask, and for how much.")
 
 
 @app.command("add")

@@ -132,32 +132,32 @@ class RegularisedLogMeanExp:
 
         return product
 
-    def gradient_rounding(self, W: Floats, feature_error: float) -> float:
-        """A bound on ||gradient(W) as computed - gradient of J with the exact features||_F.
+    def gradient_rounding(self, W: Floats) -> float:
+        """A bound on ||gradient(W) as computed - gradient of J||_F.
 
         u = 2^-53, g_k = k u / (1 - k u), the error of a sum or inner product of length k in any order (Higham 2002,
         Section 3.1). With ||phi|| <= 1, for one record:
-        - the logits are off by at most e = (g_D + feature_error) ||W||_F in L2, and are at most ||W||_F;
+        - the logits are off by at most e = g_D ||W||_F in L2, and are at most ||W||_F;
         - p is off by at most q = e/2 + 2 (C + 16) u, softmax being 1/2-Lipschitz in L2, and the record's gradient by at
-          most q + sqrt(2) feature_error;
+          most q;
         - the loss, whose gradient in the logits is at most sqrt(2) in L2, is off by at most
           a = sqrt(2) e + (C + 16) u + 4 u (||W||_F + ln C + 1), as log-sum-exp adds C relative errors inside the
           logarithm and three roundings outside;
         - its share is off by a factor within exp(+-d), d = 2 alpha (a + 2 u B) + 2 g_{n+4}, B = ln C + 2 ||W||_F: the
           exponent twice (own and normaliser), the common shift rounding alike, and the normaliser's sum.
-        Shares add up to one, so the records' gradients add up with an error of at most 2 (e^d - 1) + q +
-        sqrt(2) feature_error + 2 g_n; lambda W and the last addition add 2 u (lambda ||W||_F + 2).
+        Shares add up to one, so the records' gradients add up with an error of at most 2 (e^d - 1) + q + 2 g_n;
+        lambda W and the last addition add 2 u (lambda ||W||_F + 2).
         """
         n, (C, D) = self.phi.shape[0], W.shape
         norm = float(np.linalg.norm(W)) * (1 + 1e-9)
-        logits = (_gamma(D) + feature_error) * norm
+        logits = _gamma(D) * norm
         probability = logits / 2 + 2 * (C + 16) * _UNIT_ROUNDOFF
         loss = 1.5 * logits + (C + 16) * _UNIT_ROUNDOFF + 4 * _UNIT_ROUNDOFF * (norm + math.log(C) + 1)
         largest = math.log(C) + 2 * norm
         share = 2 * self.alpha * (loss + 2 * _UNIT_ROUNDOFF * largest) + 2 * _gamma(n + 4)
         if share > 1:
             return math.inf
-        each = 2 * math.expm1(share) + probability + 1.5 * feature_error + 2 * _gamma(n)
+        each = 2 * math.expm1(share) + probability + 2 * _gamma(n)
         return float(1.01 * (each + 2 * _UNIT_ROUNDOFF * (self.lam * norm + 2)))
 
     def _losses(self, W: Floats) -> tuple[Floats, Floats]:
@@ -178,9 +178,7 @@ class RegularisedLogMeanExp:
         return P, residual, shares / shares.sum()
 
 
-def minimise(
-    objective: RegularisedLogMeanExp, tolerance: float, least_records: int, feature_error: float = 0.0
-) -> Floats:
+def minimise(objective: RegularisedLogMeanExp, tolerance: float, least_records: int) -> Floats:
     """Return W (C, D) whose exact gradient norm is shown to be at most the tolerance, rounding included.
 
     Raises DataError below `least_records`, and NotConverged where that cannot be shown: then there is no certificate.
@@ -190,12 +188,12 @@ def minimise(
             f"the certificate needs at least {least_records} records, the declared lower bound, and there are fewer"
         )
     W = _trust_region(objective, tolerance)
-    bound = gradient_bound(objective, W, feature_error)
+    bound = gradient_bound(objective, W)
     for _ in range(_NEWTON_STEPS):
         if bound <= tolerance:
             return W
         tried = W - _newton_direction(objective, W)
-        reached = gradient_bound(objective, tried, feature_error)
+        reached = gradient_bound(objective, tried)
         if not reached < bound:
             break
         W, bound = tried, reached
@@ -207,10 +205,10 @@ def minimise(
     return W
 
 
-def gradient_bound(objective: RegularisedLogMeanExp, W: Floats, feature_error: float) -> float:
+def gradient_bound(objective: RegularisedLogMeanExp, W: Floats) -> float:
     """The computed gradient norm plus its rounding: a bound on the exact one."""
     computed = float(np.linalg.norm(objective.gradient(W)))
-    return computed * (1 + 1e-9) + objective.gradient_rounding(W, feature_error)
+    return computed * (1 + 1e-9) + objective.gradient_rounding(W)
 
 
 def _trust_region(objective: RegularisedLogMeanExp, tolerance: float) -> Floats:

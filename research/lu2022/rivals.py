@@ -31,7 +31,8 @@ from research.lu2022.results import Curve, Head, Plan
 from research.lu2022.samples import Samples
 from training.feature_maps import NORM_BOUND, Identity, default_clip_norm
 from training.objective import RegularisedCrossEntropy
-from training.sensitivity import logit_sensitivity_per_norm, weight_sensitivity
+from training.quantised import norms, products, quantised, summands
+from training.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
 from training.solver import minimise
 
 Floats = NDArray[np.float64]
@@ -111,14 +112,14 @@ def _answered(
     tables = {key: np.zeros(shape) for key, mechanism in mechanisms.items() if mechanism is not None}
     leakages = {key: np.zeros(shape) for key in tables} if attacks is not None else {}
     for repeat in range(plan.repeats):
-        phi, phi_test, feature_error = _features(samples, repeat)
+        phi, phi_test = _features(samples, repeat)
         y = samples.data.y[samples.test[repeat]]
         for column, strength in enumerate(STRONG_CONVEXITIES):
             done = (repeat * len(STRONG_CONVEXITIES) + column) / (plan.repeats * len(STRONG_CONVEXITIES))
             progress(f"certified head, {head}", done)
             train_labels = samples.data.y[samples.train[repeat]]
-            W, delta_w = _trained(plan, head, phi, train_labels, samples.data.classes, strength, feature_error)
-            per_norm = logit_sensitivity_per_norm(delta_w, phi.shape[1])
+            W, delta_w = _trained(plan, head, phi, train_labels, samples.data.classes, strength)
+            per_norm = logit_sensitivity_per_norm(delta_w)
             for (name, epsilon), table in tables.items():
                 mechanism = mechanisms[name, epsilon]
                 assert mechanism is not None
@@ -134,8 +135,7 @@ def _answered(
 
 
 def _released(mechanism: Mechanism, phi: Floats, W: Floats, per_norm: float, noise: SeededRandomness) -> Floats:
-    sensitivity = per_norm * np.minimum(np.linalg.norm(phi, axis=1) * (1 + 2.0**-30), NORM_BOUND)
-    return mechanism.release(phi @ W.T, sensitivity, noise)
+    return mechanism.release(products(phi, summands(W)), per_norm * norms(phi), noise)
 
 
 def _by_name(tables: dict[tuple[str, float], Floats]) -> dict[str, dict[str, list[list[float]]]]:
@@ -152,14 +152,14 @@ def _affordable(name: str, epsilon: float) -> Mechanism | None:
         return None
 
 
-def _features(samples: Samples, repeat: int) -> tuple[Floats, Floats, float]:
+def _features(samples: Samples, repeat: int) -> tuple[Floats, Floats]:
     d = samples.data.X.shape[1]
     feature_map = Identity(lower=(0.0,) * d, upper=(1.0,) * d, clip_norm=default_clip_norm(d), bias=BIAS)
     tensors = feature_map.public_tensors()
     train, test = (
         feature_map(samples.data.X[rows[repeat]].astype(np.float64), tensors) for rows in (samples.train, samples.test)
     )
-    return train, test, feature_map.evaluation_error(tensors)
+    return train, test
 
 
 def _trained(
@@ -169,13 +169,15 @@ def _trained(
     y: NDArray[np.int64],
     classes: int,
     strength: float,
-    feature_error: float,
 ) -> tuple[Floats, float]:
     """The weights and their certified sensitivity."""
     if head == "certified":
         objective = RegularisedCrossEntropy(phi, y, classes, strength)
-        return minimise(objective, TOLERANCE, feature_error), weight_sensitivity(strength, TOLERANCE, NORM_BOUND)
+        W = quantised(minimise(objective, TOLERANCE))
+        exact = weight_sensitivity(strength, TOLERANCE, NORM_BOUND)
+        return W, quantised_weight_sensitivity(exact, *W.shape)
     n, lam, tolerance = len(y), strength / len(y), TOLERANCE / len(y)
     convexified = RegularisedLogMeanExp(phi, y, classes, plan.risk_factor, lam)
-    W = minimise_convexified(convexified, tolerance, n, feature_error)
-    return W, convexified_sensitivity(plan.risk_factor, lam, tolerance, NORM_BOUND, classes, n).weights
+    W = quantised(minimise_convexified(convexified, tolerance, n))
+    exact = convexified_sensitivity(plan.risk_factor, lam, tolerance, NORM_BOUND, classes, n).weights
+    return W, quantised_weight_sensitivity(exact, *W.shape)

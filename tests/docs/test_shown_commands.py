@@ -36,10 +36,6 @@ NOT_RUN = {
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
-    (
-        "auditing.md",
-        "audit training --fault",
-    ): "minutes for each fault: tests/dpserve/test_audit_training.py has fewer runs",
     ("backbones.md", "train"): "a published network's weights, 100 MB: tests/training/backbones makes small networks",
     (
         "backbones.md",
@@ -171,7 +167,7 @@ def reader(tmp_path_factory):
         pasted(
             found,
             "train --data own.csv --label outcome --classes well,ill --bounds age=0:120 --bounds dose=0:50 "
-            "--lam 10 --out bundle",
+            "--lam 10 --lineage own --out bundle",
         )
         yield found
 

@@ -11,8 +11,9 @@ from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
 from training.planning import rules
 from training.planning.rules import Features
+from training.quantised import norms, quantised
 from training.releases.dpsgd.train import directions_of
-from training.sensitivity import logit_sensitivity_per_norm, weight_sensitivity
+from training.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
 from training.solver import minimise
 
 Floats = NDArray[np.float64]
@@ -104,7 +105,7 @@ class Heads:
             objective = RegularisedCrossEntropy(
                 self._records[features], self.case.y, self.case.classes, strong_convexity
             )
-            self._weights[key] = minimise(objective, TOLERANCE, chosen.evaluation_error(tensors))
+            self._weights[key] = quantised(minimise(objective, TOLERANCE))
         return self._weights[key]
 
     def feature_map(self, features: Features) -> FeatureMap:
@@ -112,13 +113,12 @@ class Heads:
         return rules.feature_map(features, self.case.records.declaration)
 
 
-def weights_move(strong_convexity: float) -> float:
-    """Delta_W of these heads."""
-    return weight_sensitivity(strong_convexity, TOLERANCE, NORM_BOUND)
+def weights_move(strong_convexity: float, weights: Floats) -> float:
+    """Delta_W of these heads, whose weights are (C, D)."""
+    exact = weight_sensitivity(strong_convexity, TOLERANCE, NORM_BOUND)
+    return quantised_weight_sensitivity(exact, *weights.shape)
 
 
-def logits_move(strong_convexity: float, asked: Floats) -> Floats:
+def logits_move(strong_convexity: float, weights: Floats, asked: Floats) -> Floats:
     """How far the logits of each row asked move in L2: (m,). asked: phi (m, D)."""
-    per_norm = logit_sensitivity_per_norm(weights_move(strong_convexity), asked.shape[1])
-    norms: Floats = np.minimum(np.linalg.norm(asked, axis=1) * (1 + 2.0**-30), NORM_BOUND)
-    return per_norm * norms
+    return logit_sensitivity_per_norm(weights_move(strong_convexity, weights)) * norms(asked)

@@ -16,6 +16,7 @@ from mechanisms.seeded import SeededRandomness
 from training.planning import rules
 from training.planning.cases import TOLERANCE, Case, Floats, Heads, logits_move, weights_move
 from training.planning.rules import Features
+from training.quantised import products, summands
 
 DELTA = 1e-5
 UNLIMITED = "unlimited"
@@ -84,7 +85,9 @@ def _answered(trial: Trial, features: Features, count: int) -> float | None:
     lam = rules.strong_convexity(mechanism.mu)
     weights, phi = trial.heads.weights(features, lam), trial.heads.asked(features)
     randomness = trial.randomness("per-query", features, str(count))
-    return trial.case.accuracy(mechanism.release(phi @ weights.T, logits_move(lam, phi), randomness))
+    return trial.case.accuracy(
+        mechanism.release(products(phi, summands(weights)), logits_move(lam, weights, phi), randomness)
+    )
 
 
 def _released_weights(features: Features) -> Callable[[Trial], Accuracies]:
@@ -92,7 +95,7 @@ def _released_weights(features: Features) -> Callable[[Trial], Accuracies]:
         mu = mu_for(trial.whole)
         lam = rules.strong_convexity(mu)
         weights = trial.heads.weights(features, lam)
-        law = GaussianVector(mu, weights.size, weights_move(lam))
+        law = GaussianVector(mu, weights.size, weights_move(lam, weights))
         noisy = law.release(weights, trial.randomness("weights", features))
         return {UNLIMITED: trial.case.accuracy(trial.heads.asked(features) @ noisy.T)}
 

@@ -67,7 +67,7 @@ def simulated_tiers(
         lam = rules.strong_convexity(mu_for(max(budgets.values())))
         weights = heads.weights(features, lam)
         for name, whole in budgets.items():
-            law = GaussianVector(mu_for(whole), weights.size, weights_move(lam))
+            law = GaussianVector(mu_for(whole), weights.size, weights_move(lam, weights))
             noisy = law.release(weights, Trial(heads, whole, "tiers").randomness(features, name))
             found[name].append(case.accuracy(heads.asked(features) @ noisy.T))
     return tuple(

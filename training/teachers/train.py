@@ -1,17 +1,19 @@
 """From private records to certified teachers."""
 
-import secrets
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from training.certificate import now
+from mechanisms.randomness import NoiseKey
+from training.certificate import fresh_fields
 from training.data.records import Records
 from training.errors import TrainingError
+from training.exact_network import exact_layers
 from training.feature_maps import FeatureMap
-from training.releases.contents import one_line
-from training.teachers.bundle import Teachers, inputs_of
+from training.sealing import one_line
+from training.teachers.bundle import Teachers
 from training.teachers.certificate import Rule, TeachersCertificate, mean_sensitivity
 from training.teachers.networks import Schedule, train_stack
 from training.teachers.parts import check_disjoint, parts_of
@@ -45,28 +47,24 @@ def train_teachers(
     classes = records.declaration.classes
     try:
         certificate = TeachersCertificate.model_validate(
-            {
-                "name": recipe.name,
-                "model_id": secrets.token_hex(16),
-                "created": now(),
-                "classes": classes,
-                "feature_names": records.declaration.feature_names,
-                "feature_map": recipe.feature_map.model_dump(),
+            fresh_fields(recipe.name, classes, records.declaration.feature_names, recipe.feature_map, lineage)
+            | {
                 "teachers": recipe.teachers,
                 "hidden": recipe.hidden,
                 "activation": recipe.schedule.activation,
                 "rule": recipe.rule,
                 "logit_sensitivity": mean_sensitivity(max(recipe.teachers, 1), len(classes)),
-                "lineage": lineage,
             }
         )
     except ValueError as error:
         raise TrainingError(f"these teachers are not possible: {one_line(error)}") from error
     parts = parts_of(records, key, recipe.teachers)
     check_disjoint(parts)
-    inputs = np.empty((len(records), recipe.feature_map.dimension), dtype=np.float32)
-    for index in range(len(records)):
-        # One row at a time: a product of matrices may round a row's features by which rows are beside it.
-        inputs[index] = inputs_of(certificate, records.X[index : index + 1].copy(), tensors)[0]
-    layers = train_stack(inputs, records.y, parts, certificate.widths, recipe.schedule, progress)
-    return Teachers(certificate, layers, np.array([len(rows) > 0 for rows in parts]), tensors)
+    # Networks learn from numbers of unit variance, and what they learn is then asked for phi itself.
+    scale = math.sqrt(recipe.feature_map.dimension)
+    inputs = (recipe.feature_map(records.X, tensors) * scale).astype(np.float32)
+    trained = train_stack(inputs, records.y, parts, certificate.widths, recipe.schedule, progress)
+    (weights, biases), *others = [(w.astype(np.float64), b.astype(np.float64)) for w, b in trained]
+    layers = exact_layers(((weights * scale, biases), *others), recipe.schedule.activation)
+    taught = np.array([len(rows) > 0 for rows in parts])
+    return Teachers(certificate, layers, taught, tensors, NoiseKey.fresh())

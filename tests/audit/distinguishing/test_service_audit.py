@@ -74,12 +74,24 @@ def test_neighbours_differ_by_one_record(records):
 def test_nearby_rows_are_different_and_within_bounds():
     lower, upper = np.zeros(3), np.full(3, 4.0)
     row = np.array([[0.0, 4.0, 2.0]])  # two of its features lie on a bound
-    rows = nearby_rows(row, 1000, lower, upper, np.random.default_rng(0))
+    rows = nearby_rows(row, 1000, lower, upper, np.random.default_rng(0), lambda X: X)
     assert len(np.unique(rows, axis=0)) == 1000
     assert np.all((rows >= lower) & (rows <= upper))
     assert np.abs(rows - row).max() <= 4 * JITTER
-    with pytest.raises(ValueError, match="different rows"):
-        nearby_rows(np.array([[1.0]]), 1000, np.array([1.0]), np.array([1.0 + 2**-50]), np.random.default_rng(0))
+    few = np.array([1.0]), np.array([1.0 + 2**-50])
+    with pytest.raises(ValueError, match="different questions"):
+        nearby_rows(np.array([[1.0]]), 1000, *few, np.random.default_rng(0), lambda X: X)
+
+
+def test_nearby_rows_are_no_question_that_was_asked_before():
+    """Of a map with one feature there are 2^15 questions so near; the same draws again find others."""
+    asked, features = set(), lambda X: np.trunc(X * 2**12)
+    row, lower, upper = np.array([[2.0]]), np.zeros(1), np.full(1, 4.0)
+    found = [nearby_rows(row, 8, lower, upper, np.random.default_rng(0), features, asked) for _ in range(3)]
+    questions = features(np.concatenate(found))
+    assert len(np.unique(questions)) == len(questions) == len(asked) == 24
+    with pytest.raises(ValueError, match="different questions"):
+        nearby_rows(row, 20, lower, upper, np.random.default_rng(0), features, asked)
 
 
 @pytest.mark.parametrize(

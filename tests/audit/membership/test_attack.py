@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from audit import reports
-from audit.in_process import BundleEndpoint, RowNoise
+from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership import signals
 from audit.membership.attack import Attack, Choices, train_here
 from audit.membership.candidates import Candidates, Labelled
@@ -69,7 +69,7 @@ def remembered():
 
 def test_a_network_whose_noise_is_missing_is_convicted(remembered):
     network, candidates = remembered
-    endpoint = BundleEndpoint(network, Exact(), SeededRandomness(0, ("x",)))
+    endpoint = BundleEndpoint(network, Exact(), rehearsal_key(0))
     outcome = Attack([endpoint], candidates, REMEMBERING).run()
     assert not outcome.verdict.decision.proven
     assert outcome.verdict.claimed_epsilon == pytest.approx(0.2, rel=1e-6)
@@ -106,7 +106,7 @@ def split_by_label():
 def test_a_sound_model_is_not_convicted_of_what_its_records_say_without_it(split_by_label):
     """Labels alone tell members from others, and the score-based bound exceeds the claim: it must not count."""
     head, candidates = split_by_label
-    endpoint = BundleEndpoint(head, Gaussian(20.0), SeededRandomness(0, ("x",)))
+    endpoint = BundleEndpoint(head, Gaussian(20.0), rehearsal_key(0))
     outcome = Attack([endpoint], candidates, QUICK).run()
     assert outcome.verdict.decision.proven
     assert max(found.epsilon for found in outcome.verdict.found) > outcome.verdict.claimed_epsilon
@@ -122,11 +122,11 @@ def test_a_few_records_that_are_in_both_spare_no_model_that_leaks(remembered):
     """A tenth of the others are members' doubles: they are accused with them, and the rest convicts all the same."""
     network, candidates = remembered
     doubled = Candidates(candidates.members, candidates.members[:8] + candidates.others[8:])
-    outcome = Attack([BundleEndpoint(network, Exact(), RowNoise(0, 0))], doubled, REMEMBERING).run()
+    outcome = Attack([BundleEndpoint(network, Exact(), rehearsal_key(0))], doubled, REMEMBERING).run()
     assert outcome.difference.duplicates == 8
     assert outcome.convicted
     everyone = Candidates(candidates.members, candidates.members)
-    outcome = Attack([BundleEndpoint(network, Exact(), RowNoise(0, 0))], everyone, REMEMBERING).run()
+    outcome = Attack([BundleEndpoint(network, Exact(), rehearsal_key(0))], everyone, REMEMBERING).run()
     assert outcome.inconclusive
     assert of_attack(outcome).exit_status == 4
 
@@ -136,7 +136,7 @@ def test_one_answer_is_not_counted_as_decisions_about_many(remembered):
     network, candidates = remembered
     count = len(candidates.members) // 2
     many = Candidates(candidates.members[count:] + candidates.members[[0] * count], candidates.others)
-    endpoint = BundleEndpoint(network, Exact(), RowNoise(0, 0))
+    endpoint = BundleEndpoint(network, Exact(), rehearsal_key(0))
     outcome = Attack([endpoint], many, REMEMBERING).run()
     assert outcome.difference.repeated == (count, 0)
     assert outcome.decided == (count, count)

@@ -10,7 +10,6 @@ from audit.white_box.bounds import (
     designed_threshold,
     many_thresholds_bound,
     run_epsilon,
-    sampled_run,
     step_bound,
 )
 
@@ -29,13 +28,6 @@ def test_a_run_composed_from_below_is_below_and_close(noise):
     above = ClaimedRun(noise, 0.05, 40, 1e-5).epsilon
     below = composed_epsilon(noise, 0.05, 40, 1e-5)
     assert above * 0.96 < below <= above
-
-
-def test_a_whole_run_is_told_apart_less_the_less_mu_is():
-    family = sampled_run(ClaimedRun(0.8, 0.1, 20, 1e-5))
-    low, high = (family.tradeoff(mu, LEVELS) for mu in (0.5, 1.0))
-    assert np.all(high <= low + 1e-9)
-    assert np.all(low <= 1 - LEVELS)
 
 
 def test_every_method_bounds_the_step_it_is_shown_from_below():

@@ -15,13 +15,12 @@ import scipy.stats
 from accounting.conversions import gaussian_mu
 from audit.white_box.bounds import ClaimedRun, step_bound
 from audit.white_box.canaries import Example
-from audit.white_box.experiments import FAULT_EPSILON
 from mechanisms.seeded import SeededRandomness
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease, private_step
 
 DELTA = 1e-5
-CLAIMED_MU = gaussian_mu(FAULT_EPSILON, DELTA)
+CLAIMED_MU = gaussian_mu(1.27, DELTA)
 RELEASE = StepRelease(1 / CLAIMED_MU, 1.0, clip_norm=0.1)
 STEP = ClaimedRun(RELEASE.noise_multiplier, RELEASE.sampling_rate, 1, DELTA)
 SURE = 1 - 1e-6

@@ -5,9 +5,9 @@ import pytest
 import scipy.stats
 
 from audit import reports
-from audit.presentation import of_runs, of_steps
+from audit.presentation import of_steps
 from audit.white_box.bounds import METHODS, ClaimedRun
-from audit.white_box.experiments import Measured, MeasuredRuns
+from audit.white_box.experiments import Measured
 from audit.white_box.findings import CLOSEST, judge
 
 CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
@@ -35,16 +35,3 @@ def test_few_observations_have_no_bound_of_many_thresholds():
     assert {row.method for row in few.rows}.issuperset(METHODS)
     with pytest.raises(KeyError):
         few[CLOSEST]
-
-
-def test_whole_runs_are_reported_by_who_saw_them():
-    """Scores of the run's own law at q = 1: its log-likelihood ratio is normal with variance T/s^2."""
-    claim = ClaimedRun(2.0, 1.0, 4, 1e-5)
-    quantiles = scipy.stats.norm.ppf((np.arange(1000) + 0.5) / 1000)
-    told = (quantiles + 0.5, quantiles - 0.5)
-    nothing = (quantiles, quantiles)
-    shown = of_runs(MeasuredRuns(claim, told, nothing), 0.95, 1 - 1e-9, "Runs", {})
-    every, final = (float(row[2]) for row in shown.tables[0].rows)
-    assert 0.5 * claim.epsilon < every < claim.epsilon
-    assert final == 0
-    assert not shown.convicted

@@ -43,7 +43,8 @@ def test_it_comes_back_as_it_was_and_answers(network: PublishedNetwork, tmp_path
     X = np.random.default_rng(1).uniform([-1.0, 0.0], [1.0, 50.0], size=(7, 2))
     phi = back.features(X)
     np.testing.assert_array_equal(back.logits(phi), network.logits(network.features(X)))
-    assert phi.shape == (7, 5)
+    assert phi.shape == (7, 2)
+    assert back.noise_key == network.noise_key
     answers = Published(3, 1.0, "laplace").release(back.logits(phi), back.logit_sensitivity(phi), SystemRandomness())
     np.testing.assert_allclose(answers.sum(axis=1), 1)
     with pytest.raises(BundleError, match="exists already"):

@@ -15,11 +15,11 @@ from mechanisms.randomness import SystemRandomness
 from training.data.records import Declaration, Records
 from training.errors import BundleError, TrainingError
 from training.feature_maps import Fourier, Identity
+from training.loading import load_model
 from training.releases.dpsgd.centre import inputs_around, mean_of, sum_of_rows, unit
 from training.releases.dpsgd.choices import Choices, by_rule
 from training.releases.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
 from training.releases.dpsgd.train import DpSgdRecipe, certify, shares, train_dpsgd
-from training.releases.loading import load_release
 from training.releases.model import ReleasedModel
 
 SHOWN = (("no", "yes"), ("a", "b", "c"), "l")
@@ -85,7 +85,7 @@ def test_shares_stay_within_the_price(price):
 def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
     folder = tmp_path / "bundle"
     certificate = save_dpsgd(folder, model)
-    again = load_release(folder)
+    again = load_model(folder)
     assert isinstance(again, ReleasedModel)
     assert again.certificate == certificate
     X = some_records(50, seed=3).X * 3 - 1
