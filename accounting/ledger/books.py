@@ -28,7 +28,7 @@ class Payer:
     def pay(self, receipt: Receipt, releases: int) -> None:
         """Add what a receipt charged."""
         self.spent += receipt.price * releases
-        self.coined += releases if receipt.cost.coin else 0
+        self.coined += releases * receipt.cost.coins
         if releases:
             self.tally[receipt.cost] += releases
 

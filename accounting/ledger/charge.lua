@@ -64,7 +64,7 @@ end
 local function read_terms(args, at)
   return {
     packed = args[at], cost = args[at + 1], kind = args[at + 2], price = amount(args[at + 3]),
-    times = amount(args[at + 4]), coin = args[at + 5] == '1',
+    times = amount(args[at + 4]), coins = amount(args[at + 5]),
   }
 end
 
@@ -269,7 +269,7 @@ local function total_of(lines, count)
   for _, line in ipairs(lines) do
     local releases = line.terms.times * line[count]
     total = total + line.terms.price * releases
-    coins = coins + (line.terms.coin and releases or 0)
+    coins = coins + line.terms.coins * releases
   end
   return total, coins
 end

@@ -1,19 +1,18 @@
 """From private records to certified teachers."""
 
 import math
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from mechanisms.randomness import NoiseKey
-from training.certificate import now
+from training.certificate import fresh_fields
 from training.data.records import Records
 from training.errors import TrainingError
 from training.exact_network import exact_layers
 from training.feature_maps import FeatureMap
-from training.releases.contents import one_line
+from training.sealing import one_line
 from training.teachers.bundle import Teachers
 from training.teachers.certificate import Rule, TeachersCertificate, mean_sensitivity
 from training.teachers.networks import Schedule, train_stack
@@ -48,19 +47,13 @@ def train_teachers(
     classes = records.declaration.classes
     try:
         certificate = TeachersCertificate.model_validate(
-            {
-                "name": recipe.name,
-                "model_id": secrets.token_hex(16),
-                "created": now(),
-                "classes": classes,
-                "feature_names": records.declaration.feature_names,
-                "feature_map": recipe.feature_map.model_dump(),
+            fresh_fields(recipe.name, classes, records.declaration.feature_names, recipe.feature_map, lineage)
+            | {
                 "teachers": recipe.teachers,
                 "hidden": recipe.hidden,
                 "activation": recipe.schedule.activation,
                 "rule": recipe.rule,
                 "logit_sensitivity": mean_sensitivity(max(recipe.teachers, 1), len(classes)),
-                "lineage": lineage,
             }
         )
     except ValueError as error:

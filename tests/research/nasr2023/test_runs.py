@@ -17,7 +17,7 @@ from research.nasr2023.runs import (
     score_run,
     watch_run,
 )
-from training.releases.dpsgd.network import softmax
+from training.objective import softmax
 from training.releases.dpsgd.step import StepRelease
 
 torch = pytest.importorskip("torch")

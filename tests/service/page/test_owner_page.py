@@ -13,7 +13,7 @@ from accounting.ledger import key_digest
 from audit import presentation, region, reports
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
-from service.run import ServiceSettings, bind, url_of
+from service.serving import ServiceSettings, bind, url_of
 
 KEY = "the-owner's-key-of-these-tests"
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -26,7 +26,7 @@ def service(start_for_module, head):
         http = service.http(service.add_client(name, rho=0.25))
         for row in range(rows):
             http.post("/predict", json={"instances": [[row / 50] * 4]})
-    service.call(service.ledger.revoke(service.data_plane.lineage, "bob"))
+    service.call(service.ledger.revoke(service.predictor.lineage, "bob"))
     return service
 
 
@@ -36,7 +36,7 @@ def url(service, tmp_path_factory):
     keep_verdicts(folder)
     listening = bind(ServiceSettings(port=0))
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": False, "looks": 3})
-    opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
+    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     yield url_of(listening)
     service.call(opened.__aexit__(None, None, None))
@@ -93,7 +93,7 @@ def test_the_owner_sees_accounts_models_and_verdicts(tab, url, service, head):
     tab.shot("owner-welcome")
     page = sign_in(tab, url)
     expect(page.locator("#lineages-body tbody tr")).to_have_count(1)
-    expect(page.locator("#lineages-body tbody th")).to_contain_text(service.data_plane.lineage)
+    expect(page.locator("#lineages-body tbody th")).to_contain_text(service.predictor.lineage)
     expect(page.locator("#clients-body tbody th")).to_have_text(["alice", "bob revoked", "carol"])
     (alice, _, carol) = page.locator("#clients-body tbody tr").all_inner_texts()
     assert "9" in alice.split("\t")
