@@ -416,7 +416,8 @@ class Account:
     """An account at one instant. `spent` is picorho, `tally` how many releases of each cost it paid for.
 
     `created` is in seconds since the epoch. `coined` is how many coins it paid for
-    (`Cost.coins`), of the `coins` that its budget allows.
+    (`Cost.coins`), of the `coins` that its budget allows; `asked` how many questions
+    the lineage has paid for, or how many the client after somebody else had.
     """
 
     lineage: str
@@ -427,6 +428,7 @@ class Account:
     tally: Mapping[Cost, int] = field(hash=False)
     created: float
     newest_receipt: int
+    asked: int
 
     @property
     def remaining(self) -> int:

@@ -155,8 +155,8 @@ def _check_within_lineage(name: str, budget: Budget, lineage: Budget) -> None:
     if budget.picorho > lineage.picorho:
         raise CannotServe(
             f"{name} would get rho = {to_rho(budget.picorho):.6g}, and the lineage, which pays for every answer too, "
-            f"has rho = {to_rho(lineage.picorho):.6g} in all: give less, or raise the lineage's budget with "
-            "'dpserve lineage set-budget' first"
+            f"has rho = {to_rho(lineage.picorho):.6g} in all: give less, or raise the lineage's budget with 'dpserve "
+            "lineage set-budget' first"
         )
 
 
