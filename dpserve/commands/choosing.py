@@ -23,7 +23,7 @@ from training.lineage import lineage_of, owner_key
 from training.planning import rules
 from training.planning.recommendation import SEEDS, Recommendation, by_simulation, of_kind
 from training.planning.rule import by_rule
-from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
+from training.planning.recommendation import PlannedTier, planned_tiers, simulated_tiers, training_options
 
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""

@@ -13,7 +13,7 @@ from training.planning import rules
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
 from training.planning.recommendation import Recommendation
-from training.planning.tiers import PlannedTier, training_options
+from training.planning.recommendation import PlannedTier, training_options
 
 
 @dataclass(frozen=True)
