@@ -82,7 +82,8 @@ def _bundle(folder: Path, content: bytes, features: int, options: argparse.Names
     (folder / "weights.safetensors").write_bytes(content)
     contenders.run_dpserve(
         folder, "train", "--data", folder / "records.npz", "--out", folder / "deep", "--classes", "0,1,2,3",
-        "--bounds", "0:1", "--lam", 10, "--backbone", options.architecture, "--device", options.device,
+        "--lineage", "images", "--bounds", "0:1", "--lam", 10,
+        "--backbone", options.architecture, "--device", options.device,
         "--backbone-weights", folder / "weights.safetensors",
     )  # fmt: skip
     return folder / "deep"

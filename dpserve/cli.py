@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from dpserve.commands.help import Command, Group
+
 
 @dataclass(frozen=True)
 class _Command:
@@ -69,7 +71,7 @@ class _Commands(TyperGroup):
         entry = _COMMANDS[cmd_name]
         found = getattr(import_module(f"dpserve.commands.{entry.module}"), entry.attribute)
         if not isinstance(found, typer.Typer):
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+            alone = Group(no_args_is_help=False, add_completion=False)
             alone.command(cmd_name, cls=_class_of(cmd_name))(found)
             found = alone
         command = typer.main.get_command(found)
@@ -93,19 +95,13 @@ class _Commands(TyperGroup):
 
 def _class_of(name: str) -> type[TyperCommand]:
     if name not in _FROM_CONFIGURATION:
-        return TyperCommand
+        return Command
     from dpserve.commands.configuring import Configured
 
     return Configured
 
 
-app = typer.Typer(
-    name="dpserve",
-    cls=_Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = Group(name="dpserve", cls=_Commands)
 
 
 def _say_version(asked: bool) -> None:

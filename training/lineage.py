@@ -1,33 +1,58 @@
 """Lineages: all models trained on the same records share one, and with it one budget.
 
-The name is a keyed digest of the file or set that the records come from (HMAC-SHA256 under a secret of the
-owner's), so that training again on the same records, in any order and from whichever columns, gives the same
-lineage, and nobody without the key can test a guess at the records against it. Sets that overlap but differ get
-different digests: an owner who trains on a growing or changing set names the lineage and so keeps the models
-under one budget.
+The owner names the lineage. Nothing computed from the records could: a set with one record more or fewer is exactly
+the neighbouring one, and must not open a budget of its own. So that a second name for the same records is noticed, the
+owner's state folder keeps a keyed digest of every record that was trained on (HMAC-SHA256 under a secret of the
+owner's, cut to 16 bytes), by lineage: it tells nobody without the secret whose records they were, and says how many of
+a set that is about to be trained on are in another lineage, in whatever order, columns and company.
 """
 
 import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from training.certificate import NAME
 from training.data.records import Records
 from training.errors import TrainingError
+from training.private_files import write_whole
+
+DIGITS = "digits"
+"""The lineage of the public digits that examples train on."""
 
 _KEY_BYTES = 32
+_DIGEST_DIGITS = 32
 
 
-def lineage_of(records: Records, key: bytes) -> str:
-    """Return the lineage's name: 32 hexadecimal digits, the same for the same source in any order of its rows.
+class KnownRecords:
+    """Which records were trained on in which lineage, as keyed digests in the owner's state folder."""
 
-    The source counts, not what was picked from it: other columns, rows, classes, bounds or features of one file
-    stay in its lineage.
-    """
-    each = sorted(hmac.digest(key, row, "sha256") for row in records.source)
-    return hmac.digest(key, b"".join(each), hashlib.sha256).hex()[:32]
+    def __init__(self, folder: Path) -> None:
+        """folder: where the secret is, and a folder `trained` with a folder for each lineage; made when needed."""
+        self._key = folder / "lineage.key"
+        self._trained = folder / "trained"
+
+    def digests(self, records: Records) -> frozenset[str]:
+        """Return the keyed digest of every row of the source: what is picked from it does not matter."""
+        key = owner_key(self._key)
+        return frozenset(hmac.digest(key, row, "sha256").hex()[:_DIGEST_DIGITS] for row in records.source)
+
+    def remember(self, lineage: str, digests: frozenset[str]) -> None:
+        """Note that these records are in the lineage. Raises OSError."""
+        text = "\n".join(sorted(digests))
+        folder = self._trained / check_lineage_name(lineage)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(folder / hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS], text)
+
+    def among(self, digests: frozenset[str]) -> Mapping[str, int]:
+        """Return how many of these records are in each lineage that has any, by its name, those with most first."""
+        found: dict[str, set[str]] = {}
+        for path in self._trained.glob("[!.]*/[!.]*"):
+            found.setdefault(path.parent.name, set()).update(digests & set(path.read_text("ascii").split()))
+        counts = {lineage: len(shared) for lineage, shared in sorted(found.items()) if shared}
+        return dict(sorted(counts.items(), key=lambda entry: -entry[1]))
 
 
 def check_lineage_name(name: str) -> str:

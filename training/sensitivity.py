@@ -100,3 +100,19 @@ def largest_margin(records: int, strong_convexity: float, tolerance: float, norm
     by_gradient = math.sqrt(2) * records * norm_bound / strong_convexity
     weights = min(by_objective, by_gradient) + tolerance / strong_convexity
     return math.sqrt(2) * weights * norm_bound * (1 + 2.0**-40)
+
+
+def usual_margin(records: int | None, strong_convexity: float, norm_bound: float, classes: int) -> float:
+    """Return a margin to expect of a head on rows of which it is halfway between guessing and certain: a guess.
+
+    It is the lesser of two. A calibrated head that is right with probability (C + 1)/(2C) has the margin ln(C + 1).
+    And regularisation keeps it from more than n |m - m'|^2 / (2 C Lambda), where m and m' are the means of two of C
+    equally common classes: at the minimiser Lambda W = sum of (e_y - p) phi^T, whose row c is no longer than at p =
+    1/C, n/C times the distance of m from the mean of all. The means are taken to be R/2 apart.
+
+    records: n, None where it is not known.
+    """
+    calibrated = math.log(classes + 1)
+    if records is None:
+        return calibrated
+    return min(calibrated, records * (norm_bound / 2) ** 2 / (2 * classes * strong_convexity))

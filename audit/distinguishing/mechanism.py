@@ -210,10 +210,7 @@ def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Cla
     found = {
         "epsilon_delta": estimators.epsilon_delta(*pair, delta=claim.delta),
         "tradeoff": estimators.tradeoff(*pair, claim.family),
-        "credible_epsilon_delta": estimators.credible_epsilon_delta(*pair, delta=claim.delta),
     }
-    if claim.delta == 0:
-        found["katz"] = estimators.katz(*pair)
     if claim.family is not GAUSSIAN:
         return found
     found["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)

@@ -65,7 +65,7 @@ def train_bundle(folder: Path, *, features: int = FEATURES, classes: int = CLASS
     bundle = folder / "public"
     run_dpserve(
         folder, "train", "--data", records, "--out", bundle, "--classes", ",".join(map(str, range(classes))),
-        "--bounds", "0:1", "--features", "relu", "--random-features", HIDDEN, "--lam", 10,
+        "--lineage", "benchmark", "--bounds", "0:1", "--features", "relu", "--random-features", HIDDEN, "--lam", 10,
     )  # fmt: skip
     return bundle
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpserve.commands import reporting
+from dpserve.commands import completing, reporting
 from dpserve.commands.console import counting, shares
+from dpserve.commands.help import Group
 from dpserve.commands.reporting import refuse, reported, stored
 from training.extras import extra
 
@@ -34,7 +35,7 @@ _TIMED = {"gaussian": "noise-multiplier:4"} | dict.fromkeys(("laplace", "label",
 """The mechanisms whose releases are timed, and their prices."""
 _MULTIPLIERS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
-app = typer.Typer(name="audit", no_args_is_help=True, rich_markup_mode=None)
+app = Group(name="audit")
 
 
 @app.callback()
@@ -45,7 +46,12 @@ def _audits() -> None:
 @app.command("mechanism")
 @reported("audit-mechanism")
 def mechanism(
-    name: Annotated[str, typer.Argument(help="gaussian, laplace, label, selected-neuron or published.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="gaussian, laplace, label, selected-neuron or published.", autocompletion=completing.mechanisms
+        ),
+    ],
     classes: Annotated[int, typer.Option("--classes", help="C.")],
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="The claimed epsilon of one release; for Gaussian at --delta.")
@@ -298,11 +304,7 @@ def sampler(
         changed = audited.changed_words(noise_key, b"audit sampler", _QUESTIONS, 2 * classes, 0)
         progress(1)
         for name, price in _TIMED.items():
-            timed = priced(name, price, classes)
-            found = audited.timings(timed, classes, releases, randomness, 0)
-            if found.worth_another_look:
-                found = audited.timings(timed, classes, 2 * releases, randomness, 1)
-            times[name] = found
+            times[name] = audited.timings_looked_at_twice(priced(name, price, classes), classes, releases, randomness)
             progress(1)
     return presentation.of_sampler(
         distances,
@@ -408,6 +410,7 @@ def region(
     resume: reporting.Resume = None,
 ) -> "Report":
     """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
+    from audit import presentation
     from audit import region as regions
     from audit.pieces import kept_scores
     from mechanisms.mechanism import names
@@ -439,4 +442,4 @@ def region(
     setting = {"mechanism": name, "classes": classes, "releases": releases, "trials": trials, "seed": seed}
     title = f"The region of privacy of {name!r}: {releases} releases of {classes} classes"
     note = "A noise multiplier stands for the price rho = 1/(2 multiplier^2) of a row, whatever the mechanism."
-    return regions.report(title, points, delta, setting, note)
+    return presentation.of_region(title, points, delta, setting, note)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dpserve.commands.backbones import public_network
 from dpserve.commands.console import stdout_console
-from dpserve.commands.next_step import Written, next_step
+from dpserve.commands.next_step import Written, next_step, second_budget
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
     Training,
@@ -31,7 +31,7 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.extras import extra
 from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
-from training.lineage import check_lineage_name, lineage_of, owner_key
+from training.lineage import DIGITS, KnownRecords, check_lineage_name
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork, save_published
 from training.recipe import DEFAULT_TOLERANCE, Recipe
@@ -193,8 +193,8 @@ def train(
     lineage: Annotated[
         str | None,
         typer.Option(
-            help="Your own name for the lineage; needed when records overlap with another model's. "
-            "[default: a keyed digest of the records]",
+            help="Your name for the lineage of the records: all models of records that overlap share one, and its "
+            "budget. Needed with your own data. [digits: 'digits']",
             show_default=False,
         ),
     ] = None,
@@ -228,6 +228,7 @@ def train(
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
+    lineage_name = _lineage(data, lineage)
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     declaration = records.declaration
     shared = {
@@ -239,7 +240,6 @@ def train(
     network = public_network(backbone, backbone_weights, device)
     if network is not None and (release is not None or budget is not None or features != "identity"):
         raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
-    lineage_name = _lineage(records, lineage)
     if out.exists():
         raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
     content = None
@@ -264,6 +264,10 @@ def train(
         "teachers": teachers,
         "rule": rule,
     }
+    known = KnownRecords(state_folder())
+    digests = known.digests(records)
+    if warning := second_budget(lineage_name, known.among(digests), len(digests)):
+        typer.echo(warning, err=True)
     training = Training(
         records,
         name or out.resolve().name,
@@ -293,7 +297,8 @@ def train(
         check_options(None, training.options)
         written = _train_head(training, content)
         print_certificate(stdout_console(), written)
-    typer.echo(f"Wrote the bundle {out}. {next_step(out, written, opening, per_answer)}")
+    known.remember(lineage_name, digests)
+    typer.echo(f"Wrote the bundle {out}. {next_step(out, written, opening, per_answer, warning)}")
 
 
 def _train_head(training: Training, backbone: bytes | None) -> Certificate:
@@ -317,26 +322,34 @@ def train_published(
     alpha: Annotated[float, typer.Option(help="The strength of the convexified loss.")] = 1.0,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the records.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and the order of the records.")] = 0,
-    lineage: Annotated[str | None, typer.Option(help="Your own name for the lineage.")] = None,
+    lineage: Annotated[
+        str | None, typer.Option(help="Your name for the lineage of the records; needed with your own data.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The model's public name. [default: the folder's]")] = None,
 ) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
+    lineage_name = _lineage(data, lineage)
     with extra("torch", "training networks"):
         from training.published.train import train_published as train_network
 
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
     if out.exists():
         raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
+    known = KnownRecords(state_folder())
+    digests = known.digests(records)
+    if warning := second_budget(lineage_name, known.among(digests), len(digests)):
+        typer.echo(warning, err=True)
     network = train_network(
         records,
         name or out.resolve().name,
-        _lineage(records, lineage),
+        lineage_name,
         hidden=tuple(hidden or [128]),
         alpha=alpha,
         epochs=epochs,
         seed=seed,
     )
     certificate = save_published(out, network)
+    known.remember(lineage_name, digests)
     lines = (f"Wrote the bundle {out}: {certificate.status}.", *certificate.objections)
     stdout_console().print("\n - ".join(lines), highlight=False)
 
@@ -395,10 +408,15 @@ def _backbone_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
     return [("backbone, declared public", said)]
 
 
-def _lineage(records: Records, given: str | None) -> str:
+def _lineage(data: str, given: str | None) -> str:
     if given is not None:
         return check_lineage_name(given)
-    return lineage_of(records, owner_key(state_folder() / "lineage.key"))
+    if data == "digits":
+        return DIGITS
+    raise TrainingError(
+        "name the lineage of these records with --lineage NAME: all models of records that overlap share one name, and "
+        "with it one budget"
+    )
 
 
 def _read(

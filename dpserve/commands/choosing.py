@@ -9,7 +9,15 @@ import typer
 from numpy.typing import NDArray
 
 from accounting.budgets import Budget
-from dpserve.commands.comparing import Comparison, Question, Whence, as_dict, command_for, print_comparison
+from dpserve.commands.comparing import (
+    Comparison,
+    Question,
+    Whence,
+    as_dict,
+    command_for,
+    expectation_of_weights,
+    print_comparison,
+)
 from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
@@ -19,11 +27,19 @@ from training.data.classes import values_of
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import Fourier, Identity
-from training.lineage import lineage_of, owner_key
+from training.lineage import KnownRecords
 from training.planning import rules
-from training.planning.recommendation import SEEDS, Recommendation, by_simulation, of_kind
+from training.planning.recommendation import (
+    SEEDS,
+    PlannedTier,
+    Recommendation,
+    by_simulation,
+    of_kind,
+    planned_tiers,
+    simulated_tiers,
+    training_options,
+)
 from training.planning.rule import by_rule
-from training.planning.recommendation import PlannedTier, planned_tiers, simulated_tiers, training_options
 
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
@@ -91,9 +107,9 @@ def followed(
             raise typer.BadParameter("chooses the mechanism: leave --release out", param_hint="--public")
         found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
     elif public is not None:
-        rows, key = public.read(), owner_key(state_folder() / "lineage.key")
-        shared = rows_in_both(rows, training.records)
-        if shared or lineage_of(rows, key) == lineage_of(training.records, key):
+        rows, known = public.read(), KnownRecords(state_folder())
+        same = len(known.digests(rows) & known.digests(training.records))
+        if shared := max(rows_in_both(rows, training.records), same):
             raise TrainingError(
                 f"{public.source} holds private records, {shared:,} of its rows: what a "
                 "simulation on them tells is not covered by any budget. Put rows that are public into a file of their "
@@ -132,7 +148,7 @@ def choose(
         raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
     n, whole = question.n, budget.picorho
     ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()
-    file = public or private
+    file, expected = public or private, None
     if file is not None:
         if file.source != "digits" and not file.classes:
             raise TrainingError("declare the class names of the rows with --class-names a,b,...")
@@ -145,12 +161,15 @@ def choose(
     elif n is not None and question.classes is not None:
         found, similar = by_rule(n, question.classes, whole, question.queries)
         whence = Whence.measured(similar)
+        expected = expectation_of_weights(n, question.classes, whole)
     else:
         raise typer.BadParameter(
             "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
             f"or --public FILE or {OUTSIDE} FILE, to choose a mechanism"
         )
-    shown = Comparison(budget, question, found, whence, command_for(found, n, whole, question.queries), ladder)
+    shown = Comparison(
+        budget, question, found, whence, command_for(found, n, whole, question.queries), ladder, expected
+    )
     if as_json:
         typer.echo(json.dumps(as_dict(shown), indent=2))
     else:

@@ -10,13 +10,18 @@ import typer
 from rich.table import Table
 
 from accounting.ledger import ApiKey, Ledger, checked_scopes, expiry, is_key_id, key_digest, new_api_key
-from dpserve.commands import options
+from dpserve.commands import completing, options
 from dpserve.commands.lineages import chosen_lineage
 from service.errors import CannotServe
 
-Name = Annotated[str, typer.Argument(help="The client's name.")]
+Name = Annotated[str, typer.Argument(help="The client's name.", autocompletion=completing.clients)]
 Lineage = Annotated[
-    str | None, typer.Option("--lineage", help="The lineage, or a bundle of it; needed when the ledger has several.")
+    str | None,
+    typer.Option(
+        "--lineage",
+        help="The lineage, or a bundle of it; needed when the ledger has several.",
+        autocompletion=completing.lineages,
+    ),
 ]
 Expires = Annotated[
     str | None,

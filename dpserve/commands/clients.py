@@ -13,10 +13,11 @@ from accounting.picorho import to_rho
 from dpserve.commands import client_keys, options
 from dpserve.commands.client_keys import Lineage, Name
 from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.help import Group
 from dpserve.commands.lineages import FIGURES, chosen_lineage, exact, figures_of
 from service.errors import CannotServe
 
-app = typer.Typer(help="Who may ask, and for how much.", no_args_is_help=True)
+app = Group("Who may ask, and for how much.")
 
 
 @app.command("add")
@@ -153,9 +154,9 @@ def _check_within_lineage(name: str, budget: Budget, lineage: Budget) -> None:
     """Raise CannotServe if a client would get more than its lineage, which pays for every answer too, has in all."""
     if budget.picorho > lineage.picorho:
         raise CannotServe(
-            f"{name} would get rho = {to_rho(budget.picorho):.6g}, and the lineage, which pays for every answer too, has "
-            f"rho = {to_rho(lineage.picorho):.6g} in all: give less, or raise the lineage's budget with 'dpserve lineage "
-            "set-budget' first"
+            f"{name} would get rho = {to_rho(budget.picorho):.6g}, and the lineage, which pays for every answer too, "
+            f"has rho = {to_rho(lineage.picorho):.6g} in all: give less, or raise the lineage's budget with 'dpserve "
+            "lineage set-budget' first"
         )
 
 

@@ -9,11 +9,15 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.picorho import PICORHO_PER_RHO, to_rho
+from accounting.planner import Expectation, PublicSample, expectation
+from mechanisms.gaussian_vector import mu_for
+from training.feature_maps import NORM_BOUND
 from training.planning import rules
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
-from training.planning.recommendation import Recommendation
-from training.planning.recommendation import PlannedTier, training_options
+from training.planning.recommendation import LARGEST_PRICE, PlannedTier, Recommendation, training_options
+from training.recipe import DEFAULT_TOLERANCE
+from training.sensitivity import usual_margin, weight_sensitivity
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def _apart(similar: Nearest) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is shown. command: what trains the recommended option."""
+    """All that is shown. command: trains the recommended option. expectation: of released weights, without rows."""
 
     budget: Budget
     question: Question
@@ -73,6 +77,16 @@ class Comparison:
     whence: Whence
     command: str
     tiers: tuple[PlannedTier, ...] = ()
+    expectation: Expectation | None = None
+
+
+def expectation_of_weights(n: int, classes: int, whole: int) -> Expectation:
+    """Return what released weights are worth on rows of which a head is halfway sure. Lambda cancels."""
+    rho = to_rho(min(whole, LARGEST_PRICE))
+    lam = rules.strong_convexity(mu_for(min(whole, LARGEST_PRICE)))
+    sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, NORM_BOUND) * NORM_BOUND
+    rows = PublicSample.halfway(classes, usual_margin(n, lam, NORM_BOUND, classes), sensitivity)
+    return expectation("gaussian", rho, rows)
 
 
 def command_for(found: Recommendation, n: int, whole: int, queries: int | None) -> str:
@@ -95,6 +109,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "recommended": found.option,
         "reason": found.reason,
         "command": shown.command,
+        "expectation": None if shown.expectation is None else shown.expectation.model_dump(),
         "estimates": [
             {
                 "option": each.option,
@@ -142,6 +157,8 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "")
     console.print(table, highlight=False)
     console.print(shown.whence.note, highlight=False)
+    if shown.expectation is not None:
+        console.print(shown.expectation.words("answers from released weights"), highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
     console.print(f"Next: {shown.command}", highlight=False, soft_wrap=True)
     if shown.tiers:
@@ -176,7 +193,7 @@ def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:
 
 
 def _command(release: str | None, made: Mapping[str, object]) -> str:
-    words = ["dpserve train --data FILE --out MODEL"]
+    words = ["dpserve train --data FILE --lineage NAME --out MODEL"]
     if release is not None:
         words.append(f"--release {release}")
     for option, value in made.items():

@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from typer.core import TyperCommand
 
 from dpserve import configuration
 from dpserve.commands.console import stdout_console
+from dpserve.commands.help import Command, Group
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = Group()
 
 
 @app.callback()
@@ -18,7 +18,7 @@ def _config() -> None:
     """What the service is told by flags, environment and file."""
 
 
-class Configured(TyperCommand):
+class Configured(Command):
     """A command whose options may stand in the environment or in the file, too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -23,11 +23,11 @@ from dpserve.commands.bundles import print_certificate
 from dpserve.commands.training_progress import train_with_progress
 from dpserve.configuration import environment_without_settings
 from service.errors import CannotServe
-from service.run import ServiceSettings, bind
+from service.serving import ServiceSettings, bind
 from training.bundle import save_bundle
 from training.data.digits import Digits, load_digits
 from training.feature_maps import Fourier, default_clip_norm
-from training.lineage import lineage_of, owner_key
+from training.lineage import DIGITS
 from training.recipe import Recipe
 
 STRONG_CONVEXITY = 100.0
@@ -91,10 +91,9 @@ def _train(console: Console, digits: Digits, folder: Path) -> tuple[Path, str]:
         bandwidth=BANDWIDTH,
         seed=0,
     )
-    lineage = lineage_of(digits.train, owner_key(folder / "lineage.key"))
-    head = train_with_progress(digits.train, Recipe("digits", feature_map, STRONG_CONVEXITY), lineage)
+    head = train_with_progress(digits.train, Recipe("digits", feature_map, STRONG_CONVEXITY), DIGITS)
     print_certificate(console, save_bundle(folder / "digits", head))
-    return folder / "digits", lineage
+    return folder / "digits", DIGITS
 
 
 @contextmanager
@@ -166,8 +165,8 @@ def _ask_until_refused(console: Console, service: Service, key: str, digits: Dig
         _print_analyses(console, account)
         console.print("\nThe next question was refused:", style="bold")
         console.print(
-            f"  {type(refused).__name__}: {refused}\n  scope: {refused.scope}, cost: rho = {refused.cost:g}, "
-            f"remaining: rho = {refused.remaining:g}\n  {refused.problem}",
+            f"  {type(refused).__name__}: {refused}\n  scope: {refused.scope}, cost: rho = {refused.cost:g}"
+            f"\n  {refused.problem}",
             highlight=False,
         )
 

@@ -19,10 +19,12 @@ from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
 from audit.reports import check_files
-from dpserve.commands import options
+from dpserve.commands import completing, options
 from dpserve.commands.console import stdout_console
 from dpserve.commands.lineages import chosen_lineage
 from dpserve.commands.plotting import plot_analyses
+
+_PAGE = 1000
 
 
 def explain(
@@ -52,10 +54,16 @@ def explain(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the analyses' epsilon as the releases are made into FILE.png.")
     ] = None,
-    client: Annotated[str | None, typer.Option("--client", help="Explain this client's account.")] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", help="Explain this client's account.", autocompletion=completing.clients)
+    ] = None,
     lineage: Annotated[
         str | None,
-        typer.Option("--lineage", help="Explain this lineage's account; with --client, the lineage it belongs to."),
+        typer.Option(
+            "--lineage",
+            help="Explain this lineage's account; with --client, the lineage it belongs to.",
+            autocompletion=completing.lineages,
+        ),
     ] = None,
     price: Annotated[
         str | None,
@@ -125,14 +133,27 @@ async def _account(location: str, client: str | None, lineage: str | None, price
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
         if price is None and whole.newest_receipt:
             (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = Cost() if newest.held else newest.cost
-        unlimited = bool((await opened.holdings(whole.lineage)).get(client or ""))
+            price = Cost() if newest.terms.after else newest.cost
         if client is None:
-            return explain_account(whole.tally, whole.budget, price=price, unlimited=unlimited)
+            return explain_account(whole.tally, whole.budget, price=price)
         account = await opened.client(whole.lineage, client)
         return explain_account(
-            account.tally, account.budget, price=price, lineage_left=whole.remaining, unlimited=unlimited
+            account.tally,
+            account.budget,
+            price=price,
+            lineage_left=whole.remaining,
+            unlimited=await _holds(opened, whole.lineage, client),
         )
+
+
+async def _holds(ledger: Ledger, lineage: str, client: str) -> bool:
+    """Return whether the client has paid for a pay-once model: one of its receipts says so."""
+    after = 0
+    while page := await ledger.client_receipts(lineage, client, after=after, count=_PAGE):
+        if any(receipt.terms.after for receipt in page):
+            return True
+        after = page[-1].number
+    return False
 
 
 def _print_account(console: Console, account: AccountExplanation) -> None:

@@ -24,11 +24,12 @@ from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.help import Group
 from dpserve.commands.lineages import chosen_lineage, lineage_named
 from service.errors import CannotServe
 from training.private_files import owners_alone
 
-app = typer.Typer(help="Check, copy and mend the ledger.", no_args_is_help=True)
+app = Group("Check, copy and mend the ledger.")
 
 Lineage = Annotated[
     str | None, typer.Option("--lineage", help="The lineage, or a bundle of it. [default: every lineage]")

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from accounting.budgets import Accepts, Budget
-from accounting.planner import Option, Plan, PublicSample
+from accounting.planner import NO_BETTER, Option, Plan, PublicSample
 from accounting.planner import plan as plan_budget
 from audit.reports import check_files
 from dpserve.commands import options
@@ -28,7 +28,7 @@ from training.bundle import load_bundle
 from training.data.classes import parse_classes
 from training.feature_maps import NORM_BOUND
 from training.recipe import DEFAULT_TOLERANCE
-from training.sensitivity import largest_margin, weight_sensitivity
+from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
 
 _MARGIN_POINTS = 201
 _OVERHEAD_FROM = 580
@@ -136,7 +136,10 @@ def plan(
         if public is not None:
             raise typer.BadParameter("take the place of --public: give one of them", param_hint="--margins")
         scored = replace(scored, sample=_normal_margins(margins, scored.classes, scored.sensitivity))
-    _plan_answers(budgets, scored, queries, accuracy, plot, as_json=as_json)
+    halfway = None
+    if public is None and margins is None:
+        halfway = PublicSample.halfway(scored.classes, scored.margin, scored.sensitivity)
+    _plan_answers(budgets, scored, halfway, queries, accuracy, plot, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -151,11 +154,15 @@ class _BeforeTraining:
 
 @dataclass(frozen=True)
 class _Scored:
-    """A head as planning sees it. sensitivity: L2, of a typical row's logits; sample: what accuracy comes from."""
+    """A head as planning sees it. sensitivity: L2, of a typical row's logits; sample: what accuracy comes from.
+
+    margin: see `usual_margin`.
+    """
 
     classes: int
     sensitivity: float
     sample: PublicSample | None
+    margin: float
 
 
 def _of_bundle(bundle: Path, before: _BeforeTraining, public: PublicRows | None) -> _Scored:
@@ -166,6 +173,7 @@ def _of_bundle(bundle: Path, before: _BeforeTraining, public: PublicRows | None)
         len(head.certificate.classes),
         head.certificate.weight_sensitivity * NORM_BOUND,
         public.sample(head) if public else None,
+        usual_margin(None, head.certificate.strong_convexity, NORM_BOUND, len(head.certificate.classes)),
     )
 
 
@@ -178,12 +186,13 @@ def _of_numbers(before: _BeforeTraining, public: str | None, margins: str | None
     sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
     # A number of records that means nothing is refused there.
     sample = _ceiling(n, lam, norm, classes, sensitivity) if n is not None and margins is None else None
-    return _Scored(classes, sensitivity, sample)
+    return _Scored(classes, sensitivity, sample, usual_margin(n, lam, norm, classes))
 
 
 def _plan_answers(
     budgets: Mapping[Accepts, Budget],
     scored: _Scored,
+    halfway: PublicSample | None,
     queries: int | None,
     accuracy: float | None,
     plot: Path | None,
@@ -199,6 +208,7 @@ def _plan_answers(
         accuracy=accuracy,
         sensitivity=scored.sensitivity,
         sample=scored.sample,
+        halfway=halfway,
     )
     if plot is not None and scored.sample is not None:
         plot_accuracy(plot, budgets, scored.sample, found)
@@ -267,11 +277,33 @@ def _print_plan(console: Console, found: Plan) -> None:
             f"Accuracy on {found.accuracy_from}; without noise it would be {found.noiseless_accuracy:.4f}.",
             highlight=False,
         )
+    for line in _worth(found):
+        console.print(line, highlight=False)
     if any((option.noise_multiplier or 0) > _OVERHEAD_FROM / found.classes**0.5 for option in found.options):
         console.print(
             f"From a noise multiplier of about {_OVERHEAD_FROM / found.classes**0.5:.0f} the noise as drawn is larger "
             "than planned, up to twice as large; the price holds all the same."
         )
+
+
+def _worth(found: Plan) -> list[str]:
+    """Say what answers are worth, where no rows were given, and where they are worth nothing."""
+    if found.commonest_class is not None:
+        best = max((option.accuracy or 0.0 for option in found.options), default=0.0)
+        if best > found.commonest_class:
+            return []
+        return [f"{NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"]
+    expected = found.expectation
+    if expected is None:
+        return []
+    said = expected.words(f"answers of {found.options[0].mechanism!r}")
+    return [said, _INSTEAD] if expected.no_better_than_the_commonest_class else [said]
+
+
+_INSTEAD = (
+    "Plan for fewer queries or more records, raise Lambda or the budget, or make a model that is paid for once: "
+    "'dpserve plan' with --n and --classes alone compares them."
+)
 
 
 def _price_of(option: Option, classes: int) -> str:

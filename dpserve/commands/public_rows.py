@@ -14,7 +14,7 @@ from training.data.classes import values_of
 from training.data.digits import load_digits
 from training.data.records import Floats
 from training.errors import TrainingError
-from training.lineage import lineage_of, owner_key
+from training.lineage import KnownRecords
 
 Rows = tuple[Floats, NDArray[np.int64]]
 
@@ -38,13 +38,14 @@ class PublicRows:
     def sample(self, head: CertifiedHead) -> PublicSample:
         """Return the head's logits on the rows, with their sensitivities: at most `MOST_ROWS`, spread evenly.
 
-        Raises TrainingError for rows that do not fit the bundle, and for a file that its lineage names as private.
+        Raises TrainingError for rows that do not fit the bundle, and for a file that holds records of its lineage.
         """
         X, y = _held_out_digits(head.certificate) if self.source == "digits" else self._read(head.certificate)
         used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
         phi = head.features(X[used])
         origin = f"{len(used)} rows of {self.source}, declared public"
-        return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin)
+        commonest = float(np.bincount(y[used]).max() / len(used))
+        return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
 
     def _read(self, certificate: Certificate) -> Rows:
         names, feature_map = certificate.feature_names, certificate.feature_map
@@ -59,10 +60,12 @@ class PublicRows:
             ignore=self.ignore,
             where=self.where,
         ).read()
-        if lineage_of(records, owner_key(state_folder() / "lineage.key")) == certificate.lineage:
+        known = KnownRecords(state_folder())
+        shared = known.among(known.digests(records)).get(certificate.lineage, 0)
+        if shared:
             raise TrainingError(
-                f"{self.source} holds the private records of the bundle's lineage: an accuracy on them is not covered "
-                "by any budget. Put rows that are public into a file of their own"
+                f"{self.source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
+                "them is not covered by any budget. Put rows that are public into a file of their own"
             )
         order = [records.declaration.feature_names.index(name) for name in names]
         return np.ascontiguousarray(records.X[:, order]), records.y

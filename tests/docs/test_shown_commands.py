@@ -167,7 +167,7 @@ def reader(tmp_path_factory):
         pasted(
             found,
             "train --data own.csv --label outcome --classes well,ill --bounds age=0:120 --bounds dose=0:50 "
-            "--lam 10 --out bundle",
+            "--lam 10 --lineage own --out bundle",
         )
         yield found
 

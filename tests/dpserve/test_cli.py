@@ -74,10 +74,46 @@ def test_training_on_own_records(run, bundle):
 def test_training_again_on_the_same_records_stays_in_the_lineage(run, bundle):
     lines = run.csv.splitlines()
     (run.folder / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
-    run(*run.train, "--data", "shuffled.csv", "--out", "again")
+    said = run(*run.train, "--data", "shuffled.csv", "--out", "again")
     first, second = (json.loads(run("inspect", name, "--json").stdout) for name in ("model", "again"))
-    assert first["lineage"] == second["lineage"]
+    assert first["lineage"] == second["lineage"] == "people"
     assert first["model_id"] != second["model_id"]
+    assert "WARNING" not in said.stdout + said.stderr
+
+
+def test_own_records_are_not_trained_on_without_the_name_of_a_lineage(run):
+    unnamed = [word for word in run.train if word not in ("--lineage", "people")]
+    for command in (unnamed, ["train-published", *unnamed[1:7]]):
+        assert "name the lineage of these records with --lineage NAME" in run.fails(
+            *command, "--data", "own.csv", "--out", "model"
+        )
+    assert not (run.folder / "model").exists()
+
+
+def test_a_second_budget_for_one_record_less_is_no_silent_offer(run, bundle):
+    """The neighbouring data set, under another name: the pair that no two budgets may tell apart unseen."""
+    lines = run.csv.splitlines()
+    (run.folder / "fewer.csv").write_text("\n".join([*lines[:7], *lines[8:]]))
+    said = run(*run.train, "--data", "fewer.csv", "--out", "again", "--lineage", "others")
+    warning = "Of the 199 records of the lineage 'others', 199 are in the lineage 'people' as well"
+    assert warning in said.stderr
+    assert warning in said.stdout
+    assert "train with --lineage people" in said.stdout
+    assert "Next:" not in said.stdout
+    assert "Only if these records shall have a second budget: dpserve serve again --epsilon" in said.stdout
+    run("lineage", "set-budget", "again", "--rho", 0.1, "--delta", 1e-6)
+    served = run(*run.train, "--data", "fewer.csv", "--out", "third", "--lineage", "others")
+    assert "Next: dpserve serve third\n" in served.stdout
+    assert warning in served.stderr
+
+
+def test_who_opens_a_budget_beside_others_is_told_of_them(run, bundle):
+    run("lineage", "set-budget", bundle, "--rho", 0.1, "--delta", 1e-6)
+    lines = run.csv.splitlines()
+    (run.folder / "new.csv").write_text("\n".join([lines[0], "30,1,900,no", "40,2,901,yes"]))
+    said = run(*run.train, "--data", "new.csv", "--out", "new", "--lineage", "strangers").stdout
+    assert "Next: dpserve serve new --epsilon 3 --delta 1e-6\n" in said
+    assert "This opens a budget for 'strangers' beside those of 'people'." in said
 
 
 def test_npz_and_every_feature_map(run):
@@ -131,7 +167,7 @@ def test_wrong_training_is_explained(run, arguments, said):
 
 
 def test_undeclared_classes_and_bounds_are_refused(run):
-    arguments = ["train", "--data", "own.csv", "--label", "ok", "--lam", "1", "--out", "model"]
+    arguments = ["train", "--data", "own.csv", "--label", "ok", "--lam", "1", "--out", "model", "--lineage", "people"]
     assert "declare the class names" in run.fails(*arguments)
     assert "declare public bounds" in run.fails(*arguments, "--classes", "no,yes")
 
@@ -224,6 +260,8 @@ def test_the_published_mechanism_is_served_only_when_accepted(run, bundle):
 def test_a_published_network_is_served_as_unproven_or_not_at_all(run):
     run(
         "train-published",
+        "--lineage",
+        "people",
         "--label",
         "ok",
         "--classes",

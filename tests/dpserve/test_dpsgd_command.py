@@ -7,6 +7,7 @@ import pytest
 
 DPSGD = ["train", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--bounds", "age=0:120"]
 DPSGD += ["--bounds", "income=0:1e6", "--data", "own.csv", "--out", "model", "--release", "dpsgd"]
+DPSGD += ["--lineage", "people"]
 
 
 @pytest.fixture

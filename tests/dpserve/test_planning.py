@@ -30,6 +30,11 @@ def invoked(folder, *arguments):
     return CliRunner().invoke(app, ["plan", *map(str, arguments)], env=home)
 
 
+def words_of(*arguments):
+    """What the command prints, wherever its lines end."""
+    return " ".join(invoked(*arguments).output.split())
+
+
 def planned(run, *arguments):
     return json.loads(run(*arguments, "--json").stdout)
 
@@ -67,7 +72,20 @@ def test_on_public_rows(run):
     (run.folder / "public.csv").write_text(PUBLIC)
     sharp = ["--lam", 0.01, "--bias", 0.7, "--bounds", "age=0:120", "--bounds", "income=0:60000"]
     run(
-        "train", "--data", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", *sharp, "--out", "model"
+        "train",
+        "--data",
+        "own.csv",
+        "--label",
+        "ok",
+        "--classes",
+        "no,yes",
+        "--ignore",
+        "id",
+        *sharp,
+        "--out",
+        "model",
+        "--lineage",
+        "people",
     )
     public = ["plan", "model", "--public", "public.csv", "--label", "ok", "--ignore", "id"]
 
@@ -102,7 +120,21 @@ def test_public_rows_in_an_archive(run):
     for name, n in (("own", 80), ("public", 30)):
         X = rng.uniform(size=(n, 2))
         np.savez(run.folder / f"{name}.npz", X=X, y=(X[:, 0] > 0.5).astype(int), picked=X[:, 1] > 0.2)
-    run("train", "--data", "own.npz", "--classes", "0,1", "--bounds", "0:1", "--lam", 1, "--out", "model")
+    run(
+        "train",
+        "--data",
+        "own.npz",
+        "--classes",
+        "0,1",
+        "--bounds",
+        "0:1",
+        "--lam",
+        1,
+        "--out",
+        "model",
+        "--lineage",
+        "a",
+    )
 
     found = planned(run, "plan", "model", "--public", "public.npz", "--where", "picked", *BUDGET)
 
@@ -112,9 +144,11 @@ def test_public_rows_in_an_archive(run):
 def test_private_records_are_refused(run, bundle):
     lines = run.csv.splitlines()
     (run.folder / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
-    for source in ("own.csv", "shuffled.csv"):
+    (run.folder / "some.csv").write_text("\n".join([lines[0], *lines[5:25], "30,5,999,no"]))
+    for source, shared in (("own.csv", 200), ("shuffled.csv", 200), ("some.csv", 20)):
         arguments = ["--public", source, "--label", "ok", "--ignore", "id", *BUDGET]
-        assert "holds the private records of the bundle's lineage" in run.fails("plan", bundle, *arguments)
+        said = run.fails("plan", bundle, *arguments)
+        assert f"holds private records of the bundle's lineage, {shared} of its rows" in said
     assert "was not trained on digits" in run.fails("plan", bundle, "--public", "digits", *BUDGET)
     assert "takes 'digits', a .csv or an .npz file" in run.fails("plan", bundle, "--public", "own.txt", *BUDGET)
 
@@ -325,6 +359,7 @@ def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
     other[7] = X[3]
     np.savez(tmp_path / "public.npz", X=other, y=(other[:, 0] > 0.5).astype(int))
     train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1"]
+    train += ["--lineage", "a"]
     budget = ["--budget", "epsilon:1@1e-5", "--records-declared", "80", "--public", str(tmp_path / "public.npz")]
     done = CliRunner().invoke(app, [*train, *budget, "--out", str(tmp_path / "model")], env=home)
     assert "holds private records, 1 of its rows" in str(done.exception)
@@ -337,3 +372,32 @@ def test_answers_that_the_budget_cannot_be_shared_among_are_refused_before_train
     done = CliRunner().invoke(app, [*train, *taught], env=home)
     assert "100,000,000 answers cannot share" in str(done.exception)
     assert not (tmp_path / "taught").exists()
+
+
+def test_without_rows_answers_that_are_worth_nothing_are_called_so(tmp_path):
+    said = words_of(tmp_path, "--n", 1000, "--lam", 10, "--classes", 2, *BUDGET, "--queries", 300)
+    assert "answers of 'gaussian' are right with 0.54, and guesses with 0.50" in said
+    assert "no better than always naming the commonest class" in said
+
+
+def test_without_rows_answers_that_are_worth_something_are_not_called_worthless(tmp_path):
+    said = words_of(tmp_path, "--n", 20_000, "--lam", 300, "--classes", 2, *BUDGET, "--queries", 300)
+    assert "answers of 'gaussian' are right with 0.75, and guesses with 0.50" in said
+    assert "no better" not in said
+
+
+def test_a_budget_too_small_for_the_records_is_said_where_mechanisms_are_compared(tmp_path):
+    budget = ("--epsilon", 0.5, "--delta", 1e-6)
+    assert "no better than always naming" in words_of(tmp_path, "--n", 60, "--classes", 2, *budget)
+    assert "no better than" not in words_of(tmp_path, "--n", 20_000, "--classes", 2, *budget)
+
+
+def test_on_a_bundle_without_rows_the_noise_alone_says_what_answers_are_worth(run, bundle):
+    assert "no better than always" in run("plan", bundle, *BUDGET, "--queries", 1000).stdout
+
+
+def test_on_public_rows_answers_are_held_against_the_commonest_class(run, bundle):
+    (run.folder / "public.csv").write_text(PUBLIC)
+    public = ("--public", "public.csv", "--label", "ok", "--ignore", "id")
+    said = run("plan", bundle, *public, *BUDGET, "--queries", 1000).stdout
+    assert "commonest class, which is right on 0.5088 of these rows" in said

@@ -11,7 +11,7 @@ CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)
 )
 TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
-TRAIN += ("--bounds", "income=0:1e6")
+TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people")
 PRICE = ("--price", "epsilon:2@1e-5")
 
 

@@ -103,7 +103,7 @@ def test_a_wrong_key_opens_nothing(service, tab):
 def test_a_revoked_key_ends_the_session(service, tab, key, request):
     tab.expected.append("401")
     page = tab.sign_in(service.url, key)
-    service.call(service.ledger.revoke(service.data_plane.lineage, client_of(request)))
+    service.call(service.ledger.revoke(service.predictor.lineage, client_of(request)))
     paste(page, ROW)
     expect(page.locator("#key-error")).to_contain_text("revoked")
     expect(page.locator("#account")).to_be_hidden()

@@ -30,7 +30,7 @@ def trained(tmp_path, content, monkeypatch):
 def train(folder, *options):
     arguments = [
         "train", "--data", str(folder / "records.npz"), "--out", str(folder / "bundle"), "--classes", "0,1,2",
-        "--bounds", "0:1", *options,
+        "--lineage", "images", "--bounds", "0:1", *options,
     ]  # fmt: skip
     return CliRunner().invoke(app, arguments)
 
