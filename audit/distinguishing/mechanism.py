@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 
 from accounting import domains
 from accounting.analyses import side_by_side
-from accounting.compositions import Composition, composition_of
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import (
+    BoundedRangeLoss,
+    Composition,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+    composition_of,
+)
 from audit import estimators
 from audit.distinguishing.likelihood import scores
 from audit.distinguishing.worlds import Worlds

@@ -29,9 +29,17 @@ from training.errors import TrainingError
 from training.feature_maps import Fourier, Identity
 from training.lineage import KnownRecords
 from training.planning import rules
-from training.planning.recommendation import SEEDS, Recommendation, by_simulation, of_kind
+from training.planning.recommendation import (
+    SEEDS,
+    PlannedTier,
+    Recommendation,
+    by_simulation,
+    of_kind,
+    planned_tiers,
+    simulated_tiers,
+    training_options,
+)
 from training.planning.rule import by_rule
-from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
 
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""

@@ -15,8 +15,7 @@ from training.feature_maps import NORM_BOUND
 from training.planning import rules
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
-from training.planning.recommendation import LARGEST_PRICE, Recommendation
-from training.planning.tiers import PlannedTier, training_options
+from training.planning.recommendation import LARGEST_PRICE, PlannedTier, Recommendation, training_options
 from training.recipe import DEFAULT_TOLERANCE
 from training.sensitivity import usual_margin, weight_sensitivity
 

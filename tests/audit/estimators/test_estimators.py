@@ -11,8 +11,7 @@ import scipy.special
 import scipy.stats
 
 from accounting import conversions
-from accounting.compositions import Composition
-from accounting.losses import GaussianLoss, SubsampledGaussianLoss
+from accounting.losses import Composition, GaussianLoss, SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Design, Errors, LowerBound
 from audit.estimators.families import epsilon_delta as epsilon_delta_family
