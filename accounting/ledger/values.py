@@ -289,11 +289,6 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return self.price * self.lineage_rows
 
     @property
-    def is_step(self) -> bool:
-        """Whether it paid for a step of a pay-once model."""
-        return bool(self.terms.after)
-
-    @property
     def pays_for_its_step(self) -> bool:
         """Whether the step that it names, if any, has this model and this cost."""
         terms = self.terms
