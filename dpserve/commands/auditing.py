@@ -304,11 +304,7 @@ def sampler(
         changed = audited.changed_words(noise_key, b"audit sampler", _QUESTIONS, 2 * classes, 0)
         progress(1)
         for name, price in _TIMED.items():
-            timed = priced(name, price, classes)
-            found = audited.timings(timed, classes, releases, randomness, 0)
-            if found.worth_another_look:
-                found = audited.timings(timed, classes, 2 * releases, randomness, 1)
-            times[name] = found
+            times[name] = audited.timings_that_count(priced(name, price, classes), classes, releases, randomness)
             progress(1)
     return presentation.of_sampler(
         distances,
