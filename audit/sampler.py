@@ -336,8 +336,8 @@ def timings(mechanism: Mechanism, classes: int, releases: int, randomness: Rando
     )
 
 
-def timings_looked_at_twice(mechanism: Mechanism, classes: int, releases: int, randomness: Randomness) -> Timings:
-    """Time releases, and twice as many with other logits if the first look is odd: then only the second counts."""
+def timings_that_count(mechanism: Mechanism, classes: int, releases: int, randomness: Randomness) -> Timings:
+    """Time a mechanism, and once more where |t| is above 3, with twice as many releases: the second look counts."""
     found = timings(mechanism, classes, releases, randomness, 0)
     return timings(mechanism, classes, 2 * releases, randomness, 1) if found.worth_another_look else found
 

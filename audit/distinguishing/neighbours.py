@@ -50,12 +50,16 @@ class Neighbours:
         )
 
     def movement(self, X: Floats) -> Floats:
-        """Return how far each row's logits move, in L2 and but for what all share, over the sensitivity: (n,)."""
+        """Return how far each row's logits move, in L2 and but for what all share, over the sensitivity: (n,).
+
+        0 for a row without features, whose logits are 0 whatever the records.
+        """
         worlds = self.worlds(X)
         difference = worlds.logits_in - worlds.logits_out
         difference = difference - difference.mean(axis=1, keepdims=True)
-        moved: Floats = np.sqrt((difference**2).sum(axis=1)) / worlds.sensitivity
-        return moved
+        moved = np.sqrt((difference**2).sum(axis=1))
+        shares: Floats = np.divide(moved, worlds.sensitivity, out=moved, where=(moved > 0) | (worlds.sensitivity > 0))
+        return shares
 
 
 def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:

@@ -304,7 +304,7 @@ def sampler(
         changed = audited.changed_words(noise_key, b"audit sampler", _QUESTIONS, 2 * classes, 0)
         progress(1)
         for name, price in _TIMED.items():
-            times[name] = audited.timings_looked_at_twice(priced(name, price, classes), classes, releases, randomness)
+            times[name] = audited.timings_that_count(priced(name, price, classes), classes, releases, randomness)
             progress(1)
     return presentation.of_sampler(
         distances,

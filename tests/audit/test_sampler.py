@@ -80,11 +80,11 @@ def test_times_that_look_odd_are_taken_again(monkeypatch):
         return sampler.Timings(releases, 1.0, (), [3.6, 0.5][seed])
 
     monkeypatch.setattr(sampler, "timings", timed)
-    found = sampler.timings_looked_at_twice(None, 3, 1000, None)
+    found = sampler.timings_that_count(None, 3, 1000, None)
     assert asked == [(1000, 0), (2000, 1)]
     assert (found.t, found.suspicious) == (0.5, False)
     monkeypatch.setattr(sampler, "timings", lambda *_: sampler.Timings(1000, 1.0, (), 2.9))
-    assert sampler.timings_looked_at_twice(None, 3, 1000, None).releases == 1000
+    assert sampler.timings_that_count(None, 3, 1000, None).releases == 1000
 
 
 class Faulty:
