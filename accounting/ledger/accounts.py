@@ -99,7 +99,7 @@ class Accounts:
         folder = journal_folder(self._journals_folder, lineage)
         for known in await asyncio.to_thread(read_acknowledged, folder):
             await self._store.call(
-                lineage, "read", [LineageKeys(lineage).services], [], asker=_asker(known), durably=False, compared=True
+                lineage, "read", [LineageKeys(lineage).services], [], asker=known.asker, durably=False, compared=True
             )
 
     async def check(self, lineage: str) -> LineageAccount:
@@ -115,7 +115,7 @@ class Accounts:
         behind = 0
         for journal in journals:
             try:
-                await self._read(lineage, asker=_asker(journal))
+                await self._read(lineage, asker=journal.asker)
             except StoreBehind:
                 behind += 1
         return behind
@@ -134,7 +134,7 @@ class Accounts:
 
     def _asker(self, lineage: str) -> Asker:
         witness = self._witnesses.get(lineage)
-        return OWNER if witness is None else _asker(witness.known)
+        return OWNER if witness is None else witness.known.asker
 
     async def call(
         self, lineage: str, function: str, keys: Sequence[str], arguments: Sequence[Argument], *, durably: bool
@@ -551,10 +551,6 @@ class Accounts:
             raise AcceptsTooLate
         if status == b"coins":
             raise CoinsNotProvidedFor
-
-
-def _asker(known: Acknowledged) -> Asker:
-    return Asker(known.service, known.writes)
 
 
 def _detail(words: Sequence[Argument]) -> str:

@@ -11,13 +11,13 @@ Scope = Literal["client", "lineage"]
 
 
 class LedgerError(Exception):
-    """Anything that the ledger raises. A class that always says the same has it as `says`."""
+    """Anything that the ledger raises. `says`: what a class always says, around what it is given."""
 
-    says = ""
+    says = "{}"
 
-    def __init__(self, text: str = "") -> None:
-        """Say `text`, or what the class always says."""
-        super().__init__(text or self.says)
+    def __init__(self, *named: object) -> None:
+        """Say it of what is named."""
+        super().__init__(self.says.format(*named))
 
 
 class LedgerRefusal(LedgerError):
@@ -70,28 +70,19 @@ class IdempotencyConflict(LedgerRefusal):
 class ClientRevoked(LedgerRefusal):
     """The client's access was revoked, its replays included."""
 
-    def __init__(self, client: str) -> None:
-        """Name the client."""
-        self.client = client
-        super().__init__(f"client {client!r} is revoked")
+    says = "client {!r} is revoked"
 
 
 class UnknownClient(LedgerRefusal):
     """The lineage has no client of this name."""
 
-    def __init__(self, client: str) -> None:
-        """Name the client."""
-        self.client = client
-        super().__init__(f"the lineage has no client {client!r}")
+    says = "the lineage has no client {!r}"
 
 
 class UnknownLineage(LedgerRefusal):
     """The ledger holds no account of this lineage."""
 
-    def __init__(self, lineage: str) -> None:
-        """Name the lineage."""
-        self.lineage = lineage
-        super().__init__(f"the ledger has no lineage {lineage!r}")
+    says = "the ledger has no lineage {!r}"
 
 
 class UnknownKey(LedgerRefusal):
@@ -120,18 +111,13 @@ class ScopeMissing(LedgerRefusal):
 class TooManyKeys(LedgerRefusal):
     """The client has as many API keys as one may have."""
 
-    def __init__(self, client: str) -> None:
-        """Name the client."""
-        super().__init__(f"client {client!r} has as many API keys as one may have: take one away first")
+    says = "client {!r} has as many API keys as one may have: take one away first"
 
 
 class ClientExists(LedgerRefusal):
     """The lineage already has a client of this name; a name, once revoked, is not given again."""
 
-    def __init__(self, client: str) -> None:
-        """Name the client."""
-        self.client = client
-        super().__init__(f"the lineage already has a client {client!r}")
+    says = "the lineage already has a client {!r}"
 
 
 class KeyInUse(LedgerRefusal):
@@ -183,17 +169,15 @@ class LedgerDamaged(LedgerUnavailable):
 
 
 class StoreBehind(LedgerUnavailable):
-    """The store has lost writes that it acknowledged: a restored backup, a promoted replica, an emptied volume."""
+    """The store has lost writes that it acknowledged: a restored backup, a promoted replica, an emptied volume.
 
-    def __init__(self, lineage: str, writes: int, acknowledged: int) -> None:
-        """`writes`: those of one service that the store has; `acknowledged`: those that it said it had."""
-        self.lineage = lineage
-        self.writes = writes
-        self.acknowledged = acknowledged
-        super().__init__(
-            f"the ledger's store is older than what it acknowledged: of one service's {acknowledged} writes to "
-            f"lineage {lineage} it has {writes}; run `dpserve ledger reconcile`"
-        )
+    Takes the lineage, how many writes one service was acknowledged, and how many of them the store has.
+    """
+
+    says = (
+        "the ledger's store is older than what it acknowledged: of one service's {1} writes to lineage {0} it has {2}; "
+        "run `dpserve ledger reconcile`"
+    )
 
 
 class EmbeddedStoreFailed(LedgerUnavailable):
@@ -210,25 +194,22 @@ class UnsafeStore(LedgerUnavailable):
 
 
 class WrongFormat(LedgerUnavailable):
-    """The store holds a lineage that another release of dpserve wrote in a format of its own."""
+    """The store holds a lineage that another release of dpserve wrote in a format of its own.
 
-    def __init__(self, lineage: str, ours: int, theirs: str) -> None:
-        """Name both formats."""
-        super().__init__(
-            f"lineage {lineage} is written in format {theirs} of the ledger, and this program knows format {ours}: use "
-            "the release of dpserve that wrote it, or begin anew in an empty store with what that release says is left "
-            "of each budget ('dpserve lineage show', 'dpserve clients list')"
-        )
+    Takes the lineage, its format, and the one that this program knows.
+    """
+
+    says = (
+        "lineage {} is written in format {} of the ledger, and this program knows format {}: use the release of "
+        "dpserve that wrote it, or begin anew in an empty store with what that release says is left of each budget "
+        "('dpserve lineage show', 'dpserve clients list')"
+    )
 
 
 class WrongFunctionVersion(LedgerUnavailable):
-    """The store holds an altered function library."""
+    """The store holds an altered function library. Takes its version."""
 
-    def __init__(self, ours: str, theirs: str) -> None:
-        """Name both versions."""
-        self.ours = ours
-        self.theirs = theirs
-        super().__init__(
-            f"the ledger's store holds what is {theirs} of dpserve's function library, and this program is {ours}; "
-            "run the same release of dpserve everywhere"
-        )
+    says = (
+        "the ledger's store holds an altered version {} of dpserve's function library; run the same release of dpserve "
+        "everywhere"
+    )

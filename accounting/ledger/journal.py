@@ -27,6 +27,7 @@ import msgspec
 
 from accounting.ledger import chain
 from accounting.ledger.errors import LedgerUnavailable
+from accounting.ledger.store import Asker
 from accounting.ledger.values import Receipt, checked_lineage, terms_of
 from accounting.losses import Cost
 
@@ -53,6 +54,11 @@ class Acknowledged:
     writes: int
     link: bytes
     newest: int
+
+    @property
+    def asker(self) -> Asker:
+        """The service as the store's functions are told of it."""
+        return self.service, self.writes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
 from accounting.ledger.holdings import HoldRequest
 from accounting.ledger.journal import Witness
-from accounting.ledger.store import DEADLINE, Asker, Store
+from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Asked, Charge, ChargeRequest, Quote, Receipt
 from accounting.ledger.wire import LineageKeys
 
@@ -221,9 +221,7 @@ class Ledger(Accounts):
             witness.check()
             known = witness.known
             keys, arguments = wire.charge_call(requests, writes=known.writes, link=known.link)
-            reply = await self._store.call(
-                lineage, function, [services, *keys], arguments, asker=Asker(known.service, known.writes)
-            )
+            reply = await self._store.call(lineage, function, [services, *keys], arguments, asker=known.asker)
             if reply.values == [b"stale"]:
                 await self._catch_up(lineage, witness, reply.writes)
                 continue

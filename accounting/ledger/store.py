@@ -79,15 +79,10 @@ def our_library() -> FunctionLibrary:
     return FunctionLibrary.parse("".join(folder.joinpath(f"{part}.lua").read_text() for part in _PARTS))
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """Who calls: a service by its id, with the writes that were acknowledged to it; or the owner."""
+Asker = tuple[str, int]
+"""Who calls: a service by its id, with how many of its writes were acknowledged to it; or the owner."""
 
-    service: str = ""
-    acknowledged: int = 0
-
-
-OWNER = Asker()
+OWNER: Asker = ("", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +190,7 @@ class Store:
         """
         nonce = secrets.token_bytes(_NONCE_BYTES)
         library = our_library()
-        header = (str(library.version), nonce, self._token, asker.service, asker.acknowledged)
+        header = (str(library.version), nonce, self._token, *asker)
         words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, *header, *arguments)
         for tries_left in reversed(range(_TRIES)):
             self._check()
@@ -343,7 +338,7 @@ class Store:
                 if "already exists" not in str(error):  # another program loaded it in this moment
                     raise
         elif theirs != ours.code:
-            raise WrongFunctionVersion(f"version {ours.version}", f"version {ours.version}, altered")
+            raise WrongFunctionVersion(ours.version)
 
     async def _attest(self, client: Redis, run: str) -> None:
         """Let the functions know that this store has looked at this run of the server."""
@@ -381,11 +376,11 @@ def _told(lineage: str, said: str) -> LedgerUnavailable | None:
     match word:
         case "DPSERVEBEHIND":
             writes, acknowledged = line.split()
-            return StoreBehind(lineage, int(writes), int(acknowledged))
+            return StoreBehind(lineage, acknowledged, writes)
         case "DPSERVEDAMAGED":
             return LedgerDamaged(lineage, line)
         case "DPSERVEFORMAT":
-            return WrongFormat(lineage, FORMAT, line)
+            return WrongFormat(lineage, line, FORMAT)
         case "DPSERVEMALFORMED":
             return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
         case "DPSERVEFAILED":

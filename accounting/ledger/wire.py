@@ -213,7 +213,7 @@ def _undecided(request: Asked, reply: list[Any]) -> LedgerError:
         case ["failed", what]:
             return LedgerUnavailable(f"the ledger's store reports: {what.decode(errors='replace')}")
         case ["format", what]:
-            return WrongFormat(request.lineage, FORMAT, what.decode(errors="replace"))
+            return WrongFormat(request.lineage, what.decode(errors="replace"), FORMAT)
     return _refusal(request, reply)
 
 
@@ -274,7 +274,7 @@ def read_lineage(lineage: str, flat: Sequence[bytes]) -> LineageAccount | None:
     if not fields:
         return None
     if fields.get(b"format") != b"%d" % FORMAT:
-        raise WrongFormat(lineage, FORMAT, fields.get(b"format", b"1").decode(errors="replace"))
+        raise WrongFormat(lineage, fields.get(b"format", b"1").decode(errors="replace"), FORMAT)
     return LineageAccount(
         lineage=lineage,
         **_account(fields),

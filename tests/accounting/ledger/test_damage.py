@@ -16,7 +16,6 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from accounting.ledger.store import Asker
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys, charge_call
 
@@ -178,7 +177,7 @@ async def test_a_client_that_lost_its_account_is_not_added_anew(books: Ledger, s
 
 async def _raw(books: Ledger, lineage: str, function: str, keys: list[Any], words: list[Any]) -> Any:
     witness = books._witness(lineage).known
-    asker = Asker(witness.service, witness.writes)
+    asker = witness.asker
     return (await books._store.call(lineage, function, keys, words, asker=asker)).values
 
 

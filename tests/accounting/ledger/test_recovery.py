@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from accounting.ledger import EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind, key_digest
+from accounting.ledger import EmbeddedStore, Ledger, LedgerDamaged, LedgerUnavailable, StoreBehind, key_digest
 from accounting.ledger.journal import Journal, read_acknowledged, read_journal, read_journals
 from accounting.ledger.recovery import (
     CannotRestore,
@@ -17,10 +17,12 @@ from accounting.ledger.recovery import (
     LossDeclaredBefore,
     LossUndeclared,
     backup,
+    put_back,
     reconcile,
     restore,
 )
 from accounting.ledger.verification import verify
+from accounting.ledger.wire import LineageKeys
 from accounting.losses import Cost, GaussianLoss
 
 from .conftest import COST, asking, budget, new_lineage, open_accounts, releases
@@ -392,3 +394,17 @@ async def test_nothing_is_charged_on_the_strength_of_a_journal_that_cannot_be_wr
         (tmp_path / "journals" / "lineage").write_text("in the way")
         with pytest.raises(LedgerUnavailable, match="journal"):
             await ledger.join("lineage")
+
+
+async def test_a_client_whose_account_alone_was_lost_keeps_its_number(tmp_path: Path) -> None:
+    """Under another one, nobody could tell any more whose its receipts are."""
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        await _answer(ledger, "ann", "1", "2")
+        with EmbeddedStore(tmp_path / "store") as store, redis.Redis.from_url(store.url, protocol=2) as raw:
+            raw.delete(LineageKeys("lineage").client("ann").account)
+        with pytest.raises(LedgerDamaged, match="ann is lost"):
+            await put_back(ledger, "lineage", [(await ledger.receipts("lineage"))[0]])
+        with pytest.raises(LedgerDamaged, match="ann is lost"):
+            await reconcile(ledger, "lineage", [], DeclaredLoss(3, COST, "ann"))
+        assert [receipt.client for receipt in await ledger.receipts("lineage")] == ["ann"]
