@@ -82,7 +82,7 @@ def sections_of(lines: Iterable[str]) -> list[tuple[Section, list[Receipt]]]:
             raise CannotRestore("the backup is cut short or was altered")
         for section, receipts in sections:
             _check(section, receipts)
-    except (msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise CannotRestore(f"the backup cannot be read: {error}") from error
     return sections
 

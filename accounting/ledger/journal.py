@@ -18,7 +18,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,12 @@ import msgspec
 from accounting.ledger import chain
 from accounting.ledger.errors import LedgerUnavailable
 from accounting.ledger.store import Asker
-from accounting.ledger.values import Receipt, checked_lineage, terms_of
-from accounting.losses import Cost
+from accounting.ledger.values import Receipt, Terms, checked_lineage
 
 LARGEST_FILE = 64 * 1024 * 1024
 """Bytes after which a journal goes on in a new file; the one before it is kept, older ones are not."""
 
-_FORMAT = 2
+_FORMAT = 3
 _BETWEEN_SYNCS = 1.0
 _SUFFIX, _FORMER = ".jsonl", ".jsonl.1"
 _TAIL = 1 << 16
@@ -392,12 +390,7 @@ def describe_receipt(receipt: Receipt) -> dict[str, Any]:
         "number": receipt.number,
         "lineage": receipt.lineage,
         "client": receipt.client,
-        "model": receipt.model,
-        "mechanism": receipt.mechanism,
-        "cost": str(receipt.cost),
-        "price": receipt.price,
-        "times": receipt.terms.times,
-        "after": receipt.terms.after.hex(),
+        "terms": receipt.terms.packed.decode(),
         "microseconds": receipt.microseconds,
         "questions": b"".join(receipt.questions).hex(),
         "lineage_questions": receipt.lineage_questions,
@@ -410,19 +403,14 @@ def describe_receipt(receipt: Receipt) -> dict[str, Any]:
 def receipt_from(described: dict[str, Any]) -> Receipt:
     """Return the receipt that `describe_receipt` described. Raises KeyError, TypeError or ValueError."""
     questions = bytes.fromhex(described["questions"])
+    terms, price = Terms.unpacked(described["terms"].encode())
     return Receipt(
         lineage=str(described["lineage"]),
         client=str(described["client"]),
         sequence=int(described["sequence"]),
         number=int(described["number"]),
-        terms=terms_of(
-            str(described["model"]),
-            str(described["mechanism"]),
-            _cost(described["cost"]),
-            int(described["times"]),
-            bytes.fromhex(described["after"]),
-        ),
-        price=int(described["price"]),
+        terms=terms,
+        price=price,
         microseconds=int(described["microseconds"]),
         questions=tuple(questions[at : at + 16] for at in range(0, len(questions), 16)),
         lineage_questions=int(described["lineage_questions"]),
@@ -442,12 +430,6 @@ def _title(known: Acknowledged) -> bytes:
             "newest": known.newest,
         }
     )
-
-
-@lru_cache(maxsize=1024)
-def _cost(text: str) -> Cost:
-    """Return a receipt's cost: a service has few prices, and its journal many receipts."""
-    return Cost.parse(text)
 
 
 def _sync_folder(folder: Path) -> None:

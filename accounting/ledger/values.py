@@ -113,8 +113,9 @@ class Terms:
             raise ValueError(f"the cost {text!r} does not read back as itself")
         return self.packed, text, self.cost.standing, self.price, self.times, self.cost.coins
 
-    @classmethod
-    def unpacked(cls, packed: bytes) -> tuple["Terms", int]:
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def unpacked(packed: bytes) -> tuple["Terms", int]:
         """Read what `packed` wrote, and the price that stands in it. Raises ValueError or TypeError."""
         model, mechanism, cost, price, times, after = msgspec.json.decode(packed)
         return terms_of(str(model), str(mechanism), Cost.parse(cost), int(times), bytes.fromhex(after)), int(price)
