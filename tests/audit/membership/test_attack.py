@@ -21,7 +21,7 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published, softmax
 from mechanisms.seeded import SeededRandomness
-from tests.audit.membership.conftest import DECLARATION, draw
+from tests.audit.membership.conftest import DECLARATION, draw, forget
 from training.data.digits import load_digits
 from training.data.records import Records
 from training.feature_maps import Identity
@@ -170,7 +170,7 @@ def test_noise_that_is_drawn_again_for_nothing_is_convicted(bundle, candidates):
 
         def answers(self, rows):
             paid = self._endpoint.paid
-            self._endpoint.answered.clear()
+            forget(self._endpoint)
             found = self._endpoint.answers(rows)
             self._endpoint.paid = max(paid, 120)
             return found
@@ -194,7 +194,7 @@ def test_new_noise_for_less_than_its_price_is_convicted(bundle, candidates, shar
         def answers(self, rows):
             found = []
             for row in rows:
-                self._endpoint.answered.clear()
+                forget(self._endpoint)
                 found.append(self._endpoint.answers(row[None])[0])
             return np.stack(found)
 
@@ -276,7 +276,7 @@ def test_a_budget_that_another_client_drains_is_a_result(bundle, candidates):
 
     def drain(plan):
         assert plan.of_each == 60
-        other.answers(candidates.others.X[:50])
+        other.answers(draw(99, 7).X[:50])
 
     outcome = Attack([mine], candidates, QUICK, on_plan=drain).run()
     assert outcome.exhausted == ("key 1: lineage",)
