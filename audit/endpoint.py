@@ -5,7 +5,8 @@ attacked in this process (`audit.in_process`). Both charge, replay and refuse al
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -71,16 +72,23 @@ class Exhausted(Exception):
         self.scope = scope
 
 
-class Remembered(Protocol):
-    """What a key was answered before an interruption, all of it paid for."""
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """What a key was answered before an interruption, all of it paid for.
+
+    answers: (C,) each, by what `name` makes of a `row_name`.
+    """
+
+    answers: Mapping[str, Floats]
+    name: Callable[[str], str]
 
     def __len__(self) -> int:
-        """How many rows it has its answer to."""
-        ...
+        """How many rows the key has its answer to."""
+        return len(self.answers)
 
     def get(self, row: str) -> Floats | None:
         """Return the answer (C,) to the row with this `row_name`, if there is one."""
-        ...
+        return self.answers.get(self.name(row))
 
 
 class Endpoint(Protocol):

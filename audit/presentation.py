@@ -1,7 +1,7 @@
 """What each audit says, as a report: the verdict in a sentence, tables, pictures, and everything for JSON."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from audit.distinguishing.sensitivity import Measurement
 from audit.estimators import LowerBound, epsilon_of_mu
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.verdict import LOW_RATES, AttackResult
+from audit.region import Point
 from audit.reports import Picture, Report, Table, interval, number
 from audit.sampler import ChiSquare, Timings, within_the_distance
 from audit.white_box.bounds import POWER
@@ -32,9 +33,8 @@ Floats = NDArray[np.float64]
 _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5
 _CURVE_POINTS = 65
-NOTES_ON_STEPS = (
-    "A run's epsilon follows from a step's bound by composition, with the sampling that is claimed.",
-    "f-DP (ZB) and (eps, delta)-DP (ZB) are Bayesian credible bounds; eps-DP (Katz) is at delta = 0 and asymptotic.",
+NOTE_ON_STEPS = (
+    "A run's epsilon is what as many sampled steps tell that have the noise which a step's bound leaves possible."
 )
 _LEVELS = np.linspace(0, 1, 401)
 _METHODS = {
@@ -42,8 +42,6 @@ _METHODS = {
     "tradeoff": "the claim's trade-off function, Clopper-Pearson",
     "pooled_gdp": "mu-GDP, Clopper-Pearson, pooled errors",
     "many_thresholds": "mu-GDP, many thresholds",
-    "credible_epsilon_delta": "(epsilon, delta), Bayesian",
-    "katz": "epsilon, Katz log",
 }
 
 
@@ -234,7 +232,29 @@ def of_steps(
         content={"setting": dict(setting), **steps_content(finding)},
         tables=(_steps_table(finding),),
         pictures=(_histograms(measured),),
-        notes=(*notes, *NOTES_ON_STEPS),
+        notes=(*notes, NOTE_ON_STEPS),
+    )
+
+
+def of_region(title: str, points: Sequence[Point], delta: float, setting: Mapping[str, Any], *notes: str) -> Report:
+    """Return the report of a region: bounds by noise multiplier, and a drawing. Raises ValueError for no points."""
+    if not points:
+        raise ValueError("a region needs at least one noise multiplier")
+    convicted = [point.noise_multiplier for point in points if point.convicted]
+    gap = max(point.best_lower / point.best_upper for point in points if point.best_upper > 0)
+    verdict = (
+        f"Convicted at noise multiplier {', '.join(f'{one:g}' for one in convicted)}."
+        if convicted
+        else f"Not refuted: the best lower bound reaches {gap:.0%} of the best upper bound at most."
+    )
+    return Report(
+        title=title,
+        verdict=verdict,
+        convicted=bool(convicted),
+        content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
+        tables=tuple(_region_tables(points, delta)),
+        pictures=(_region_picture(points, delta),),
+        notes=(*notes, "The true epsilon lies between the best lower and the best upper bound."),
     )
 
 
@@ -678,3 +698,43 @@ def _histograms(measured: Measured) -> Picture:
         axes.legend()
 
     return Picture("Observations", "What one step shows, with the canary and without it.", draw)
+
+
+def _region_tables(points: Sequence[Point], delta: float) -> Sequence[Table]:
+    def table(title: str, of: Callable[[Point], Mapping[str, float]]) -> Table:
+        names = tuple(dict.fromkeys(name for point in points for name in of(point)))
+        rows = tuple(
+            (f"{point.noise_multiplier:g}", *(number(of(point).get(name)) for name in names)) for point in points
+        )
+        return Table(title, ("noise multiplier", *names), rows)
+
+    found = [
+        table(f"Lower bounds of epsilon at delta = {delta:g}", lambda point: point.lower),
+        table(f"Upper bounds of epsilon at delta = {delta:g}", lambda point: point.upper),
+    ]
+    if any(point.notes for point in points):
+        found.append(table("Besides", lambda point: point.notes))
+    return found
+
+
+def _region_picture(points: Sequence[Point], delta: float) -> Picture:
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_subplot()
+        ordered = sorted(points, key=lambda point: point.noise_multiplier)
+        noise = [point.noise_multiplier for point in ordered]
+        floor = 1e-3
+        lower = np.array([max(point.best_lower, floor) for point in ordered])
+        upper = np.array([max(point.best_upper, floor) for point in ordered])
+        for name in dict.fromkeys(name for point in ordered for name in point.upper):
+            axes.plot(noise, [point.upper.get(name, np.nan) for point in ordered], "--", alpha=0.6, label=name)
+        axes.plot(noise, upper, "o-", color="black", label="best upper bound")
+        axes.plot(noise, lower, "s-", color="tab:red", label="best lower bound")
+        axes.fill_between(noise, lower, upper, alpha=0.2, color="grey")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("noise multiplier")
+        axes.set_ylabel(f"epsilon at delta = {delta:g}")
+        axes.legend(fontsize="small")
+
+    caption = f"The region of privacy. A lower bound of 0 is drawn at {1e-3:g}."
+    return Picture("Region of privacy", caption, draw, inches=(6.4, 4.4))

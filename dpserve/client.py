@@ -51,19 +51,20 @@ class ServiceError(Exception):
 class BudgetExhausted(ServiceError):
     """The request costs more than is left; nothing was charged. `cost` and `remaining` are rho.
 
-    `scope` says whose budget it is: the client's own, or the lineage's, which all clients share.
+    `scope` says whose budget it is: the client's own, or the lineage's, which all clients share. What is left of that
+    is not said, and `remaining` is None.
     """
 
     scope: Literal["client", "lineage"]
     cost: float
-    remaining: float
+    remaining: float | None
 
     def __init__(self, detail: str, **known: Any) -> None:
         """Take the numbers from the problem document."""
         super().__init__(detail, **known)
         self.scope = self.problem["scope"]
         self.cost = self.problem["cost"]
-        self.remaining = self.problem["remaining"]
+        self.remaining = self.problem.get("remaining")
 
 
 def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:

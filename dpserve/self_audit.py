@@ -14,20 +14,19 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI
 
 from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
 from audit.distinguishing.service import Floats, nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
-from service.data_plane import ServedModel
+from service.metered import ServedModel
 from service.tls import Tls
 from training.private_files import write_whole
 
@@ -120,10 +119,6 @@ class SelfAudit:
     def published(self) -> dict[str, Any]:
         """Return what `GET /audit` returns."""
         return self._audit.latest | {"state": self._state}
-
-    def add_route(self, app: FastAPI) -> None:
-        """Serve `GET /audit`, to everybody: it holds nothing that was not charged."""
-        _add_route(app, self.published)
 
     def _set_state(self, state: str) -> None:
         self._state = state
@@ -222,32 +217,10 @@ class SelfAudit:
         self._show()
 
 
-@dataclass(frozen=True)
-class AuditOfTheFirstWorker:
-    """What the audit of the service's first worker has found, for another one to show. shown: as for `SelfAudit`."""
-
-    shown: Path
-
-    def published(self) -> dict[str, Any]:
-        """Return what `GET /audit` returns."""
-        try:
-            found: dict[str, Any] = json.loads(self.shown.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {"state": "not known to this worker: the service's log says why"}
-        return found
-
-    def add_route(self, app: FastAPI) -> None:
-        """Serve `GET /audit`, as the first worker does."""
-        _add_route(app, self.published)
-
-    def start(self, address: str, tls: Tls | None = None) -> None:
-        """Leave it to the first worker."""
-
-    def stop(self) -> None:
-        """Leave it to the first worker."""
-
-
-def _add_route(app: FastAPI, published: Callable[[], dict[str, Any]]) -> None:
-    @app.get("/audit", summary="See what the service's own audit has found")
-    def audit() -> dict[str, Any]:
-        return published()
+def shown_in(path: Path) -> dict[str, Any]:
+    """Return what `SelfAudit.published` returned when it was last written to `path`."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {"state": "not known to this worker: the service's log says why"}
+    return found

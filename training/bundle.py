@@ -19,14 +19,21 @@ from training.errors import BundleError, TrainingError
 from training.extras import extra
 from training.feature_maps import Backbone
 from training.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
-from training.sealing import Tensors, kind_of, load_sealed, noise_key_of, save_sealed, with_noise_key
+from training.sealing import (
+    Tensors,
+    checked_tensors,
+    kind_of,
+    load_sealed,
+    noise_key_of,
+    save_sealed,
+    with_noise_key,
+    with_public_tensors,
+)
 from training.sensitivity import weight_norm
 
 Floats = NDArray[np.float64]
 
 BACKBONE_FILE = "backbone.safetensors"
-
-_FEATURE_MAP_PREFIX = "feature_map."
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +77,9 @@ def save_bundle(folder: Path, head: CertifiedHead, backbone: bytes | None = None
 
     backbone: the safetensors file with the backbone's weights, if the head stands on one. Raises BundleError.
     """
-    tensors: Tensors = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in head.tensors.items()}
+    tensors = with_public_tensors({"weights": head.weights}, head.tensors) | with_noise_key(head.noise_key)
     public = {} if backbone is None else {BACKBONE_FILE: backbone}
     _check_backbone(head.certificate, backbone)
-    tensors |= {"weights": head.weights} | with_noise_key(head.noise_key)
     return save_sealed(folder, tensors, head.certificate, public)
 
 
@@ -122,29 +128,11 @@ def _check_backbone(certificate: Certificate, content: bytes | None) -> None:
 
 def _checked_head(certificate: Certificate, tensors: Tensors) -> CertifiedHead:
     noise_key = noise_key_of(tensors)
-    feature_map = certificate.feature_map
-    public = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in feature_map.public_tensors().items()}
-    expected = {"weights": (len(certificate.classes), feature_map.dimension)} | {
-        name: tensor.shape for name, tensor in public.items()
-    }
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if found != expected:
-        raise BundleError(f"the model's tensors are {found}, and the certificate describes {expected}")
-    checked: dict[str, Floats] = {}
-    for name, tensor in tensors.items():
-        if tensor.dtype != np.float64 or not np.isfinite(tensor.astype(np.float64)).all():
-            raise BundleError(f"the tensor {name} must hold finite float64 numbers")
-        checked[name] = tensor.astype(np.float64)
-        if name in public and not np.array_equal(checked[name], public[name]):
-            raise BundleError(f"the tensor {name} is not the one that the public seed draws")
-    if weight_norm(checked["weights"]) > LARGEST_WEIGHT_NORM:
+    public = certificate.feature_map.public_tensors()
+    shape = (len(certificate.classes), certificate.feature_map.dimension)
+    weights = checked_tensors(tensors, {"weights": shape}, public)["weights"]
+    if weight_norm(weights) > LARGEST_WEIGHT_NORM:
         raise BundleError(f"the weights' norm is above {LARGEST_WEIGHT_NORM:g}, which training never exceeds")
-    weights = checked.pop("weights")
     if not is_quantised(weights):
         raise BundleError(f"the weights are no multiples of {certificate.weight_step:g}, as certified ones are")
-    return CertifiedHead(
-        certificate,
-        weights,
-        {name.removeprefix(_FEATURE_MAP_PREFIX): tensor for name, tensor in checked.items()},
-        noise_key,
-    )
+    return CertifiedHead(certificate, weights, public, noise_key)

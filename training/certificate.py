@@ -5,8 +5,11 @@ digest of the exact weights would let an adversary who knows all records but one
 """
 
 import re
+import secrets
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
@@ -79,21 +82,86 @@ BACKBONE_ASSUMPTIONS = (
 """What a head on a backbone rests on beside the rest."""
 
 
-class Certificate(SealedCertificate):
-    """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
+class ModelCertificate(SealedCertificate):
+    """What every certificate says of its model. A subclass adds numbers, and derives those that follow from others."""
+
+    PRIVATE: ClassVar[frozenset[str]] = frozenset({"weights_sha256", "lineage", "created"})
+    """What is not shown to clients."""
 
     format_version: Literal[2] = 2
-    status: Literal["proven"] = "proven"
+    status: Literal["proven", "unproven"]
     name: str = Field(pattern=f"^{NAME.pattern}$")
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     """Random, not derived from the weights."""
     created: AwareDatetime
     neighbouring: Literal["add or remove one record"] = "add or remove one record"
+    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
+    feature_names: tuple[str, ...] = Field(min_length=1)
+    feature_map: Any
+    """A map with public bounds of every feature, `lower` and `upper`."""
+    lineage: str = Field(pattern=f"^{NAME.pattern}$")
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        features = len(self.feature_names)
+        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
+            raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("a class is named twice")
+        return self
+
+    @abstractmethod
+    def derived(self) -> Mapping[str, object]:
+        """Return every field that follows from others, by name. Raises ValueError for numbers that have none."""
+
+    def differences(self) -> list[str]:
+        """Return what differs from what is derived again. Raises ValueError for numbers that have no derivation."""
+        return [
+            f"{name} is {getattr(self, name)!r} and should be {value!r}"
+            for name, value in self.derived().items()
+            if getattr(self, name) != value
+        ]
+
+    def verify(self) -> None:
+        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
+        try:
+            differs = self.differences()
+        except ValueError as error:
+            raise BundleError(f"the certificate does not hold: {error}") from error
+        if differs:
+            raise BundleError("the certificate does not hold: " + "; ".join(differs))
+
+    def public(self) -> dict[str, object]:
+        """Return what may be shown to clients, ready for JSON."""
+        return self.model_dump(mode="json", exclude=set(self.PRIVATE))
+
+
+class ProvenCertificate(ModelCertificate):
+    """A certificate with a proof, and what the proof assumes."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]]
+
+    status: Literal["proven"] = "proven"
+    assumptions: tuple[str, ...]
+
+    def assumed(self) -> tuple[str, ...]:
+        """Return what this version's proof assumes."""
+        return self.ASSUMPTIONS
+
+    def differences(self) -> list[str]:
+        """Return what differs, the assumptions among it."""
+        return super().differences() + ([] if self.assumptions == self.assumed() else [OTHER_ASSUMPTIONS])
+
+
+class Certificate(ProvenCertificate):
+    """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = ASSUMPTIONS
+
+    assumptions: tuple[str, ...] = ASSUMPTIONS
     objective: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2"] = (
         "sum of cross-entropies + (Lambda/2) ||W||_F^2"
     )
-    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
-    feature_names: tuple[str, ...] = Field(min_length=1)
     feature_map: HeadFeatureMap
     feature_norm_bound: float
     """R, with ||phi(x)||_2 <= R for every x."""
@@ -109,34 +177,14 @@ class Certificate(SealedCertificate):
     """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm, rounding included."""
     logit_sensitivity_per_norm: float
     """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
-    assumptions: tuple[str, ...] = ASSUMPTIONS
-    lineage: str = Field(pattern=f"^{NAME.pattern}$")
 
-    @model_validator(mode="after")
-    def _shapes_agree(self) -> Self:
-        features = len(self.feature_names)
-        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
-            raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
-        if len(set(self.classes)) < len(self.classes):
-            raise ValueError("a class is named twice")
-        return self
+    def derived(self) -> dict[str, float]:
+        """Return the bounds, steps and sensitivities: see `derive`."""
+        return derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension)
 
-    def verify(self) -> None:
-        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
-        derived = derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension)
-        differs = [
-            f"{name} is {getattr(self, name)!r} and should be {value!r}"
-            for name, value in derived.items()
-            if getattr(self, name) != value
-        ]
-        if self.assumptions != assumptions_on(self.feature_map):
-            differs.append(OTHER_ASSUMPTIONS)
-        if differs:
-            raise BundleError("the certificate does not hold: " + "; ".join(differs))
-
-    def public(self) -> dict[str, object]:
-        """Return what may be shown to clients, ready for JSON."""
-        return self.model_dump(mode="json", exclude={"weights_sha256", "lineage", "created"})
+    def assumed(self) -> tuple[str, ...]:
+        """Return what the proof for a head on this feature map assumes."""
+        return assumptions_on(self.feature_map)
 
 
 def assumptions_on(feature_map: FeatureMap) -> tuple[str, ...]:
@@ -155,6 +203,21 @@ def derive(strong_convexity: float, tolerance: float, classes: int, dimension: i
         "weight_step": weight_step(dimension),
         "weight_sensitivity": weights,
         "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights),
+    }
+
+
+def fresh_fields(
+    name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
+) -> dict[str, object]:
+    """Return the fields that every new certificate has: the model's name and id, its time, and what was declared."""
+    return {
+        "name": name,
+        "model_id": secrets.token_hex(16),
+        "created": now(),
+        "classes": tuple(classes),
+        "feature_names": tuple(feature_names),
+        "feature_map": feature_map,
+        "lineage": lineage,
     }
 
 

@@ -73,7 +73,7 @@ class RegularisedCrossEntropy:
 
 
 def softmax(Z: Floats) -> Floats:
-    """Softmax of each row of Z."""
+    """Return the softmax of each row of Z: (..., C)."""
     E = np.exp(Z - Z.max(axis=-1, keepdims=True))
     shares: Floats = E / E.sum(axis=-1, keepdims=True)
     return shares

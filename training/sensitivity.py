@@ -86,9 +86,8 @@ def largest_margin(records: int, strong_convexity: float, tolerance: float, norm
 
     J(W) = sum of n cross-entropies + (Lambda/2) ||W||_F^2. At the minimiser (Lambda/2) ||W||^2 <= J(W) <= J(0) =
     n ln C, and Lambda W = sum of (e_y - p) phi^T with ||e_y - p||_2 <= sqrt(2), so ||W||_F is at most the lesser of
-    sqrt(2 n ln C / Lambda) and sqrt(2) n R / Lambda; the weights returned, before they are rounded, are within tau / Lambda
-    of it. And (w_a -
-    w_b).phi <= (||w_a|| + ||w_b||) ||phi|| <= sqrt(2) ||W||_F R.
+    sqrt(2 n ln C / Lambda) and sqrt(2) n R / Lambda; the weights returned, before they are rounded, are within
+    tau / Lambda of it. And (w_a - w_b).phi <= (||w_a|| + ||w_b||) ||phi|| <= sqrt(2) ||W||_F R.
 
     norm_bound: R, with ||phi(x)||_2 <= R. tolerance: tau. Raises ValueError for numbers that mean nothing.
     """

@@ -1,10 +1,8 @@
 """From private records to a certified head."""
 
-import secrets
-
 from mechanisms.randomness import NoiseKey
 from training.bundle import CertifiedHead
-from training.certificate import Certificate, assumptions_on, derive, now
+from training.certificate import Certificate, assumptions_on, derive, fresh_fields
 from training.data.records import Records
 from training.objective import RegularisedCrossEntropy
 from training.quantised import quantised
@@ -23,18 +21,13 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
         recipe.feature_map(records.X, tensors), records.y, len(records.declaration.classes), recipe.strong_convexity
     )
     weights = quantised(minimise(objective, recipe.tolerance, progress))
+    declaration = records.declaration
     certificate = Certificate.model_validate(
-        {
-            "name": recipe.name,
-            "model_id": secrets.token_hex(16),
-            "created": now(),
-            "classes": records.declaration.classes,
-            "feature_names": records.declaration.feature_names,
-            "feature_map": recipe.feature_map,
+        fresh_fields(recipe.name, declaration.classes, declaration.feature_names, recipe.feature_map, lineage)
+        | {
             "strong_convexity": recipe.strong_convexity,
             "tolerance": recipe.tolerance,
             "assumptions": assumptions_on(recipe.feature_map),
-            "lineage": lineage,
         }
         | derive(recipe.strong_convexity, recipe.tolerance, *weights.shape)
     )

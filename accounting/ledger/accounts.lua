@@ -1,13 +1,14 @@
 
 -- Accounts --------------------------------------------------------------------------------------------------
 -- A lineage's account is a hash: format, limit, spent, accepts, delta, coins (how many its delta provides for), coined
--- (how many it paid for), created, seq (how many receipts there are), clients (how many), acts and acts_head; and for
--- each cost that it paid for `n:` and the cost, how often. A client's account has number, revoked and api_keys instead
--- of format, clients, acts and acts_head, and its seq counts the receipts that the client sees.
+-- (how many it paid for), created, seq (how many receipts there are), asked (how many questions were paid for), clients
+-- (how many), acts and acts_head; and for each cost that it paid for `n:` and the cost, how often. A client's account
+-- has number, revoked and api_keys instead of format, clients, acts and acts_head; its seq counts the receipts that the
+-- client sees, and asked what its own set holds.
 
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
-    'number', 'format')
+    'number', 'format', 'asked')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
@@ -23,7 +24,7 @@ local function read_account(key, what)
   return {
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
-    revoked = fields[8], number = fields[9],
+    asked = stored(fields[11], what), revoked = fields[8], number = fields[9],
   }
 end
 
@@ -39,7 +40,8 @@ end
 -- Gives a client who is new to the lineage the next number and its account.
 local function write_client(lineage, clients, account, name, fields)
   local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
-  redis.call('HSET', account, 'number', number, 'spent', '0', 'coined', '0', 'seq', '0', unpack(fields))
+  redis.call('HSET', account, 'number', number, 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
+    unpack(fields))
   redis.call('HSET', clients, name, number)
   redis.call('HSET', lineage, 'clients', number)
   return number
@@ -166,7 +168,8 @@ local function open_lineage(keys, args)
   end
   write_act(keys[1], keys[2], act)
   redis.call('HSET', keys[1], 'format', FORMAT, 'limit', text(limit), 'spent', '0', 'accepts', args[8],
-    'delta', args[9], 'coins', text(coins), 'coined', '0', 'created', args[11], 'seq', '0', 'clients', '0')
+    'delta', args[9], 'coins', text(coins), 'coined', '0', 'created', args[11], 'seq', '0', 'asked', '0',
+    'clients', '0')
   return {'done'}
 end
 
@@ -255,8 +258,8 @@ local function end_keys(entries, which, seconds)
 end
 
 -- KEYS  and keys; the client's account
--- ARGV  and the new key's digest or nothing, when it expires, its scopes; which former keys end: all, none or a digest;
---       after how many seconds
+-- ARGV  and the new key's digest or nothing, when it expires, its scopes; which former keys end: all, none or a
+--       digest; after how many seconds
 local function change_keys(keys, args)
   local act, which, seconds = read_act(args), args[10], amount(args[11])
   local fields = redis.call('HMGET', keys[4], 'api_keys', 'revoked')

@@ -215,8 +215,8 @@ class WrongFormat(LedgerUnavailable):
     def __init__(self, lineage: str, ours: int, theirs: str) -> None:
         """Name both formats."""
         super().__init__(
-            f"lineage {lineage} is written in format {theirs} of the ledger, and this program knows format {ours}; use "
-            "the release of dpserve that wrote it, or begin anew in an empty store, with what that release says is left "
+            f"lineage {lineage} is written in format {theirs} of the ledger, and this program knows format {ours}: use "
+            "the release of dpserve that wrote it, or begin anew in an empty store with what that release says is left "
             "of each budget ('dpserve lineage show', 'dpserve clients list')"
         )
 

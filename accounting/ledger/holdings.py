@@ -36,21 +36,9 @@ from accounting.ledger.values import (
     checked_time,
     terms_of,
 )
-from accounting.losses import ApproximateGaussianLoss, Cost
+from accounting.losses import Cost
 
 MOST_STEPS = 64
-
-
-def check_coins(cost: Cost) -> None:
-    """Raise ValueError unless budgets provide for the coins of one step, or of one declared loss, at this cost.
-
-    An account counts one coin for each, and a cost is one step's.
-    """
-    coins = sum(isinstance(loss, ApproximateGaussianLoss) for loss in cost.losses)
-    if coins > 1:
-        raise ValueError(f"a step that is paid for once has at most one coin, and {str(cost)!r} has {coins}")
-    if coins:
-        sampling_error.check_release_rho(cost.rho)
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,6 @@ class HoldRequest:
             raise ValueError(f"a release has 1 to {MOST_STEPS} steps, not {len(self.steps)}")
         for cost in self.steps:
             sampling_error.check_release_rho(cost.rho)
-            check_coins(cost)
         _ = self.lines
 
     @cached_property

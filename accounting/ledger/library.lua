@@ -116,7 +116,10 @@ local function read_asker(services, id, acknowledged)
   if entry and not number then
     damaged('the count of a service\'s writes')
   end
-  local asker = {services = services, id = id, number = number or text(redis.call('HLEN', services) + 1), writes = whole(writes or '0')}
+  local asker = {
+    services = services, id = id, number = number or text(redis.call('HLEN', services) + 1),
+    writes = whole(writes or '0'),
+  }
   if asker.writes < amount(acknowledged) then
     error({word = 'behind', line = text(asker.writes) .. ' ' .. acknowledged}, 0)
   end

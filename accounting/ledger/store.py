@@ -36,6 +36,9 @@ FORMAT = 2
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
 
+LEAST_VERSION = (7, 2)
+"""What a server must be: the first that waits for a disk (`WAITAOF`). Valkey says which Redis it is like."""
+
 LOOK_AGAIN = 0.5
 """Seconds after which a server's settings are looked at again before the next call."""
 
@@ -100,7 +103,7 @@ async def _compare_nothing(lineage: str) -> None:
 
 
 class Store:
-    """A store that speaks the Redis protocol: Valkey, or Redis 7.0 or later.
+    """A store that speaks the Redis protocol: Valkey, or Redis 7.2 or later.
 
     `url` is `redis://[user:password@]host:port/db`, `rediss://...`, `unix:///path/to/socket?db=0`,
     `redis+sentinel://host:port,host:port/service` or `redis+cluster://host:port,host:port`. Raises ValueError for
@@ -286,7 +289,11 @@ class Store:
                 )
             if failures:
                 raise UnsafeStore(tuple(failures))
-            run = str((await client.info("server"))["run_id"])
+            described = await client.info("server")
+            version = str(described["redis_version"])
+            if tuple(map(int, version.split(".")[:2])) < LEAST_VERSION:
+                raise UnsafeStore((f"the ledger's store is Redis {version}; it needs Redis or Valkey 7.2 or later",))
+            run = str(described["run_id"])
             if self._runs.get(client) != run:
                 await self._install_library(client)
                 await self._attest(client, run)
@@ -341,11 +348,9 @@ class Store:
             case [found, b"attested"] if found == nonce:
                 return
             case [_, b"denied", command]:
+                lacks = f"the ledger's user may not write to the store (no right to {command.decode()})"
                 raise UnsafeStore(
-                    (
-                        f"the ledger's user may not write to the store (no right to {command.decode()}); give it an ACL "
-                        "with `~dpserve:*`, `+@read`, `+@write` and `+@scripting`",
-                    )
+                    (f"{lacks}; give it an ACL with `~dpserve:*`, `+@read`, `+@write` and `+@scripting`",)
                 )
         raise LedgerUnavailable("the ledger's store was started again while it was looked at")
 

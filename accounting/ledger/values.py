@@ -111,7 +111,7 @@ class Terms:
         text = str(self.cost)
         if Cost.parse(text) != self.cost:
             raise ValueError(f"the cost {text!r} does not read back as itself")
-        return self.packed, text, self.cost.standing, self.price, self.times, int(self.cost.coin > 0)
+        return self.packed, text, self.cost.standing, self.price, self.times, self.cost.coins
 
     @classmethod
     def unpacked(cls, packed: bytes) -> tuple["Terms", int]:
@@ -196,8 +196,7 @@ class ChargeRequest(Struct, frozen=True):
         checked_lineage(self.lineage)
         checked_client(self.client)
         checked_time(self.time)
-        if self.cost.coin:
-            # The reserve of delta counts coins by the least price of what is paid for once, and rows cost less.
+        if self.cost.coins:
             raise ValueError(f"a row cannot cost {str(self.cost)!r}: a release with a coin is held, and paid for once")
         if not 0 < len(self.questions) <= LARGEST_REQUEST:
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} questions, not {len(self.questions)}")
@@ -288,11 +287,6 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
     def lineage_total(self) -> int:
         """What the lineage's account was charged, in picorho."""
         return self.price * self.lineage_rows
-
-    @property
-    def is_step(self) -> bool:
-        """Whether it paid for a step of a pay-once model."""
-        return bool(self.terms.after)
 
     @property
     def pays_for_its_step(self) -> bool:
@@ -416,7 +410,9 @@ class Charge:
 class Account:
     """An account at one instant. `spent` is picorho, `tally` how many releases of each cost it paid for.
 
-    `created` is in seconds since the epoch. `coins` and `coined`: see `Budget` and `Ledger.coins`.
+    `created` is in seconds since the epoch. `coined` is how many coins it paid for
+    (`Cost.coins`), of the `coins` that its budget allows; `asked` how many questions
+    the lineage has paid for, or how many the client after somebody else had.
     """
 
     lineage: str
@@ -427,6 +423,7 @@ class Account:
     tally: Mapping[Cost, int] = field(hash=False)
     created: float
     newest_receipt: int
+    asked: int
 
     @property
     def remaining(self) -> int:

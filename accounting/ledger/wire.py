@@ -264,13 +264,8 @@ def _standing(said: bytes) -> Standing:
 
 
 def budget_arguments(budget: Budget) -> list[Argument]:
-    """Return a budget as the functions take it: its limit, what it accepts, its delta and how many coins that holds."""
-    return [budget.picorho, budget.accepts, repr(budget.delta), coins_of(budget)]
-
-
-def coins_of(budget: Budget) -> int:
-    """Return how many coins of approximate losses an account with this budget may pay for."""
-    return 2**53 - 1 if budget.pays_for_coins else 0
+    """Return a budget as the functions take it: its limit, what it accepts, its delta and how many coins it allows."""
+    return [budget.picorho, budget.accepts, repr(budget.delta), budget.coins_allowed]
 
 
 def read_lineage(lineage: str, flat: Sequence[bytes]) -> LineageAccount | None:
@@ -316,6 +311,7 @@ def _account(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
         },
         "created": float(fields[b"created"]),
         "newest_receipt": int(fields[b"seq"]),
+        "asked": int(fields[b"asked"]),
     }
 
 

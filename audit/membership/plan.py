@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.picorho import PICORHO_PER_RHO
-from audit.estimators import SELECTION_SHARE, Errors, epsilon_delta_of_errors
+from audit.estimators import SELECTION_SHARE, Errors, confidence_of_each, epsilon_delta_of_errors
 from audit.membership.candidates import Labelled, repeated
 
 Floats = NDArray[np.float64]
@@ -25,11 +25,6 @@ Near enough to be asked about the same: noise is many times what so little moves
 
 BOUNDS = 3
 """How many lower bounds may convict (`audit.membership.verdict`)."""
-
-
-def confidence_of_each(confidence: float) -> float:
-    """The confidence of each of the bounds that may convict, with which all of them hold together (a union bound)."""
-    return 1 - (1 - confidence) / BOUNDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +211,7 @@ def largest_epsilon(of_each: int, confidence: float) -> float:
     counted = of_each - chosen
     if chosen < 1 or counted < 1:
         return 0.0
-    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence_of_each(confidence), 0.0)
+    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence_of_each(confidence, BOUNDS), 0.0)
 
 
 def fewest(confidence: float) -> int:

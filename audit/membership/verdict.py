@@ -30,6 +30,7 @@ from audit.estimators import (
     SELECTION_SHARE,
     Errors,
     clopper_pearson,
+    confidence_of_each,
     epsilon_delta,
     errors_at,
     gdp_of_errors,
@@ -37,7 +38,7 @@ from audit.estimators import (
 )
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.pairs import PairBound, bound_of_pairs
-from audit.membership.plan import confidence_of_each
+from audit.membership.plan import BOUNDS
 from audit.membership.signals import best_threshold
 
 Floats = NDArray[np.float64]
@@ -160,7 +161,7 @@ def verdict(
     """Judge every attack. seed: of coins for ties. Raises ValueError for scores that are too few or not numbers."""
     found = tuple(_found(one, decision, confidence) for one in scores)
     best = max(found, key=lambda one: one.selection_advantage)
-    each = confidence_of_each(confidence)
+    each = confidence_of_each(confidence, BOUNDS)
     pairs = bound_of_pairs(best.scores.members, best.scores.others, each, delta=total.delta, seed=seed)
     return Verdict(found, best, decision, total, pairs, confidence)
 
@@ -179,7 +180,7 @@ def _found(scores: Scores, decision: ClaimedReleases, confidence: float) -> Atta
     known = np.repeat([1, 0], [len(scores.members), len(scores.others)])
     everyone = np.concatenate([scores.members, scores.others])
     false_positives, true_positives, _ = roc_curve(known, everyone, drop_intermediate=False)
-    each = confidence_of_each(confidence)
+    each = confidence_of_each(confidence, BOUNDS)
     bound = epsilon_delta(scores.members, scores.others, each, delta=decision.delta)
     return AttackResult(
         attack=scores.attack,

@@ -12,7 +12,7 @@ from service.admin.app import LONGEST_KEY
 from service.admin.server import AdminPort
 from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
-from service.run import bind
+from service.serving import bind
 from training.private_files import owners_alone
 
 _log = logging.getLogger("dpserve")

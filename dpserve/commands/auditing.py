@@ -304,11 +304,7 @@ def sampler(
         changed = audited.changed_words(noise_key, b"audit sampler", _QUESTIONS, 2 * classes, 0)
         progress(1)
         for name, price in _TIMED.items():
-            timed = priced(name, price, classes)
-            found = audited.timings(timed, classes, releases, randomness, 0)
-            if found.worth_another_look:
-                found = audited.timings(timed, classes, 2 * releases, randomness, 1)
-            times[name] = found
+            times[name] = audited.timings_that_count(priced(name, price, classes), classes, releases, randomness)
             progress(1)
     return presentation.of_sampler(
         distances,
@@ -414,6 +410,7 @@ def region(
     resume: reporting.Resume = None,
 ) -> "Report":
     """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
+    from audit import presentation
     from audit import region as regions
     from audit.pieces import kept_scores
     from mechanisms.mechanism import names
@@ -445,4 +442,4 @@ def region(
     setting = {"mechanism": name, "classes": classes, "releases": releases, "trials": trials, "seed": seed}
     title = f"The region of privacy of {name!r}: {releases} releases of {classes} classes"
     note = "A noise multiplier stands for the price rho = 1/(2 multiplier^2) of a row, whatever the mechanism."
-    return regions.report(title, points, delta, setting, note)
+    return presentation.of_region(title, points, delta, setting, note)

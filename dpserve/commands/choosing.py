@@ -27,9 +27,18 @@ from training.lineage import KnownRecords
 from training.planning import rules
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
-from training.planning.recommendation import LARGEST_PRICE, SEEDS, Recommendation, by_simulation, of_kind
+from training.planning.recommendation import (
+    LARGEST_PRICE,
+    SEEDS,
+    PlannedTier,
+    Recommendation,
+    by_simulation,
+    of_kind,
+    planned_tiers,
+    simulated_tiers,
+    training_options,
+)
 from training.planning.rule import by_rule
-from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, training_options
 from training.recipe import DEFAULT_TOLERANCE
 from training.sensitivity import usual_margin, weight_sensitivity
 

@@ -154,9 +154,9 @@ def _check_within_lineage(name: str, budget: Budget, lineage: Budget) -> None:
     """Raise CannotServe if a client would get more than its lineage, which pays for every answer too, has in all."""
     if budget.picorho > lineage.picorho:
         raise CannotServe(
-            f"{name} would get rho = {to_rho(budget.picorho):.6g}, and the lineage, which pays for every answer too, has "
-            f"rho = {to_rho(lineage.picorho):.6g} in all: give less, or raise the lineage's budget with 'dpserve lineage "
-            "set-budget' first"
+            f"{name} would get rho = {to_rho(budget.picorho):.6g}, and the lineage, which pays for every answer too, "
+            f"has rho = {to_rho(lineage.picorho):.6g} in all: give less, or raise the lineage's budget with 'dpserve "
+            "lineage set-budget' first"
         )
 
 

@@ -1,5 +1,6 @@
 """What `dpserve serve` may be told of TLS, tokens, rates, origins and logs, and what becomes of it."""
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast, get_args
@@ -7,9 +8,8 @@ from typing import Annotated, cast, get_args
 import typer
 
 from service.errors import CannotServe
-from service.http.failed_tries import FailedTries
-from service.http.front import Front
-from service.telemetry.logs import Format
+from service.http.app import HttpOptions
+from service.telemetry.logs import Format, RequestLog
 from service.telemetry.tracing import configured_tracing
 from service.tls import Tls
 from training.extras import extra
@@ -43,6 +43,14 @@ FailedTriesOption = Annotated[
         help="How many credentials of one address that are not taken are looked at in a minute; 0 for any number.",
     ),
 ]
+TrustedProxies = Annotated[
+    str | None,
+    typer.Option(
+        help="Addresses or networks of proxies whose X-Forwarded-For is believed, as 10.0.0.0/8, with commas between. "
+        "[default: nobody's]",
+        show_default=False,
+    ),
+]
 JwtIssuer = Annotated[
     str | None, typer.Option(help="Take tokens (JWT) of this issuer beside API keys.", show_default=False)
 ]
@@ -72,6 +80,7 @@ class FrontOptions:
     rate_limit: str | None
     rate_limit_store: str | None
     failed_tries: int
+    trusted_proxies: str | None
     jwt_issuer: str | None
     jwt_audience: str | None
     jwt_keys: str | None
@@ -101,6 +110,19 @@ class FrontOptions:
         return _parts(self.cors_origin or "")
 
     @property
+    def proxies(self) -> tuple[str, ...]:
+        """The proxies that are believed. Raises CannotServe for what is no address and no network."""
+        named = _parts(self.trusted_proxies or "")
+        for each in named:
+            try:
+                ipaddress.ip_network(each)
+            except ValueError:
+                raise CannotServe(
+                    f"--trusted-proxies takes addresses and networks, as 10.0.0.0/8, not {each!r}"
+                ) from None
+        return named
+
+    @property
     def log_kind(self) -> Format:
         """The format of the log."""
         return cast(Format, self.log_format)
@@ -109,8 +131,12 @@ class FrontOptions:
         """Return what HTTPS is served with, or None. Raises CannotServe for files that do not belong together."""
         return None if self.tls_cert is None or self.tls_key is None else Tls(self.tls_cert, self.tls_key)
 
-    async def front(self) -> Front:
-        """Return what stands before the routes. Raises CannotServe."""
+    def request_log(self) -> RequestLog | None:
+        """Return what writes a line for each request, or None."""
+        return RequestLog() if self.log_kind == "json" else None
+
+    async def http_options(self) -> HttpOptions:
+        """Return who may ask, how often, and what is written down. Raises CannotServe."""
         tokens = limit = None
         if self.jwt_issuer and self.jwt_audience and self.jwt_keys:
             with extra("jwt", "taking tokens"):
@@ -126,12 +152,17 @@ class FrontOptions:
             from service.http.rate_limit import rate_limit
 
             limit = rate_limit(self.rate_limit, self.rate_limit_store)
-        return Front(
+        tries = None
+        if self.failed_tries:
+            from service.http.failed_tries import FailedTries
+
+            tries = FailedTries(self.failed_tries)
+        return HttpOptions(
             tokens=tokens,
             rate_limit=limit,
-            failed_tries=FailedTries(self.failed_tries) if self.failed_tries else None,
+            failed_tries=tries,
             origins=self.origins,
-            log_requests=self.log_format == "json",
+            log=self.request_log(),
             tracing=configured_tracing(),
         )
 

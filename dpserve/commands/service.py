@@ -1,54 +1,57 @@
 """What `dpserve serve` was told, and the service that comes of it: in this process, or in several."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from shutil import rmtree
-from socket import socket
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import typer
-import uvloop
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger, SharedHeads
+from accounting.ledger import Ledger
 from accounting.losses import Cost
+from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.admin import AdminOptions, where_the_key_is
 from dpserve.commands.front_options import FrontOptions
 from mechanisms.mechanism import Mechanism, priced
-from service import memory
-from service.admin.server import AdminPort
-from service.data_plane import ServedModel
+from service.admin.server import AdminPort, admin_port
 from service.errors import CannotServe
-from service.http.waiting import answering_that_it_is_not_ready
-from service.open_connections import OpenConnections
-from service.run import (
-    ServiceSettings,
-    bind,
-    check_affordable,
-    open_lineage,
-    serve,
-    serve_release,
-    url_of,
-)
-from service.stopping import stopping_on_signals
-from service.telemetry.logs import Format, announcement, name_worker
-from service.telemetry.metrics import count_as, share_between_processes
-from service.workers import Supervisor, Worker
-from training.loading import has_backbone, load_model
+from service.http.app import create_app
+from service.metered import MeteredPredictor, ServedModel
+from service.opening import check_affordable, check_release, open_lineage
+from service.pay_once import PayOncePredictor
+from service.predictor import Predictor
+from service.serving import Application, ServiceSettings, bind, run, url_of, when_answering
+from service.telemetry import logs
+from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
+from training.loading import load_model
 from training.published.bundle import PublishedNetwork
 from training.releases.model import ReleasedModel
 
 if TYPE_CHECKING:
-    from dpserve.self_audit import AuditOfTheFirstWorker, SelfAudit
+    from dpserve.self_audit import SelfAudit
 
 DEFAULT_MECHANISM, DEFAULT_PRICE = "gaussian", "noise-multiplier:20"
 
+_OTHER_FILES = 256
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+
 _SHOWN_AUDIT = "self-audit.json"
+
+
+class _Stopped(Exception):
+    """The owner told the service to stop before it answered."""
 
 
 @dataclass(frozen=True)
@@ -66,31 +69,52 @@ class LedgerOptions:
 
     location: str
     replicas: int
-    remembered_rows: int
     rehearsal: bool
+
+    def open(self) -> AbstractAsyncContextManager[Ledger]:
+        """Return the ledger, opened for as long as its context lasts."""
+        return Ledger.open(
+            self.location,
+            rehearsal=self.rehearsal,
+            replicas=self.replicas,
+            # What a rehearsal loses is no loss.
+            journals=None if self.rehearsal else options.journals_folder(),
+        )
 
 
 @dataclass(frozen=True)
 class _Model:
-    """What is served, and the budget that was said. mechanism: None for a release that is paid for once."""
+    """What is served. mechanism: None for a pay-once model."""
 
     model: ServedModel | ReleasedModel
     mechanism: Mechanism | None
-    budget: Budget | None
 
+    @property
+    def cost(self) -> Cost:
+        """What one answer costs, or holding the model."""
+        if self.mechanism is not None:
+            return self.mechanism.cost
+        assert isinstance(self.model, ReleasedModel)
+        return Cost.parse(self.model.certificate.cost)
 
-@dataclass(frozen=True)
-class _Shared:
-    """What the workers of a service have in common from before they are forked."""
-
-    folder: Path
-    heads: SharedHeads
-    open_connections: OpenConnections
+    def predictor(self, ledger: Ledger, settings: ServiceSettings) -> Predictor:
+        """Return what answers."""
+        if isinstance(self.model, ReleasedModel):
+            return PayOncePredictor(self.model, ledger, largest_batch=settings.largest_batch)
+        assert self.mechanism is not None
+        return MeteredPredictor(
+            self.model,
+            self.mechanism,
+            ledger,
+            largest_batch=settings.largest_batch,
+            max_batch_size=settings.max_batch_size,
+            max_batch_time=settings.max_batch_time,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """What was said."""
+    """What was said. It goes to every worker."""
 
     bundle: Path
     device: str | None
@@ -105,92 +129,134 @@ class Service:
     front: FrontOptions
     owner: AdminOptions
 
-    def run(self, workers: int) -> None:
+    def run(self) -> None:
         """Answer until told to stop. Raises CannotServe and what loading a bundle and opening the ledger raise."""
-        memory.keep_large_blocks_apart()
-        with ExitStack() as opened:
-            listening = opened.enter_context(bind(self.settings))
-            if workers > 1 and not has_backbone(self.bundle):
-                _ = self._loaded  # what is there before a fork is shared; who asks meanwhile waits
-            admin = self.owner.open(listening.getsockname()[1])
-            if admin is not None:
-                opened.enter_context(admin.listening)
-            if workers == 1:
-                self._work(listening, admin, None, Worker())
-                return
-            shared = _Shared(Path(share_between_processes()), SharedHeads(), OpenConnections(workers))
-            opened.callback(rmtree, shared.folder, ignore_errors=True)
-            work = partial(self._work_and_say, listening, admin, shared)
-            owners = [] if admin is None else [admin.listening]
-            drain_seconds = self.settings.drain_seconds
-            supervisor = Supervisor(
-                workers,
-                work,
-                [listening],
-                owners,
-                drain_seconds=drain_seconds,
-                open_connections=shared.open_connections,
-            )
-            status = supervisor.run()
+        os.umask(0o077)  # what this process and its store write is the owner's alone
+        _raise_file_limit(self.settings.max_connections)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _stop)
+        try:
+            with ExitStack() as opened:
+                status = self._run(opened)
+        except _Stopped:
+            return
         if status:
             raise typer.Exit(status)
 
-    def _work_and_say(self, listening: socket, admin: AdminPort | None, shared: _Shared, worker: Worker) -> None:
-        from dpserve.cli import errors_said
+    def _run(self, opened: ExitStack) -> int:
+        listening = opened.enter_context(bind(self.settings))
+        admin = self.owner.open(listening.getsockname()[1])
+        if admin is not None:
+            opened.enter_context(admin.listening)
+        loaded = self._load()
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
+        audit = self._audit(loaded, folder)
+        # The owner's port, and the embedded store, are looked after beside the server, and outlive its workers.
+        portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
+        ledger = opened.enter_context(portal.wrap_async_context_manager(self.ledger.open()))
+        portal.call(self._prepare, ledger, loaded)
+        metrics, counts, application = self._application(loaded, folder, None if audit is None else audit.published)
+        if admin is not None:
+            watched = replace(admin, live_audit=None if audit is None else audit.published)
+            self._open_admin_port(
+                opened, portal, watched, loaded.predictor(ledger, self.settings), ledger, metrics, counts
+            )
+        address = url_of(listening, self.settings.tls)
+        when_answering(address, self.settings.tls, partial(self._announce, loaded, address, admin, audit))
+        try:
+            return run(application, self.settings, listening)
+        finally:
+            if audit is not None:
+                audit.stop()
 
-        count_as(worker.number)
-        name_worker(worker.number)
-        with errors_said():
-            self._work(listening, admin, shared, worker)
+    def _application(
+        self, loaded: _Model, folder: Path, published: Callable[[], dict[str, Any]] | None
+    ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
+        """Return where the owner's port counts, what to read all counts from, and what makes an application."""
+        metrics = Metrics()
+        if self.settings.workers == 1:
+            application = Application(self._opened(loaded, metrics, published))
+            return metrics, lambda: [metrics.registry], lambda: application
+        os.environ[MULTIPROCESS_FOLDER] = str(folder)
+        return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self, folder)
 
-    def _work(self, listening: socket, admin: AdminPort | None, shared: _Shared | None, worker: Worker) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._answer(listening, admin if worker.first else None, shared, worker))
+    def _open_admin_port(
+        self,
+        opened: ExitStack,
+        portal: BlockingPortal,
+        admin: AdminPort,
+        predictor: Predictor,
+        ledger: Ledger,
+        metrics: Metrics,
+        counts: Callable[[], Sequence[CollectorRegistry]],
+    ) -> None:
+        port = admin_port(
+            admin, predictor, ledger, metrics, counts, tls=self.settings.tls, log=self.front.request_log()
+        )
+        opened.enter_context(portal.wrap_async_context_manager(port))
 
-    async def _answer(self, listening: socket, admin: AdminPort | None, shared: _Shared | None, worker: Worker) -> None:
-        """Be one worker. shared: what those have who share a port; None for a service of one process."""
-        async with stopping_on_signals(), worker.supervised() as all_ready, AsyncExitStack() as not_ready:
-            if worker.opens:
-                await not_ready.enter_async_context(answering_that_it_is_not_ready(listening, self.settings.tls))
-            loaded = await asyncio.to_thread(lambda: self._loaded)
-            audit = self._audit(None if shared is None else shared.folder / _SHOWN_AUDIT, worker)
-            if admin is not None and audit is not None:
-                admin = replace(admin, live_audit=audit.published)
-            place = None if shared is None else shared.open_connections.of(worker.number)
-            settings = replace(self.settings, admin=admin, front=await self.front.front(), place=place)
+    async def _prepare(self, ledger: Ledger, loaded: _Model) -> None:
+        """See to it that the lineage has an account that can pay, and charge it for a pay-once model of one tier."""
+        certificate = loaded.model.certificate
+        account = await open_lineage(ledger, certificate.lineage, self._budget(loaded))
+        if loaded.mechanism is not None:
+            check_affordable(account, loaded.mechanism)
+            return
+        assert isinstance(loaded.model, ReleasedModel)
+        await check_release(ledger, loaded.model.certificate)
+        predictor = PayOncePredictor(loaded.model, ledger, largest_batch=self.settings.largest_batch)
+        charged = await predictor.hold_for_owner()
+        if charged:
+            logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
 
-            async def before_answering() -> None:
-                await all_ready()
-                await not_ready.aclose()
+    @asynccontextmanager
+    async def _opened(
+        self, loaded: _Model, metrics: Metrics, published: Callable[[], dict[str, Any]] | None
+    ) -> AsyncIterator[ASGIApp]:
+        """Give the application of one process. published: what the service's own audit has found."""
+        http = await self.front.http_options()
+        async with self.ledger.open() as ledger:
+            certificate = loaded.model.certificate
+            await ledger.join(certificate.lineage)
+            if ledger.rehearsal:
+                logs.log.warning("this is a rehearsal: the ledger may lose charges; use no private records")
+            predictor = loaded.predictor(ledger, self.settings)
+            logs.log.info("serving %s", certificate.name)
+            try:
+                yield create_app(
+                    predictor,
+                    ledger,
+                    largest_body=self.settings.largest_body(len(certificate.feature_names)),
+                    metrics=metrics,
+                    options=http,
+                    audit=published,
+                )
+            finally:
+                await predictor.drain()
+                await http.close()
+                logs.log.info("stopped serving %s", certificate.name)
 
-            async with Ledger.open(
-                self.ledger.location,
-                rehearsal=self.ledger.rehearsal,
-                replicas=self.ledger.replicas,
-                # What a rehearsal loses is no loss.
-                journals=None if self.ledger.rehearsal else options.journals_folder(),
-                remembered_rows=self.ledger.remembered_rows,
-                heads=None if shared is None else shared.heads,
-            ) as ledger:
-                # Whoever comes later finds the account; its budget may have been changed since the service began, and a
-                # service that goes on with what it refuses then needs its workers.
-                budget = loaded.budget if worker.opens else None
-                account = await open_lineage(ledger, loaded.model.certificate.lineage, budget)
-                announce = partial(_announce, loaded.model, settings) if worker.opens else _say_nothing
-                if loaded.mechanism is not None and worker.opens:
-                    check_affordable(account, loaded.mechanism)
-                await _serve(loaded, ledger, listening, settings, announce, before_answering, audit, opens=worker.opens)
+    def worker_application(self, folder: Path) -> Application:
+        """Return the application of one of several workers. folder: what they share with the owner's process."""
+        logs.configure(self.front.log_kind)
+        logs.name_worker()
+        _end_with_parent()
+        published = None
+        if self.watch is not None:
+            from dpserve.self_audit import shown_in
 
-    @cached_property
-    def _loaded(self) -> _Model:
+            published = partial(shown_in, folder / _SHOWN_AUDIT)
+        return Application(self._opened(self._load(), Metrics(), published))
+
+    def _load(self) -> _Model:
         model = load_model(self.bundle, self.device)
         if isinstance(model, ReleasedModel):
             self._check_release(model)
-            mechanism, cost = None, Cost.parse(model.certificate.cost)
-        else:
-            mechanism = self._priced(model)
-            cost = mechanism.cost
-        return _Model(model, mechanism, self.words.budget_if_given(self.accepts or accepts_for(cost)))
+            return _Model(model, None)
+        return _Model(model, self._priced(model))
+
+    def _budget(self, loaded: _Model) -> Budget | None:
+        return self.words.budget_if_given(self.accepts or accepts_for(loaded.cost))
 
     def _check_release(self, model: ReleasedModel) -> None:
         if self.watch is not None:
@@ -214,61 +280,45 @@ class Service:
             )
         return chosen
 
-    def _audit(self, shown: Path | None, worker: Worker) -> "SelfAudit | AuditOfTheFirstWorker | None":
-        """Return the service's own audit: of the first worker, which the others show."""
+    def _audit(self, loaded: _Model, folder: Path) -> "SelfAudit | None":
+        """Return the service's own audit; the workers show what it writes in `folder`."""
         if self.watch is None:
             return None
-        from dpserve.self_audit import AuditOfTheFirstWorker, SelfAudit
+        from dpserve.self_audit import SelfAudit
 
-        if not worker.first:
-            assert shown is not None
-            return AuditOfTheFirstWorker(shown)
-        model, mechanism = self._loaded.model, self._loaded.mechanism
-        assert mechanism is not None
-        assert not isinstance(model, ReleasedModel)
-        folder = options.state_folder() / "self-audit"
-        return SelfAudit(model, mechanism, self.watch.key, self.watch.seconds, self.watch.rows, folder, shown)
+        assert loaded.mechanism is not None
+        assert not isinstance(loaded.model, ReleasedModel)
+        kept = options.state_folder() / "self-audit"
+        shown = folder / _SHOWN_AUDIT if self.settings.workers > 1 else None
+        watch = self.watch
+        return SelfAudit(loaded.model, loaded.mechanism, watch.key, watch.seconds, watch.rows, kept, shown)
 
-
-async def _serve(
-    loaded: _Model,
-    ledger: Ledger,
-    listening: socket,
-    settings: ServiceSettings,
-    announce: Callable[[str], None],
-    before_answering: Callable[[], Awaitable[None]],
-    audit: "SelfAudit | AuditOfTheFirstWorker | None",
-    *,
-    opens: bool,
-) -> None:
-    if isinstance(loaded.model, ReleasedModel):
-        await serve_release(
-            loaded.model, ledger, listening, settings, opens=opens, on_ready=announce, before_answering=before_answering
-        )
-        return
-    assert loaded.mechanism is not None
-    run = partial(serve, loaded.model, loaded.mechanism, ledger, listening, settings, before_answering=before_answering)
-    if audit is None:
-        await run(on_ready=announce)
-        return
-
-    def announce_and_watch(address: str) -> None:
-        announce(address)
-        audit.start(address, settings.tls)
-
-    try:
-        await run(on_ready=announce_and_watch, add_routes=audit.add_route)
-    finally:
-        audit.stop()
+    def _announce(self, loaded: _Model, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
+        kind = self.front.log_kind
+        if admin is not None:
+            own = url_of(admin.listening, self.settings.tls)
+            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
+        typer.echo(logs.announcement(f"serving {loaded.model.certificate.name} on {address}", kind))
+        if audit is not None:
+            audit.start(address, self.settings.tls)
 
 
-def _announce(model: ServedModel | ReleasedModel, settings: ServiceSettings, address: str) -> None:
-    kind: Format = "json" if settings.front.log_requests else "text"
-    if settings.admin is not None:
-        own = url_of(settings.admin.listening, settings.tls)
-        typer.echo(announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
-    typer.echo(announcement(f"serving {model.certificate.name} on {address}", kind))
+def _raise_file_limit(connections: int) -> None:
+    """Let this process and its workers have so many connections beside the files that they need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
 
 
-def _say_nothing(address: str) -> None:
-    del address
+def _end_with_parent() -> None:
+    """Have the kernel tell this worker to end when the process that started it is gone."""
+    with suppress(OSError, AttributeError):  # which only Linux has
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _stop(*_: object) -> None:
+    raise _Stopped
+
+
+def _worker(service: Service, folder: Path) -> Application:
+    return service.worker_application(folder)

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from accounting.ledger import REMEMBERED_ROWS
 from dpserve.commands import front_options, options
 from dpserve.commands.admin import AdminOptions
 from dpserve.commands.front_options import FrontOptions
 from dpserve.commands.service import DEFAULT_MECHANISM, DEFAULT_PRICE, LedgerOptions, Service, Watch
 from service.errors import CannotServe
-from service.run import ServiceSettings
+from service.serving import ServiceSettings
 from service.telemetry import logs
 
 __all__ = ["DEFAULT_MECHANISM", "DEFAULT_PRICE", "serve"]
@@ -50,6 +49,23 @@ def serve(
         typer.Option(min=1, max=64, help="How many processes answer at the port, on one ledger."),
     ] = 1,
     largest_batch: Annotated[int, typer.Option(min=1, max=10_000, help="The most rows of one request.")] = 1000,
+    max_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Rows of several requests that are computed and charged together at most. [default: 1000; 64 where a "
+            "deep network computes the features]",
+            show_default=False,
+        ),
+    ] = None,
+    max_batch_time: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Seconds that a batch waits for more requests; 0: it takes what waits when the one before it ends.",
+        ),
+    ] = 0.0,
     accept_unproven: Annotated[
         bool,
         typer.Option(
@@ -57,12 +73,6 @@ def serve(
         ),
     ] = False,
     ledger_replicas: options.Replicas = 0,
-    remembered_rows: Annotated[
-        int,
-        typer.Option(
-            min=20_000, help="The most answered rows to keep for replays; the oldest are forgotten and cost again."
-        ),
-    ] = REMEMBERED_ROWS,
     self_audit_key: Annotated[
         str | None,
         typer.Option(
@@ -91,6 +101,7 @@ def serve(
     rate_limit: front_options.RateLimitOption = None,
     rate_limit_store: front_options.RateLimitStore = None,
     failed_tries: front_options.FailedTriesOption = 300,
+    trusted_proxies: front_options.TrustedProxies = None,
     jwt_issuer: front_options.JwtIssuer = None,
     jwt_audience: front_options.JwtAudience = None,
     jwt_keys: front_options.JwtKeys = None,
@@ -118,6 +129,7 @@ def serve(
         rate_limit=rate_limit,
         rate_limit_store=rate_limit_store,
         failed_tries=failed_tries,
+        trusted_proxies=trusted_proxies,
         jwt_issuer=jwt_issuer,
         jwt_audience=jwt_audience,
         jwt_keys=jwt_keys,
@@ -146,8 +158,17 @@ def serve(
             epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
         ),
         accepts=accepts,
-        ledger=LedgerOptions(options.ledger_location(ledger), ledger_replicas, remembered_rows, rehearsal),
-        settings=ServiceSettings(host=host, port=port, largest_batch=largest_batch, tls=before.tls()),
+        ledger=LedgerOptions(options.ledger_location(ledger), ledger_replicas, rehearsal),
+        settings=ServiceSettings(
+            host=host,
+            port=port,
+            workers=workers,
+            largest_batch=largest_batch,
+            max_batch_size=max_batch_size,
+            max_batch_time=max_batch_time,
+            trusted_proxies=before.proxies,
+            tls=before.tls(),
+        ),
         front=before,
         owner=AdminOptions(admin_host, admin_port, admin),
-    ).run(workers)
+    ).run()

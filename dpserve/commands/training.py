@@ -526,7 +526,7 @@ async def _budgets(certificate: Written) -> tuple[bool, list[str]]:
             return False, others
         if isinstance(certificate, ReleaseCertificate):
             # Who trains without a ledger should not wait for what serves.
-            from service.run import check_release
+            from service.opening import check_release
 
             await check_release(ledger, certificate)
     return True, others

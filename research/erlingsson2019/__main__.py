@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from audit import region as regions
+from audit import presentation
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research import white_box
@@ -38,7 +38,7 @@ def draw(
         points = region.points(setting, multipliers, material, store, seed, confidence, conviction_confidence, progress)
     title = f"The region of privacy of DP-SGD with logistic regression on {dataset}"
     chosen = {"dataset": dataset, "records": setting.records, "steps": setting.steps, "seed": seed}
-    report = regions.report(title, points, setting.delta, chosen, material.source)
+    report = presentation.of_region(title, points, setting.delta, chosen, material.source)
     show(report, as_json=as_json, html=html, png=png)
 
 

@@ -17,10 +17,10 @@ from audit.pieces import ResultStore
 from audit.region import Point
 from audit.white_box.bounds import ClaimedRun, pooled_bound, run_epsilon
 from audit.white_box.experiments import Material, Progress, Setting, canary_of
-from audit.white_box.observations import Descent, observe_steps
-from audit.white_box.steps import sound
+from audit.white_box.observations import Descent, observe_steps, sound
 from mechanisms.seeded import derived_seed
-from training.releases.dpsgd.network import Network, softmax
+from training.objective import softmax
+from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ PNG = b"\x89PNG"
 def test_p_values_are_drawn_even_where_one_is_nothing():
     tests = [("gaussian", ChiSquare(what="law", statistic=1.0, cells=3, p=p)) for p in (0.5, 0.0, 1.0)]
     times = {"gaussian": Timings(100, 1.0, (Timing("margin", 0.1, 0.5),), 1.0)}
-    report = of_sampler({"a table": 0.0}, tests, 1e-8, 0, times)
+    report = of_sampler({"a table": 0.0}, tests, 1e-8, 0, 0, times)
     assert report.convicted
     assert report.pictures[0].png.startswith(PNG)
 

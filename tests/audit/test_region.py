@@ -5,6 +5,7 @@ from typer.testing import CliRunner
 from accounting import conversions
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from audit import region, reports
+from audit.presentation import of_region
 from audit.region import Point
 from dpserve.commands.auditing import app
 from mechanisms.seeded import SeededRandomness
@@ -83,14 +84,14 @@ def test_the_report_shows_the_region():
         Point(1.0, {"attack": 0.5}, {"rdp": 2.0, "exact": 1.5}, {"accuracy": 0.9}, False),
         Point(4.0, {"attack": 0.0}, {"rdp": 0.4}, {}, False),
     ]
-    shown = region.report("A region", points, 1e-5, {"seed": 0})
+    shown = of_region("A region", points, 1e-5, {"seed": 0})
     assert shown.verdict == "Not refuted: the best lower bound reaches 33% of the best upper bound at most."
     assert shown.tables[1].rows[1] == ("4", "0.4", "-")
     assert shown.pictures[0].png.startswith(b"\x89PNG")
-    convicted = region.report("A region", [Point(2.0, {"a": 3.0}, {"b": 1.0}, {}, True)], 1e-5, {})
+    convicted = of_region("A region", [Point(2.0, {"a": 3.0}, {"b": 1.0}, {}, True)], 1e-5, {})
     assert convicted.exit_status == reports.CONVICTED
     with pytest.raises(ValueError, match="at least one"):
-        region.report("A region", [], 1e-5, {})
+        of_region("A region", [], 1e-5, {})
 
 
 @pytest.mark.parametrize("multiplier", [0.0, -1.0, float("inf"), float("nan")])

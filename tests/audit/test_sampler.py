@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from audit import sampler
-from dpserve.commands import audit_sampler
 from mechanisms.noise import DISTANCE, InversionTable, RoundedGaussian, rounded_gaussian
 from mechanisms.randomness import KeyedRandomness, NoiseKey, SystemRandomness
 from mechanisms.seeded import SeededRandomness
@@ -81,11 +80,11 @@ def test_times_that_look_odd_are_taken_again(monkeypatch):
         return sampler.Timings(releases, 1.0, (), [3.6, 0.5][seed])
 
     monkeypatch.setattr(sampler, "timings", timed)
-    found = audit_sampler._timed(None, 3, 1000, None)
+    found = sampler.timings_that_count(None, 3, 1000, None)
     assert asked == [(1000, 0), (2000, 1)]
     assert (found.t, found.suspicious) == (0.5, False)
     monkeypatch.setattr(sampler, "timings", lambda *_: sampler.Timings(1000, 1.0, (), 2.9))
-    assert audit_sampler._timed(None, 3, 1000, None).releases == 1000
+    assert sampler.timings_that_count(None, 3, 1000, None).releases == 1000
 
 
 class Faulty:

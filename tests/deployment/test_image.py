@@ -155,10 +155,10 @@ def test_nothing_private_is_sent_to_the_build(name):
 
 
 def test_what_the_package_needs_is_sent_to_the_build():
-    for name in ("pyproject.toml", "service/run.py", "accounting/ledger/charges.lua", "deploy/constraints.txt"):
+    for name in ("pyproject.toml", "service/serving.py", "accounting/ledger/charge.lua", "deploy/constraints.txt"):
         assert (ROOT / name).exists()
         assert in_context(name)
-    assert not in_context("service/__pycache__/run.cpython-311.pyc")
+    assert not in_context("service/__pycache__/serving.cpython-311.pyc")
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     for package in (each.rstrip("*") for each in packages):
         assert f"\nCOPY {package} {package}\n" in DOCKERFILE

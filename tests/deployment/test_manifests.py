@@ -219,6 +219,17 @@ def test_each_component_goes_with_an_overlay_by_itself(k8s, component):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_ingress_limits_what_the_tested_proxy_limits(rendered):
+    """Of deploy/nginx.conf, which the attacks are tried on."""
+    said = named(rendered[EVERYTHING], "Ingress", "dpserve")["metadata"]["annotations"]
+    tested = (ROOT / "deploy" / "nginx.conf").read_text()
+    lines = [line for name in said if name.endswith("-snippets") for line in said[name].splitlines()]
+    assert lines
+    for line in lines:
+        assert line in tested
+    assert f"client_max_body_size {said['nginx.org/client-max-body-size']};" in tested
+
+
 def containers(pod):
     """A pod template's containers."""
     return pod["spec"]["containers"]

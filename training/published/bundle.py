@@ -5,7 +5,6 @@ Serving it needs no PyTorch: the forward pass is NumPy's, in steps in which it g
 
 import json
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,17 @@ from mechanisms.randomness import NoiseKey
 from training.errors import BundleError
 from training.exact_network import Layers, are_exact, logits, rounded
 from training.published.certificate import UnprovenCertificate
-from training.sealing import CERTIFICATE_FILE, Tensors, load_sealed, noise_key_of, save_sealed, with_noise_key
+from training.sealing import (
+    CERTIFICATE_FILE,
+    checked_tensors,
+    layer_shapes,
+    layer_tensors,
+    layers_in,
+    load_sealed,
+    noise_key_of,
+    save_sealed,
+    with_noise_key,
+)
 
 Floats = NDArray[np.float64]
 
@@ -58,34 +67,15 @@ def is_published(folder: Path) -> bool:
 
 def save_published(folder: Path, network: PublishedNetwork) -> UnprovenCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
-    tensors: Tensors = {
-        f"{what}.{index}": tensor
-        for index, layer in enumerate(network.layers)
-        for what, tensor in zip(("weights", "biases"), layer, strict=True)
-    }
-    return save_sealed(folder, tensors | with_noise_key(network.noise_key), network.certificate)
+    tensors = layer_tensors(network.layers) | with_noise_key(network.noise_key)
+    return save_sealed(folder, tensors, network.certificate)
 
 
 def load_published(folder: Path) -> PublishedNetwork:
     """Read and check a bundle. Raises BundleError saying what is missing, damaged or different."""
     certificate, tensors = load_sealed(folder, UnprovenCertificate)
-    noise_key = noise_key_of(tensors)
-    return PublishedNetwork(certificate, _layers(certificate, tensors), noise_key)
-
-
-def _layers(certificate: UnprovenCertificate, tensors: Tensors) -> Layers:
-    widths = certificate.topology.widths
-    expected: dict[str, tuple[int, ...]] = {}
-    for index, (width, following) in enumerate(pairwise(widths)):
-        expected |= {f"weights.{index}": (width, following), f"biases.{index}": (following,)}
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if found != expected:
-        raise BundleError(f"the model's tensors are {found}, and the certificate describes {expected}")
-    checked = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-    for name, tensor in checked.items():
-        if tensors[name].dtype != np.float64 or not np.isfinite(tensor).all():
-            raise BundleError(f"the tensor {name} must hold finite float64 numbers")
-    layers = tuple((checked[f"weights.{index}"], checked[f"biases.{index}"]) for index in range(len(widths) - 1))
+    noise_key, widths = noise_key_of(tensors), certificate.topology.widths
+    layers = layers_in(checked_tensors(tensors, layer_shapes(widths)), widths)
     if not are_exact(layers, certificate.activation):
         raise BundleError("the weights are not in the steps, or beyond the bounds, in which sums are exact")
-    return layers
+    return PublishedNetwork(certificate, layers, noise_key)

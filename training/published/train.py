@@ -1,12 +1,10 @@
 """From records to a published network, as the paper trains it. Nothing is proved about the result."""
 
-import secrets
-
 import numpy as np
 import torch
 
 from mechanisms.randomness import NoiseKey
-from training.certificate import now
+from training.certificate import fresh_fields
 from training.data.records import Records
 from training.exact_network import exact_layers
 from training.published.batched import Assignment, train_stack
@@ -36,20 +34,14 @@ def train_published(
     lower, upper = np.asarray(inputs.lower), np.asarray(inputs.upper)
     topology = Topology(declaration.features, hidden, len(declaration.classes))
     certificate = UnprovenCertificate.model_validate(
-        {
-            "name": name,
-            "model_id": secrets.token_hex(16),
-            "created": now(),
+        fresh_fields(name, declaration.classes, declaration.feature_names, inputs, lineage)
+        | {
             "objective": objective,
             "alpha": alpha,
-            "classes": declaration.classes,
-            "feature_names": declaration.feature_names,
-            "feature_map": inputs,
             "hidden": hidden,
             "activation": activation,
             "records": len(records),
             "l2_regulariser": l2_regulariser,
-            "lineage": lineage,
         }
         | claims(topology, len(records), l2_regulariser)
     )

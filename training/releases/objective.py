@@ -24,13 +24,12 @@ from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
-from training.objective import RegularisedCrossEntropy
+from training.objective import RegularisedCrossEntropy, softmax
 from training.quantised import LARGEST_WEIGHT_NORM
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
-from training.releases.contents import check_on_grid, checked_tensors, common_fields, one_line, with_public_tensors
-from training.releases.model import each_row_alone, softmax
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.model import each_row_alone
 from training.releases.objective_bound import perturbation_bound
-from training.sealing import load_sealed, save_sealed
+from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.solver import Progress, minimise
 
@@ -109,8 +108,8 @@ class ObjectiveCertificate(ReleaseCertificate):
         return Cost((bound.loss, GaussianLoss(self.output().mu)))
 
     def derived(self) -> Mapping[str, object]:
-        """Return the sensitivity of where the solver stops."""
-        return {"output_sensitivity": self.output().sensitivity}
+        """Return the cost, and the sensitivity of where the solver stops."""
+        return {**super().derived(), "output_sensitivity": self.output().sensitivity}
 
     def perturbing(self) -> GaussianNoise:
         """The law of B. Raises ValueError where it cannot be drawn."""
@@ -202,13 +201,14 @@ def train_perturbed(
 
     Raises NotConverged when the tolerance is not reached, and TrainingError for numbers that have no certificate.
     """
-    tensors, classes = feature_map.public_tensors(), len(records.declaration.classes)
+    tensors, declaration = feature_map.public_tensors(), records.declaration
+    classes = len(declaration.classes)
     shape = (classes, feature_map.dimension)
     try:
         perturbing = GaussianNoise(choices.noise, shape[0] * shape[1])
         loss = perturbation_bound(choices.noise, choices.strong_convexity, NORM_BOUND, classes).loss
         certificate = ObjectiveCertificate.model_validate(
-            common_fields(records.declaration, name, feature_map, lineage)
+            release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
             | {
                 "cost": str(Cost((loss, GaussianLoss(choices.output_mu)))),
                 "strong_convexity": choices.strong_convexity,
@@ -247,6 +247,7 @@ def load_perturbed(folder: Path) -> PerturbedHead:
     """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
     certificate, tensors = load_sealed(folder, ObjectiveCertificate)
     shape = (len(certificate.classes), certificate.feature_map.dimension)
-    released, public = checked_tensors(tensors, {"weights": shape}, certificate.feature_map)
-    check_on_grid("weights", released["weights"], certificate.output().step)
-    return PerturbedHead(certificate, released["weights"], public)
+    public = certificate.feature_map.public_tensors()
+    weights = checked_tensors(tensors, {"weights": shape}, public)["weights"]
+    check_on_grid("weights", weights, certificate.output().step)
+    return PerturbedHead(certificate, weights, public)

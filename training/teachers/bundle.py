@@ -1,7 +1,6 @@
 """Teachers as a service sees them, with the methods of a certified head, and their bundle. Serving needs no PyTorch."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,23 @@ from numpy.typing import NDArray
 from mechanisms.randomness import NoiseKey
 from training.errors import BundleError
 from training.exact_network import Layers, are_exact, logits, rounded, shares
-from training.releases.contents import public_tensors_of, with_public_tensors
-from training.sealing import Tensors, load_sealed, noise_key_of, save_sealed, with_noise_key
+from training.sealing import (
+    checked_tensors,
+    layer_shapes,
+    layer_tensors,
+    layers_in,
+    load_sealed,
+    noise_key_of,
+    save_sealed,
+    with_noise_key,
+    with_public_tensors,
+)
 from training.teachers.certificate import Rule, TeachersCertificate
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+_TAUGHT = "taught"
 
 GRID = 2**30
 """An answer is a vector of integers of sum at most GRID, which stands for 1."""
@@ -84,31 +94,19 @@ def grid_answers(said: Floats, rule: Rule) -> Integers:
 
 def save_teachers(folder: Path, model: Teachers) -> TeachersCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
-    tensors: Tensors = {"taught": model.taught.astype(np.uint8)} | with_noise_key(model.noise_key)
-    for index, (weights, biases) in enumerate(model.layers):
-        tensors |= {f"weights.{index}": weights, f"biases.{index}": biases}
-    return save_sealed(folder, tensors | with_public_tensors({}, model.tensors), model.certificate)
+    tensors = with_public_tensors(layer_tensors(model.layers), model.tensors) | with_noise_key(model.noise_key)
+    return save_sealed(folder, tensors | {_TAUGHT: model.taught.astype(np.uint8)}, model.certificate)
 
 
 def load_teachers(folder: Path) -> Teachers:
     """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
     certificate, tensors = load_sealed(folder, TeachersCertificate)
-    noise_key = noise_key_of(tensors)
-    public = public_tensors_of(tensors, certificate.feature_map)
-    m = certificate.teachers
-    shapes: dict[str, tuple[int, ...]] = {"taught": (m,)}
-    for index, (width, following) in enumerate(pairwise(certificate.widths)):
-        shapes |= {f"weights.{index}": (m, width, following), f"biases.{index}": (m, following)}
-    found = {name: tensor.shape for name, tensor in tensors.items() if name in shapes}
-    if found != shapes or len(tensors) != len(shapes) + len(public):
-        raise BundleError(f"the model's tensors are {found}, and the certificate describes {shapes}")
-    for name in shapes:
-        if tensors[name].dtype != (np.uint8 if name == "taught" else np.float64):
-            raise BundleError(f"the tensor {name} has the type {tensors[name].dtype}")
-    layers = tuple(
-        (tensors[f"weights.{index}"].astype(np.float64), tensors[f"biases.{index}"].astype(np.float64))
-        for index in range(len(certificate.widths) - 1)
-    )
+    noise_key, public = noise_key_of(tensors), certificate.feature_map.public_tensors()
+    taught = tensors.pop(_TAUGHT, np.empty(0))
+    if taught.shape != (certificate.teachers,) or taught.dtype != np.uint8:
+        raise BundleError(f"the bundle does not say which of {certificate.teachers} teachers have records")
+    widths = certificate.widths
+    layers = layers_in(checked_tensors(tensors, layer_shapes(widths, certificate.teachers), public), widths)
     if not are_exact(layers, certificate.activation):
         raise BundleError("the teachers' weights are not in the steps, or beyond the bounds, in which sums are exact")
-    return Teachers(certificate, layers, tensors["taught"].astype(np.bool_), public, noise_key)
+    return Teachers(certificate, layers, taught.astype(np.bool_), public, noise_key)

@@ -126,7 +126,9 @@ async def test_a_lineage_that_was_half_restored_may_spend_nothing_until_it_is_wh
             raise KeyboardInterrupt
         return await call(self, lineage, function, *rest, durably=durably)  # type: ignore[arg-type]
 
-    for parts in range(1, 100):
+    parts = 0
+    while parts < 100:
+        parts += 1
         async with Ledger.open(tmp_path / "new") as ledger:
             done = 0
             with monkeypatch.context() as patched, suppress(KeyboardInterrupt):

@@ -21,7 +21,7 @@ from accounting.ledger.recovery import (
     restore,
 )
 from accounting.ledger.verification import verify
-from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from accounting.losses import Cost, GaussianLoss
 
 from .conftest import COST, asking, budget, new_lineage, open_accounts, releases
 
@@ -209,15 +209,6 @@ async def test_receipts_in_no_journal_must_be_declared(tmp_path: Path) -> None:
         assert (await ledger.lineage("lineage")).spent == 3 * PRICE + 3 * dear.picorho
         assert (await ledger.client("lineage", "ann")).spent == ann.spent
         assert (await verify(ledger, "lineage")).findings == ()
-
-
-def test_a_declared_loss_has_at_most_the_coin_that_its_price_pays_for() -> None:
-    coin = 2.0**-40
-    DeclaredLoss(2, Cost((GaussianLoss(0.1), ApproximateGaussianLoss(0.1, coin))))
-    with pytest.raises(ValueError, match="at most one coin"):
-        DeclaredLoss(1, Cost((ApproximateGaussianLoss(0.1, coin),) * 2))
-    with pytest.raises(ValueError, match="paid for once must lie between"):
-        DeclaredLoss(1, Cost((ApproximateGaussianLoss(1e-4, coin),)))
 
 
 async def test_a_service_whose_journal_is_lost_is_not_passed_over(tmp_path: Path) -> None:

@@ -194,6 +194,20 @@ async def test_replicas_that_are_not_there_are_an_uncertain_outcome(
             await ledger.charge(asking(lineage, "ann", "1"))
 
 
+async def test_a_server_that_cannot_wait_for_a_disk_is_refused(
+    changeable_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Redis.info
+
+    async def older(self: Redis, section: str) -> dict[str, object]:
+        return await real(self, section) | {"redis_version": "7.0.15"}
+
+    monkeypatch.setattr(Redis, "info", older)
+    assert await _lines(changeable_url) == (
+        "the ledger's store is Redis 7.0.15; it needs Redis or Valkey 7.2 or later",
+    )
+
+
 async def test_sentinels_without_replicas_to_wait_for_are_refused() -> None:
     with pytest.raises(UnsafeStore, match="set `--ledger-replicas 1`"):
         await Ledger.connect(f"redis+sentinel://127.0.0.1:{free_port()}/ledger")

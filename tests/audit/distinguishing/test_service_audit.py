@@ -84,14 +84,14 @@ def test_nearby_rows_are_different_and_within_bounds():
 
 
 def test_nearby_rows_are_no_question_that_was_asked_before():
-    """Of a map with one feature there are 2^15 questions so near; the same draws again find others."""
-    asked, features = set(), lambda X: np.trunc(X * 2**12)
-    row, lower, upper = np.array([[2.0]]), np.zeros(1), np.full(1, 4.0)
+    """The same draws again find others, until there are none."""
+    asked, features = set(), lambda X: np.trunc(X * 2**14)
+    row, lower, upper = np.array([[2.0]]), np.zeros(1), np.full(1, 4.0)  # 2^7 questions and one within 2^-10 of 4
     found = [nearby_rows(row, 8, lower, upper, np.random.default_rng(0), features, asked) for _ in range(3)]
     questions = features(np.concatenate(found))
     assert len(np.unique(questions)) == len(questions) == len(asked) == 24
     with pytest.raises(ValueError, match="different questions"):
-        nearby_rows(row, 20, lower, upper, np.random.default_rng(0), features, asked)
+        nearby_rows(row, 200, lower, upper, np.random.default_rng(0), features, asked)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,9 @@ def test_an_unknown_mechanism_or_another_model_is_refused(pairs):
         observe_services(ours, theirs, pair, pair.row[None], 10, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(("mechanism", "status"), [("gaussian", 0), ("published", 3)])
+@pytest.mark.parametrize(
+    ("mechanism", "status"), [pytest.param("gaussian", 0, marks=pytest.mark.slow), ("published", 3)]
+)
 def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path, mechanism, status):
     """Real processes, ledgers and HTTP. The sound one is convicted with probability at most 1e-9."""
     price = ["--price", "noise-multiplier:1"] if mechanism == "gaussian" else ["--price", "epsilon:0.1", "--delta", "0"]

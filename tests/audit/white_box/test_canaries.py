@@ -4,8 +4,8 @@ from audit.white_box.canaries import Example, FixedCanary, blank, mislabelled, q
 from audit.white_box.observations import (
     Descent,
     observe_steps,
+    sound,
 )
-from audit.white_box.steps import sound
 from training.releases.dpsgd.step import StepRelease
 
 

@@ -6,8 +6,7 @@ import scipy.stats
 
 from audit.white_box.bounds import ClaimedRun
 from audit.white_box.canaries import Example, blank
-from audit.white_box.observations import Descent
-from audit.white_box.steps import sound
+from audit.white_box.observations import Descent, sound
 from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,
@@ -18,7 +17,7 @@ from research.nasr2023.runs import (
     score_run,
     watch_run,
 )
-from training.releases.dpsgd.network import softmax
+from training.objective import softmax
 from training.releases.dpsgd.step import StepRelease
 
 torch = pytest.importorskip("torch")

@@ -139,7 +139,7 @@ def test_each_part_of_a_release_must_have_a_price_in_range_of_its_own():
     """Much noise before the minimum costs nearly nothing, and has as many draws as ever: the total hides it."""
     certificate = trained(make_records(n=20)).certificate
     most = certificate.model_copy(update={"noise": 1e3, "strong_convexity": 5e3, "output_mu": 0.5})
-    output = most.model_copy(update=most.derived())
+    output = most.model_copy(update={"output_sensitivity": most.output().sensitivity})
     other = output.model_copy(update={"cost": str(output.derived_cost())})
     perturbed, released = other.derived_cost().losses
     assert perturbed.rho < sampling_error.LEAST_RELEASE_RHO < released.rho

@@ -20,8 +20,7 @@ from training.loading import load_model
 from training.teachers.bundle import GRID, Teachers, grid_answers, save_teachers
 from training.teachers.certificate import TEMPERATURE, mean_sensitivity
 from training.teachers.networks import Schedule
-from training.teachers.parts import check_disjoint, parts_of
-from training.teachers.train import TeachersRecipe, train_teachers
+from training.teachers.train import TeachersRecipe, check_disjoint, parts_of, train_teachers
 
 FALSE_ALARM = 1e-6
 KEY = bytes(range(32))

@@ -1,4 +1,4 @@
-"""The way of a request to a model that is paid for once: hold it, durably, then answer.
+"""A pay-once model: hold it, durably, then answer as often as anyone likes.
 
 Promises: nothing is answered before the client holds the tier that answers, and the ledger has that on its disks;
 holding costs each client the difference to what it holds, once; every answer after that costs nothing, and is the
@@ -7,7 +7,6 @@ that nothing here draws noise.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Sequence
 from typing import Literal, TypeVar
@@ -15,13 +14,12 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from accounting.explanation import AccountExplanation
-from accounting.ledger import HoldQuote, HoldRequest, Idempotency, Ledger
+from accounting.ledger import ClientRevoked, HoldQuote, HoldRequest, Idempotency, Ledger
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import AccountReport
 from service.errors import DeadlinePassed, UnknownTier
-from service.fault_points import pass_point
-from service.plane import AnswerNoise, Caller, Clock, Floats, Plane, Prediction, TierQuote
+from service.predictor import AnswerNoise, Asked, Caller, Clock, Floats, Prediction, Predictor, TierQuote
 from training.releases.certificate import ReleaseCertificate, Tier
 from training.releases.model import NoisyLogits, ReleasedModel, TieredModel
 
@@ -46,7 +44,7 @@ class HolderExplanation(AccountExplanation):
     tiers: tuple[TierForClient, ...]
 
 
-class ReleasePlane(Plane):
+class PayOncePredictor(Predictor):
     """Serves one released model of one lineage, at every tier that it has."""
 
     mechanism_status: Literal["proven", "unproven"] = "proven"
@@ -71,22 +69,15 @@ class ReleasePlane(Plane):
         if tier is not None and tier not in self._models:
             raise UnknownTier(f"there is no tier {tier!r}; this model has {', '.join(map(repr, self._models))}")
 
-    async def answer(
-        self,
-        caller: Caller,
-        X: Floats,
-        idempotency: Idempotency | None = None,
-        tier: str | None = None,
-        deadline: float = math.inf,
-    ) -> Prediction:
-        """Answer rows that `check_rows` returned at `tier`, by default the finest that the client holds."""
+    async def predict(self, caller: Caller, asked: Asked) -> Prediction:
+        """Answer all rows at the tier that is asked for, by default the finest that the client holds."""
         try:
-            async with asyncio.timeout(_seconds_until(deadline)):
+            async with asyncio.timeout(_seconds_until(asked.deadline)):
                 caller = await self.confirm(caller)
         except TimeoutError:
             raise DeadlinePassed from None
-        # A client that hangs up must not stop a charged request between its charge and its answer.
-        answering = asyncio.create_task(self._answer(caller, X, idempotency, tier, deadline))
+        # Cancelling the caller must not stop a charged request between its charge and its answer.
+        answering = asyncio.create_task(self._answer(caller, asked))
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
         return await asyncio.shield(answering)
@@ -96,22 +87,14 @@ class ReleasePlane(Plane):
         while self._answering:
             await asyncio.wait(self._answering)
 
-    async def _answer(
-        self, caller: Caller, X: Floats, idempotency: Idempotency | None, tier: str | None, deadline: float
-    ) -> Prediction:
+    async def _answer(self, caller: Caller, asked: Asked) -> Prediction:
         client = caller.client
-        chosen = await self._chosen(client, tier)
-        self._check_not_expired(caller)
-        if time.monotonic() >= deadline:
+        tier = await self._tier(client, asked.tier)
+        self.check_not_expired(caller)
+        if time.monotonic() >= asked.deadline:
             raise DeadlinePassed
-        holding = await self._ledger.hold(self._request(client, chosen, idempotency, caller.key_digest))
-        if holding.decided is not None:
-            # The same request came before, and another tier answered it: that one must answer it again.
-            chosen = holding.decided.removeprefix(f"{self.mechanism_name}/")
-            holding = await self._ledger.hold(self._request(client, chosen, idempotency, caller.key_digest))
-        pass_point("charged")
-        probabilities = await asyncio.to_thread(self._models[chosen].probabilities, X)
-        pass_point("released")
+        holding = await self._ledger.hold(self._request(client, tier, asked.idempotency, caller.key_digest))
+        probabilities = await asyncio.to_thread(self._models[tier].probabilities, asked.X)
         return Prediction(
             probabilities,
             holding.receipt,
@@ -120,15 +103,14 @@ class ReleasePlane(Plane):
             charged_rows=0,
             charged=holding.charged,
             earlier=holding.earlier,
-            tier=chosen,
+            tier=tier,
         )
 
-    async def quote(
-        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
-    ) -> TierQuote:
-        """Return what being answered at `tier` would cost now: the difference to what the client holds."""
-        chosen = await self._chosen(client, tier)
-        return TierQuote(chosen, len(X), await self._ledger.quote_hold(self._request(client, chosen, idempotency)))
+    async def quote(self, client: str, asked: Asked) -> TierQuote:
+        """Return what being answered at a tier would cost now: the difference to what the client holds."""
+        tier = await self._tier(client, asked.tier)
+        hold = await self._ledger.quote_hold(self._request(client, tier, asked.idempotency))
+        return TierQuote(tier, len(asked.X), hold)
 
     async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
         """Return the noise on a tier's answers, the finest's if none is named: drawn once, and the same in all."""
@@ -160,6 +142,13 @@ class ReleasePlane(Plane):
         )
         return HolderExplanation(**dict(_without_limit(explained, quotes[0])), tiers=tiers)
 
+    async def holds(self, client: str) -> bool:
+        """Return whether the client holds a tier."""
+        try:
+            return all((await self._coarsest(client)).held)
+        except ClientRevoked:
+            return False
+
     async def hold_for_owner(self) -> int:
         """Charge the lineage for a model of one tier, once; return what was charged now, in picorho.
 
@@ -179,7 +168,7 @@ class ReleasePlane(Plane):
             "largest_batch": self.largest_batch,
         }
 
-    async def _chosen(self, client: str, tier: str | None) -> str:
+    async def _tier(self, client: str, tier: str | None) -> str:
         """Return the tier to answer at: the one named, or the finest that the client holds, or the coarsest."""
         if tier is not None:
             return tier
@@ -253,4 +242,4 @@ def _without_limit(report: Report, coarsest: HoldQuote) -> Report:
 
 
 def _seconds_until(deadline: float) -> float | None:
-    return deadline - time.monotonic() if deadline < math.inf else None
+    return deadline - time.monotonic() if deadline < float("inf") else None

@@ -1,4 +1,8 @@
-"""What every served model has in common, without a transport: rows, accounts, receipts, readiness."""
+"""A prediction without a transport: what every served model has in common.
+
+The way of a request: authenticate, validate, batch, compute features and exact logits, charge, add noise, answer. All
+rows of a request are answered, or none. Subclasses say how an answer is paid for.
+"""
 
 import asyncio
 import math
@@ -9,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -23,8 +27,6 @@ from accounting.report import AccountReport, account_report
 from service.errors import InvalidRows, UnknownModel
 
 Floats = NDArray[np.float64]
-_OUTSIDE = bytes(1)
-"""How NumPy holds False."""
 Clock = Callable[[], float]
 
 
@@ -76,15 +78,24 @@ class ServedCertificate(Protocol):
 
 
 class Caller(Struct, frozen=True):
-    """Who asks. key_digest: of the API key that said so, which is checked again at the instant of the charge.
+    """Who asks. key_digest: of the API key that said so, which is checked again with the charge.
 
-    Without a key the client is taken to be known by other means: that it exists and was not revoked is checked alone.
-    expires: when those other means end, in seconds since the epoch; that is looked at again just before the charge.
+    Without a key the client was authenticated by other means, until `expires` (seconds since the epoch); that is
+    checked again just before the charge.
     """
 
     client: str
     key_digest: bytes = b""
     expires: float = math.inf
+
+
+class Asked(Struct, frozen=True, eq=False):
+    """What a request asks for. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged."""
+
+    X: Floats
+    tier: str | None = None
+    idempotency: Idempotency | None = None
+    deadline: float = math.inf
 
 
 class Prediction(Struct, frozen=True, eq=False):
@@ -95,14 +106,14 @@ class Prediction(Struct, frozen=True, eq=False):
     budget: AccountReport
     """The client's account as it stood once this request was charged, or after that."""
     replayed: int
-    """How many of the rows were answered before and cost nothing now."""
+    """How many of the rows were paid for before and cost nothing now."""
     charged_rows: int
     charged: int
     """What the client paid for this request, in picorho."""
     earlier: int | None = None
     """The number of the receipt that the same request got when it came before, by its idempotency key."""
     tier: str | None = None
-    """The precision that answered, of a release that is paid for once."""
+    """The precision that answered, of a pay-once model."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +130,21 @@ class AnswerNoise:
     """Each logit; the log-odds of the one class that was drawn; or which class is drawn."""
 
 
-class Plane(ABC):
-    """Serves one model of one lineage. Subclasses say how its answers are paid for."""
+@dataclass(frozen=True)
+class TierQuote:
+    """What it would cost now to be answered at one tier: `rows` of them, or as many as there are."""
+
+    tier: str
+    rows: int
+    hold: HoldQuote
+
+
+class Predictor(ABC):
+    """Serves one model of one lineage."""
 
     mechanism_name: str
     mechanism_status: Literal["proven", "unproven"]
     price_per_row: Cost
-    begins_at_once: ClassVar[bool] = False
-    """Whether there is `begin`."""
 
     def __init__(
         self, certificate: ServedCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
@@ -187,7 +205,7 @@ class Plane(ABC):
 
     def _within_bounds(self, X: Floats) -> Floats:
         inside = (self._lower <= X) & (self._upper >= X)
-        if _OUTSIDE in inside.tobytes():  # in half the time that `all` takes over one row
+        if not inside.all():
             index, column = (int(place) for place in np.argwhere(~inside)[0])
             name = self.certificate.feature_names[column]
             raise InvalidRows(
@@ -204,53 +222,30 @@ class Plane(ABC):
         """Raise UnknownTier for a precision that this model is not served at."""
 
     async def confirm(self, caller: Caller) -> Caller:
-        """Return whose the caller's key is now. Raises UnknownKey, KeyExpired and ClientRevoked.
-
-        What is refused before it is charged is refused to callers whose key is still theirs; others hear of that alone.
-        """
-        self._check_not_expired(caller)
+        """Return whose the caller's key is now. Raises UnknownKey, KeyExpired and ClientRevoked."""
+        self.check_not_expired(caller)
         if not caller.key_digest:
             return caller
         return Caller((await self._ledger.authenticate(self.lineage, caller.key_digest)).client, caller.key_digest)
 
-    def _check_not_expired(self, caller: Caller) -> None:
+    def check_not_expired(self, caller: Caller) -> None:
+        """Raise KeyExpired if the caller's token has ended."""
         if self._clock() >= caller.expires:
             raise KeyExpired("token")
 
     @abstractmethod
-    async def answer(
-        self,
-        caller: Caller,
-        X: Floats,
-        idempotency: Idempotency | None = None,
-        tier: str | None = None,
-        deadline: float = math.inf,
-    ) -> Prediction:
-        """Answer rows that `check_rows` returned, charging the client and the lineage for what is new.
+    async def predict(self, caller: Caller, asked: Asked) -> Prediction:
+        """Answer all rows, charging the client and the lineage for what is new, or none.
 
-        tier: one that `check_tier` let pass. deadline: by `time.monotonic`, after which no charge is sent to the
-        ledger; one that was sent is waited for and answered, however late. Raises Overloaded, DeadlinePassed and what
-        the ledger raises; then nothing was charged. Cancelling the caller takes back what is not charged yet; what is,
-        is answered and stored all the same.
+        Raises Overloaded, DeadlinePassed and what the ledger raises; then nothing was charged. A charge that was sent
+        to the ledger before the deadline is waited for and answered, however late.
         """
-
-    def begin(
-        self, caller: Caller, X: Floats, idempotency: Idempotency | None = None, deadline: float = math.inf
-    ) -> "asyncio.Future[Prediction]":
-        """Begin to answer as `answer` does, without a tier and without a task, where `begins_at_once` says so.
-
-        Raises Overloaded. Cancelling the answer to come is cancelling the caller of `answer`. UnknownKey, ClientRevoked
-        or KeyExpired in its place charged nothing, and mean that `answer` is to be asked, which sees to the key.
-        """
-        raise NotImplementedError
 
     async def drain(self) -> None:  # noqa: B027 - nothing outlives its request unless a subclass says so
         """Wait until everything that was charged is answered."""
 
     @abstractmethod
-    async def quote(
-        self, client: str, X: Floats, idempotency: Idempotency | None = None, tier: str | None = None
-    ) -> "Quote | TierQuote":
+    async def quote(self, client: str, asked: Asked) -> "Quote | TierQuote":
         """Return what `predict` would cost now. Spends nothing and computes no logits.
 
         Raises what the ledger's quotes raise.
@@ -285,8 +280,13 @@ class Plane(ABC):
         the newest are kept, for only a paid release changes them.
         """
         account, left = await self._accounts(client)
-        asked = _Asked(frozenset(account.tally.items()), account.budget, self.price_per_row, left, unlimited)
-        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, asked)
+        terms = _Terms(frozenset(account.tally.items()), account.budget, self.price_per_row, left, unlimited)
+        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, terms)
+
+    async def holds(self, client: str) -> bool:
+        """Return whether the client holds a pay-once model, so that its answers are unlimited."""
+        del client
+        return False
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
         """Return the client's account, and the picorho left in the lineage's."""
@@ -295,7 +295,7 @@ class Plane(ABC):
 
     async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
         """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
-        return await self._ledger.receipts(self.lineage, client=client, after=after, count=count)
+        return await self._ledger.client_receipts(self.lineage, client, after=after, count=count)
 
     async def check_ready(self) -> None:
         """Raise LedgerError unless the ledger answers and holds the lineage's account."""
@@ -303,16 +303,7 @@ class Plane(ABC):
 
 
 @dataclass(frozen=True)
-class TierQuote:
-    """What it would cost now to be answered at one tier: `rows` of them, or as many as there are."""
-
-    tier: str
-    rows: int
-    hold: HoldQuote
-
-
-@dataclass(frozen=True)
-class _Asked:
+class _Terms:
     """What an explanation depends on."""
 
     tally: frozenset[tuple[Cost, int]]
@@ -323,11 +314,11 @@ class _Asked:
 
 
 @lru_cache(maxsize=1024)
-def _explained(asked: _Asked) -> AccountExplanation:
+def _explained(terms: _Terms) -> AccountExplanation:
     return explain_account(
-        dict(asked.tally),
-        asked.budget,
-        price=asked.price,
-        lineage_left=asked.lineage_left,
-        unlimited=asked.unlimited,
+        dict(terms.tally),
+        terms.budget,
+        price=terms.price,
+        lineage_left=terms.lineage_left,
+        unlimited=terms.unlimited,
     )
