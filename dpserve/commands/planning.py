@@ -102,8 +102,8 @@ def plan(
     tier: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest; PRICE as for "
-            "train. Says what the tiers cost.",
+            help="NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest: PRICE as "
+            "for train. Says what the tiers cost.",
             rich_help_panel=BEFORE,
         ),
     ] = None,
