@@ -34,9 +34,9 @@ _GROUPS = {
     },
     "Train": {
         "plan": _Command("planning", "plan", "What a budget buys: which mechanism, how noisy, how many answers."),
-        "train": _Command("bundles", "train", "Train a model on private records and write a certified bundle."),
-        "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),
-        "train-published": _Command("bundles", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
+        "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
+        "inspect": _Command("inspecting", "inspect", "Derive every number of a bundle's certificate again."),
+        "train-published": _Command("training", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
     },
     "Serve": {
         "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),

@@ -36,6 +36,18 @@ def mechanisms(incomplete: str) -> list[str]:
     return [name for name in mechanism.names() if name.startswith(incomplete)]
 
 
+def releases(incomplete: str) -> list[str]:
+    """Return the kinds of release that `train` makes."""
+    from dpserve.commands.releases import RELEASES
+
+    return [name for name in RELEASES if name.startswith(incomplete)]
+
+
+def features(incomplete: str) -> list[str]:
+    """Return the feature maps that `train` makes."""
+    return [name for name in ("identity", "fourier", "relu") if name.startswith(incomplete)]
+
+
 def lineages(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of the ledger's lineages."""
     return [name for name in _from_ledger(ctx, lambda ledger: ledger.lineage_names()) if name.startswith(incomplete)]
