@@ -40,13 +40,13 @@ FailedTriesOption = Annotated[
     typer.Option(
         "--failed-tries",
         min=0,
-        help="How many credentials of one address that are not taken are looked at in a minute; 0 for any number.",
+        help="How many invalid credentials one address may send in a minute; 0 for any number.",
     ),
 ]
 TrustedProxies = Annotated[
     str | None,
     typer.Option(
-        help="Addresses or networks of proxies whose X-Forwarded-For is believed, as 10.0.0.0/8, with commas between. "
+        help="Addresses or networks of proxies whose X-Forwarded-For is believed, as 10.0.0.0/8, separated by commas. "
         "[default: nobody's]",
         show_default=False,
     ),
