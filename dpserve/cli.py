@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from dpserve.commands.help import Command, Group
+from dpserve.commands.help import Group
+
+if TYPE_CHECKING:
+    from dpserve.settings import ServeSettings
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class _Commands(TyperGroup):
         found = getattr(import_module(f"dpserve.commands.{entry.module}"), entry.attribute)
         if not isinstance(found, typer.Typer):
             alone = Group(no_args_is_help=False, add_completion=False)
-            alone.command(cmd_name, cls=_class_of(cmd_name))(found)
+            _add(alone, cmd_name, found)
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
@@ -93,12 +96,14 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name, command.summary) for name, command in commands.items()])
 
 
-def _class_of(name: str) -> type[TyperCommand]:
+def _add(group: Group, name: str, function: Callable[..., None]) -> None:
     if name not in _FROM_CONFIGURATION:
-        return Command
-    from dpserve.commands.configuring import Configured
+        group.command(name)(function)
+        return
+    from dpserve.commands.configuring import Configured, taking
+    from dpserve.settings import ServeSettings
 
-    return Configured
+    group.command(name, cls=Configured)(taking(ServeSettings, function))
 
 
 app = Group(name="dpserve", cls=_Commands)
@@ -135,13 +140,13 @@ def _dpserve(
     if any(name.startswith("DPSERVE_") for name in os.environ):
         from dpserve.configuration import refuse_misspelt_variables
 
-        refuse_misspelt_variables(_options_of_serve)
+        refuse_misspelt_variables(_settings)
 
 
-def _options_of_serve() -> Callable[..., object]:
-    from dpserve.commands.serving import serve
+def _settings() -> "type[ServeSettings]":
+    from dpserve.settings import ServeSettings
 
-    return serve
+    return ServeSettings
 
 
 def main() -> None:

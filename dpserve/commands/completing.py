@@ -10,7 +10,7 @@ import typer
 
 from accounting.ledger import Ledger
 
-_PATIENCE = 2.0
+_PATIENCE = 5.0
 """Seconds that a shell waits for the ledger."""
 
 

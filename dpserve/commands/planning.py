@@ -157,7 +157,7 @@ def plan(
             raise typer.BadParameter("take the place of --public: give one of them", param_hint="--margins")
         scored = replace(scored, sample=_normal_margins(margins, scored.classes, scored.sensitivity))
     halfway = None
-    if public is None and margins is None:
+    if public is None and margins is None and scored.classes > 1:  # or else planning refuses it
         halfway = PublicSample.halfway(scored.classes, scored.margin, scored.sensitivity)
     _plan_answers(budgets, scored, halfway, queries, accuracy, plot, as_json=as_json)
 
