@@ -25,15 +25,16 @@ from accounting.attack_bounds import (
     reading_of_attack,
 )
 from accounting.budgets import Accepts, Budget
-from accounting.compositions import Composition, without_coins
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
+    Composition,
     Cost,
     GaussianLoss,
     LaplaceLoss,
     PrivacyLoss,
     SubsampledGaussianLoss,
+    without_coins,
 )
 from accounting.report import AccountReport, account_report, spent_picorho
 

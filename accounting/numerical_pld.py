@@ -12,8 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import conversions, renyi
-from accounting.compositions import Composition
-from accounting.losses import BoundedRangeLoss, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import (
+    BoundedRangeLoss,
+    Composition,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+)
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -19,11 +19,18 @@ import scipy.special
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import analyses, compositions, domains, picorho, sampling_error
+from accounting import analyses, domains, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
-from accounting.compositions import Composition
 from accounting.crossings import crossing
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import (
+    MOST_RELEASES,
+    BoundedRangeLoss,
+    Composition,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    composition_of,
+)
 
 Floats = NDArray[np.float64]
 MechanismName = Literal["gaussian", "laplace", "selected-neuron", "label"]
@@ -31,7 +38,7 @@ CompositionName = Literal["filter", "basic", "advanced", "rdp"]
 
 MECHANISMS: tuple[MechanismName, ...] = ("gaussian", "laplace", "selected-neuron", "label")
 COMPOSITIONS: tuple[CompositionName, ...] = ("filter", "basic", "advanced", "rdp")
-MOST_QUERIES = compositions.MOST_RELEASES
+MOST_QUERIES = MOST_RELEASES
 _COMPOSITIONS: dict[CompositionName, Callable[[Composition, float], analyses.Analysis]] = {
     "basic": analyses.basic,
     "advanced": analyses.advanced,
@@ -381,7 +388,7 @@ def _price_for_queries(
     epsilon, ideal = budget.epsilon_at(budget.picorho), sampling_error.ideal_delta(budget.delta)
 
     def excess(log_rho: float) -> float:
-        found = analyse(compositions.composition_of({cost_of(mechanism, math.exp(log_rho)): queries}), ideal)
+        found = analyse(composition_of({cost_of(mechanism, math.exp(log_rho)): queries}), ideal)
         return math.inf if found.epsilon is None else found.epsilon - epsilon
 
     if excess(math.log(low)) > 0:
@@ -418,7 +425,7 @@ def _queries_at(mechanism: MechanismName, composition: CompositionName, rho: flo
     epsilon, ideal = budget.epsilon_at(budget.picorho), sampling_error.ideal_delta(budget.delta)
 
     def within(count: int) -> bool:
-        found = _COMPOSITIONS[composition](compositions.composition_of({cost: count}), ideal).epsilon
+        found = _COMPOSITIONS[composition](composition_of({cost: count}), ideal).epsilon
         return found is not None and found <= epsilon
 
     enough, too_many = 0, 1

@@ -33,9 +33,8 @@ Floats = NDArray[np.float64]
 _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5
 _CURVE_POINTS = 65
-NOTES_ON_STEPS = (
-    "A run's epsilon follows from a step's bound by composition, with the sampling that is claimed.",
-    "f-DP (ZB) and (eps, delta)-DP (ZB) are Bayesian credible bounds; eps-DP (Katz) is at delta = 0 and asymptotic.",
+NOTE_ON_STEPS = (
+    "A run's epsilon is what as many sampled steps tell that have the noise which a step's bound leaves possible."
 )
 _LEVELS = np.linspace(0, 1, 401)
 _METHODS = {
@@ -43,8 +42,6 @@ _METHODS = {
     "tradeoff": "the claim's trade-off function, Clopper-Pearson",
     "pooled_gdp": "mu-GDP, Clopper-Pearson, pooled errors",
     "many_thresholds": "mu-GDP, many thresholds",
-    "credible_epsilon_delta": "(epsilon, delta), Bayesian",
-    "katz": "epsilon, Katz log",
 }
 
 
@@ -235,7 +232,7 @@ def of_steps(
         content={"setting": dict(setting), **steps_content(finding)},
         tables=(_steps_table(finding),),
         pictures=(_histograms(measured),),
-        notes=(*notes, *NOTES_ON_STEPS),
+        notes=(*notes, NOTE_ON_STEPS),
     )
 
 

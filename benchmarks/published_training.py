@@ -15,9 +15,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from research.lu2022 import printed
-from training.published.batched import Assignment, train_stack
+from training.published.batched import Assignment, batch_loss, record_losses, train_stack
 from training.published.bounds import Topology
-from training.published.losses import batch_loss, record_losses
 from training.published.setting import Recipe
 
 RECORDS, N, FEATURES, CLASSES = 5010, 1200, 446, 30

@@ -1,9 +1,13 @@
 """What holds for all tests: examples drawn alike in every run, and none of them timed."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Before anything loads them: the workers of a parallel run share the processors, and threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 MARKERS = {"faults": "faults", "research": "research", "service/page": "browser"}
 """The marker of every test below a folder."""

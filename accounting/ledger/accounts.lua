@@ -1,13 +1,14 @@
 
 -- Accounts --------------------------------------------------------------------------------------------------
 -- A lineage's account is a hash: format, limit, spent, accepts, delta, coins (how many its delta provides for), coined
--- (how many it paid for), created, seq (how many receipts there are), clients (how many), acts and acts_head; and for
--- each cost that it paid for `n:` and the cost, how often. A client's account has number, revoked and api_keys instead
--- of format, clients, acts and acts_head, and its seq counts the receipts that the client sees.
+-- (how many it paid for), created, seq (how many receipts there are), asked (how many questions were paid for), clients
+-- (how many), acts and acts_head; and for each cost that it paid for `n:` and the cost, how often. A client's account
+-- has number, revoked and api_keys instead of format, clients, acts and acts_head; its seq counts the receipts that the
+-- client sees, and asked what its own set holds.
 
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
-    'number', 'format')
+    'number', 'format', 'asked')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
@@ -23,7 +24,7 @@ local function read_account(key, what)
   return {
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
-    revoked = fields[8], number = fields[9],
+    asked = stored(fields[11], what), revoked = fields[8], number = fields[9],
   }
 end
 
@@ -36,13 +37,13 @@ local function check_unused(what, others)
   end
 end
 
--- Gives a client who is new to the lineage the next number and its account.
+-- Gives a client who is new to the lineage the next number and its account. The number is used up first: two clients of
+-- one number would be taken to have paid for each other's questions.
 local function write_client(lineage, clients, account, name, fields)
   local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
-  redis.call('HSET', account, 'number', number, 'spent', '0', 'coined', '0', 'seq', '0', unpack(fields))
-  redis.call('HSET', clients, name, number)
   redis.call('HSET', lineage, 'clients', number)
-  return number
+  redis.call('HSET', clients, name, number)
+  redis.call('HSET', account, 'number', number, 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0', unpack(fields))
 end
 
 -- Acts: what the owner changed, a chain of hashes that the caller computes. Each carries its number, from 1 on without
@@ -155,7 +156,7 @@ end
 local EVEN_WHEN_FULL = {'allow-oom'}
 
 -- KEYS  and every other key of a lineage of its own.  ARGV  and limit, accepts, delta, coins, time
-local function open_lineage(keys, args)
+local function open_lineage(keys, args, asker)
   local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
   if read_account(keys[1], 'the lineage') then
     return {'exists'}
@@ -166,7 +167,9 @@ local function open_lineage(keys, args)
   end
   write_act(keys[1], keys[2], act)
   redis.call('HSET', keys[1], 'format', FORMAT, 'limit', text(limit), 'spent', '0', 'accepts', args[8],
-    'delta', args[9], 'coins', text(coins), 'coined', '0', 'created', args[11], 'seq', '0', 'clients', '0')
+    'delta', args[9], 'coins', text(coins), 'coined', '0', 'created', args[11], 'seq', '0', 'asked', '0',
+    'clients', '0')
+  note_beginning(asker.services)
   return {'done'}
 end
 
@@ -174,7 +177,7 @@ end
 -- ARGV  and limit, accepts, delta, coins, time, key digest, when the key expires, its scopes
 local function add_client(keys, args)
   local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
-  local key, name = read_new_key(args[12], args[13], args[14]), read_act(args).subject
+  local key, name = read_new_key(args[12], args[13], args[14]), act.subject
   if not read_account(keys[1], 'the lineage') then
     check_unused('the lineage', rest(keys, 2))
     return {'unknown-lineage'}
@@ -192,8 +195,10 @@ local function add_client(keys, args)
     return {'stale'}
   end
   write_act(keys[1], keys[2], act)
-  write_client(keys[1], keys[3], keys[5], name, {'limit', text(limit), 'accepts', args[8], 'delta', args[9],
-    'coins', text(coins), 'created', args[11], 'revoked', '0', 'api_keys', pack_keys({key})})
+  write_client(keys[1], keys[3], keys[5], name, {
+    'limit', text(limit), 'accepts', args[8], 'delta', args[9], 'coins', text(coins),
+    'created', args[11], 'revoked', '0', 'api_keys', pack_keys({key}),
+  })
   write_key(keys[4], name, key)
   return {'done'}
 end
@@ -255,8 +260,8 @@ local function end_keys(entries, which, seconds)
 end
 
 -- KEYS  and keys; the client's account
--- ARGV  and the new key's digest or nothing, when it expires, its scopes; which former keys end: all, none or a digest;
---       after how many seconds
+-- ARGV  and the new key's digest or nothing, when it expires, its scopes; which former keys end: all, none or a
+--       digest; after how many seconds
 local function change_keys(keys, args)
   local act, which, seconds = read_act(args), args[10], amount(args[11])
   local fields = redis.call('HMGET', keys[4], 'api_keys', 'revoked')

@@ -126,12 +126,14 @@ class Books:
         if (account.newest_act, account.acts_head) != (len(self._acts), self._acts_head):
             self.findings.append("the newest act is not the one that the account holds")
         self._compare("the lineage", "", account, self.whole)
+        if account.asked != len(self.first_payers):
+            self.findings.append("the lineage counts another number of questions than its receipts")
         added = {act.subject for act in self._acts if act.kind == "add"}
         for client in clients:
             name, paid = client.client, self.clients.get(client.client, Payer())
             self._compare(f"client {name}", name, client, paid)
-            if client.newest_receipt != len(paid.numbers):
-                self.findings.append(f"client {name} counts {client.newest_receipt} receipts, not {len(paid.numbers)}")
+            if (client.newest_receipt, client.asked) != (len(paid.numbers), len(self.of_client(name))):
+                self.findings.append(f"client {name} counts other receipts or questions than name it")
             if client.revoked != (("revoke", name) in self._last or name not in added):
                 self.findings.append(f"client {name} is revoked without an act, or not revoked in spite of one")
         known = {client.client for client in clients}

@@ -1,6 +1,6 @@
 
--- charge and quote -------------------------------------------------------------------------------------------- A
--- question is a digest of 16 bytes that the caller computed of everything that decides its answer. Who paid for it
+-- charge and quote ----------------------------------------------------------------------------------------------
+-- A question is a digest of 16 bytes that the caller computed of everything that decides its answer. Who paid for it
 -- first is written in the lineage's `questions`, a hash from the digest to the client's number, 0 for the lineage
 -- alone; who paid for it later has it in a set of its own. So:
 --
@@ -12,10 +12,9 @@
 --
 -- KEYS  the lineage's account, receipts, questions, terms, clients, API keys; then each client's account, index of
 --       receipts, questions, young requests, old requests
--- receipts, questions, young requests, old requests ARGV  how many of its writes the service knows of, the link of its
--- chain, how many idempotency keys are kept, how many payers there are, how many terms; then what `read_payer` reads of
--- each payer, `read_terms` of each of the terms,
---       and `read_request` of each request until the end
+-- ARGV  how many of its writes the service knows of, the link of its chain, how many idempotency keys are kept, how
+--       many payers there are, how many terms; then what `read_payer` reads of each payer, `read_terms` of each of the
+--       terms, and `read_request` of each request until the end
 --
 -- charge replies to each request {'charged', the number that the same request got before or nothing, how both accounts
 -- stand now, the lineage's and the client's number of its first receipt or 0, then for each line a letter for each
@@ -45,8 +44,8 @@ local function read_payer(call, keys, args, at)
   if not account and place == 0 then
     account = {name = '', number = '0'}
   elseif not account then
-    local first = 5 * place + 2 if not string.find(keys[first] or '', ':client:' .. escaped(name), -#escaped(name) - 8,
-    true) or not keys[first + 4] then
+    local first, ending = 5 * place + 2, ':client:' .. escaped(name)
+    if string.sub(keys[first] or '', -#ending) ~= ending or not keys[first + 4] then
       malformed('a request names no client') -- or its receipt would name another than who pays
     end
     account = {
@@ -126,6 +125,13 @@ local function check_stream(key, newest, what)
   end
 end
 
+-- What was paid for must not get lost unseen and be charged again.
+local function check_asked(found, state, what)
+  if found ~= state.asked then
+    damaged('the questions that were paid for are not as many as ' .. what .. ' counts')
+  end
+end
+
 local function read_lineage(call)
   local lineage = call.lineage
   if not lineage.state then
@@ -135,6 +141,7 @@ local function read_lineage(call)
       return nil
     end
     check_stream(call.receipts, state.seq, lineage.name)
+    check_asked(redis.call('HLEN', call.questions), state, lineage.name)
     lineage.state = state
   end
   return lineage.state
@@ -143,8 +150,10 @@ end
 -- A client whose receipts outlived its account gets the account back, revoked: its name stays its own. It is this and
 -- not `damaged` for `apply`, which only ever takes away from what may be spent.
 local function bring_back(call, account, time)
-  write_client(call.lineage.key, call.clients, account.key, account.name, {'limit', '0', 'accepts', 'any',
-    'delta', call.lineage.state.delta, 'coins', '0', 'created', time, 'revoked', '1', 'api_keys', ''})
+  write_client(call.lineage.key, call.clients, account.key, account.name, {
+    'limit', '0', 'accepts', 'any', 'delta', call.lineage.state.delta, 'coins', '0',
+    'created', string.format('%.6f', tonumber(time) / 1000000), 'revoked', '1', 'api_keys', '',
+  })
 end
 
 local function read_client(call, account, time, forced)
@@ -154,18 +163,22 @@ local function read_client(call, account, time, forced)
   local what = 'the account of ' .. account.name
   local state = read_account(account.key, what)
   local listed = redis.call('HGET', call.clients, account.name)
-  if not state and forced then
+  if not state then
+    check_unused(what, {account.receipts, account.questions})
+    if listed then
+      damaged(what .. ' is lost')
+    elseif not forced then
+      return nil
+    end
     bring_back(call, account, time)
     state = read_account(account.key, what)
     listed = state.number
-  elseif not state then
-    check_unused(what, {account.receipts, account.questions})
-    return listed and damaged(what .. ' is lost') or nil
   end
   if not state.number or state.number ~= listed then
     damaged('the number of ' .. account.name)
   end
   check_stream(account.receipts, state.seq, what)
+  check_asked(redis.call('SCARD', account.questions), state, what)
   account.state, account.number = state, state.number
   return state
 end
@@ -326,7 +339,8 @@ local function check_payable(account, lines, count)
   for _, line in ipairs(lines) do
     local cost = line.terms.cost
     if line[count] > 0 and not account.tally[cost] then
-      account.tally[cost] = stored(redis.call('HGET', account.key, 'n:' .. cost) or '0', 'the tally of ' .. account.name)
+      local found = redis.call('HGET', account.key, 'n:' .. cost) or '0'
+      account.tally[cost] = stored(found, 'the tally of ' .. account.name)
     end
   end
 end
@@ -373,9 +387,11 @@ local function enter(call, request, earlier, letters)
           call.paid[digest] = account.number
           call.fresh[#call.fresh + 1] = digest
           call.fresh[#call.fresh + 1] = account.number
+          whole_lineage.state.asked = whole_lineage.state.asked + 1
         else
           account.added[digest] = true
           account.fresh[#account.fresh + 1] = digest
+          account.state.asked = account.state.asked + 1
         end
       end
     end
@@ -391,7 +407,8 @@ end
 -- spent, its limit.
 local function standing(call, account)
   local own, all = account.state or call.lineage.state, call.lineage.state
-  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(all.spent), text(all.limit)}, ' ')
+  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(all.spent), text(all.limit)},
+    ' ')
 end
 
 local function write_account(account, ...)
@@ -401,7 +418,8 @@ local function write_account(account, ...)
     fields[#fields + 1] = text(releases)
   end
   in_slices('HSET', account.key, fields, 2)
-  redis.call('HSET', account.key, 'spent', text(state.spent), 'coined', text(state.coined), ...)
+  redis.call('HSET', account.key, 'spent', text(state.spent), 'coined', text(state.coined),
+    'asked', text(state.asked), ...)
 end
 
 local function number_of_terms(call, terms)
@@ -488,7 +506,8 @@ local function write(call, asker)
   in_slices('HSET', call.questions, call.fresh, 2)
   count_write(asker)
   if #call.entries > 0 then
-    redis.call('HSET', call.lineage.key, 'seq', text(call.lineage.state.seq)) -- without which it takes no further charge
+    -- Without which it takes no further charge.
+    redis.call('HSET', call.lineage.key, 'seq', text(call.lineage.state.seq))
   end
 end
 

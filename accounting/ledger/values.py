@@ -197,7 +197,7 @@ class ChargeRequest(Struct, frozen=True):
         checked_client(self.client)
         checked_time(self.time)
         if self.cost.coins:
-            raise ValueError(f"a row cannot cost {str(self.cost)!r}: a release with a coin is held, and paid for once")
+            raise ValueError(f"a row cannot cost {str(self.cost)!r}: only pay-once models have a cost with a coin")
         if not 0 < len(self.questions) <= LARGEST_REQUEST:
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} questions, not {len(self.questions)}")
         if any(len(question) != QUESTION for question in self.questions):
@@ -287,11 +287,6 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
     def lineage_total(self) -> int:
         """What the lineage's account was charged, in picorho."""
         return self.price * self.lineage_rows
-
-    @property
-    def is_step(self) -> bool:
-        """Whether it paid for a step of a pay-once model."""
-        return bool(self.terms.after)
 
     @property
     def pays_for_its_step(self) -> bool:
@@ -416,7 +411,8 @@ class Account:
     """An account at one instant. `spent` is picorho, `tally` how many releases of each cost it paid for.
 
     `created` is in seconds since the epoch. `coined` is how many coins it paid for
-    (`Cost.coins`), of the `coins` that its budget allows.
+    (`Cost.coins`), of the `coins` that its budget allows; `asked` how many questions
+    the lineage has paid for, or how many the client after somebody else had.
     """
 
     lineage: str
@@ -427,6 +423,7 @@ class Account:
     tally: Mapping[Cost, int] = field(hash=False)
     created: float
     newest_receipt: int
+    asked: int
 
     @property
     def remaining(self) -> int:

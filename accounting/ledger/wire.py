@@ -311,6 +311,7 @@ def _account(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
         },
         "created": float(fields[b"created"]),
         "newest_receipt": int(fields[b"seq"]),
+        "asked": int(fields[b"asked"]),
     }
 
 

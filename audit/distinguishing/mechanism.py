@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 
 from accounting import domains
 from accounting.analyses import side_by_side
-from accounting.compositions import Composition, composition_of
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import (
+    BoundedRangeLoss,
+    Composition,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+    composition_of,
+)
 from audit import estimators
 from audit.distinguishing.likelihood import scores
 from audit.distinguishing.worlds import Worlds
@@ -202,10 +210,7 @@ def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Cla
     found = {
         "epsilon_delta": estimators.epsilon_delta(*pair, delta=claim.delta),
         "tradeoff": estimators.tradeoff(*pair, claim.family),
-        "credible_epsilon_delta": estimators.credible_epsilon_delta(*pair, delta=claim.delta),
     }
-    if claim.delta == 0:
-        found["katz"] = estimators.katz(*pair)
     if claim.family is not GAUSSIAN:
         return found
     found["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)

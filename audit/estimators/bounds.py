@@ -1,21 +1,9 @@
-"""Lower bounds from the errors of one attack at one threshold: exact, credible, and asymptotic.
+"""Lower bounds from the errors of one attack at one threshold, exact for any number of observations.
 
 The threshold is the caller's, fixed without looking at these scores, or is chosen on a share of the scores that is
 then left out (`audit.estimators.errors.thresholded`).
 
-Exact bounds go by Clopper and Pearson's limits on the error rates, and never hold less often than they say.
-
-Credible bounds are Bayesian, the lower end of a credible interval (Zanella-Beguelin et al. 2022), and no confidence
-bounds. The error rates have independent Beta posteriors, from counts and Jeffreys' prior Beta(1/2, 1/2). The bound is
-the parameter t below which the posterior probability of "f_t holds" is at most (1 - confidence)/2, the lower end of the
-equal-tailed interval (Nasr et al. 2023, Equations 10 to 14). What is promised: given the prior and the counts, the
-parameter is below the bound with probability at most (1 - confidence)/2. Not that the bound fails for a share of audits
-of at most that: for a given pair of error rates it may. Here "f_t holds" asks beta >= f_t(alpha) for the attack as it
-was made. The literature's region also asks that the attack's complement is no better, and shrinks to the line
-alpha + beta = 1 as epsilon tends to 0 at delta = 0; a region without area has no posterior probability, and its bound
-is above 0 whatever was observed.
-
-Katz's is asymptotic: it holds where all four counts are large.
+They go by Clopper and Pearson's limits on the error rates, and never hold less often than they say.
 """
 
 import math
@@ -23,19 +11,15 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy.special
-from numpy.polynomial.legendre import leggauss
 from numpy.typing import ArrayLike
 
 from accounting import domains
-from audit.estimators.errors import Errors, Floats, Guarantee, LowerBound, clopper_pearson, largest_met, thresholded
-from audit.estimators.families import GAUSSIAN, Family
-from audit.estimators.families import epsilon_delta as epsilon_delta_family
+from audit.estimators.errors import Errors, Guarantee, LowerBound, clopper_pearson, largest_met, thresholded
+from audit.estimators.families import Family
 
 _ERROR = 2.0**-40
 _LEAST_MU, _LARGEST_MU = 1e-9, 70.0
 _LEAST_CONFIDENCE_OF_POOLED = 0.75
-_QUANTILES, _WEIGHTS = leggauss(256)
-_QUANTILES, _WEIGHTS = (_QUANTILES + 1) / 2, _WEIGHTS / 2
 
 
 def epsilon_delta(
@@ -45,7 +29,7 @@ def epsilon_delta(
 
     Nasr et al. 2023, Equation 9; see `epsilon_delta_of_errors`.
     """
-    return _bound(
+    return lower_bound(
         "epsilon",
         (scores_in, scores_out),
         confidence,
@@ -61,7 +45,7 @@ def gdp(
 
     Nasr et al. 2023, Equation 12; see `gdp_of_errors`.
     """
-    return _bound(
+    return lower_bound(
         "mu", (scores_in, scores_out), confidence, threshold, lambda errors: gdp_of_errors(errors, confidence)
     )
 
@@ -74,7 +58,7 @@ def pooled_gdp(
     Closer than `gdp`, whose two limits must hold together; see `gdp_of_pooled_errors`. A stated threshold should be
     the one at which both kinds are alike frequent.
     """
-    return _bound(
+    return lower_bound(
         "mu", (scores_in, scores_out), confidence, threshold, lambda errors: gdp_of_pooled_errors(errors, confidence)
     )
 
@@ -87,7 +71,7 @@ def tradeoff(
     Nasr et al. 2023, Section 4.1 and Appendix A; see `tradeoff_of_errors`. A threshold is chosen by what it is worth
     for mu-GDP, as a member of the family may take a numerical composition to evaluate.
     """
-    return _bound(
+    return lower_bound(
         family.parameter,
         (scores_in, scores_out),
         confidence,
@@ -97,54 +81,7 @@ def tradeoff(
     )
 
 
-def credible_epsilon_delta(
-    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, delta: float, threshold: float | None = None
-) -> LowerBound:
-    """Return the lower end of the credible interval of epsilon at delta."""
-    return _bound(
-        "epsilon",
-        (scores_in, scores_out),
-        confidence,
-        threshold,
-        lambda errors: credible_of_errors(errors, confidence, epsilon_delta_family(delta)),
-        worth=lambda errors: epsilon_delta_of_errors(errors, confidence, delta),
-        guarantee="credible",
-    )
-
-
-def credible_gdp(
-    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, threshold: float | None = None
-) -> LowerBound:
-    """Return the lower end of the credible interval of mu."""
-    return _bound(
-        "mu",
-        (scores_in, scores_out),
-        confidence,
-        threshold,
-        lambda errors: credible_of_errors(errors, confidence, GAUSSIAN),
-        worth=lambda errors: gdp_of_errors(errors, confidence),
-        guarantee="credible",
-    )
-
-
-def katz(
-    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float, *, threshold: float | None = None
-) -> LowerBound:
-    """Return a lower bound of the epsilon at delta = 0 that holds with `confidence` where all four counts are large.
-
-    Katz et al. 1978, for audits by Lu et al. 2022; see `katz_of_errors`. It says nothing about a delta above 0.
-    """
-    return _bound(
-        "epsilon",
-        (scores_in, scores_out),
-        confidence,
-        threshold,
-        lambda errors: katz_of_errors(errors, confidence),
-        guarantee="asymptotic",
-    )
-
-
-def _bound(
+def lower_bound(
     parameter: str,
     scores: tuple[ArrayLike, ArrayLike],
     confidence: float,
@@ -154,6 +91,7 @@ def _bound(
     worth: Callable[[Errors], float] | None = None,
     guarantee: Guarantee = "exact",
 ) -> LowerBound:
+    """Return the bound `of_errors` of the errors at a threshold, chosen by what it is worth where none is stated."""
     found, errors = thresholded(*scores, threshold, worth or of_errors)
     return LowerBound(parameter, of_errors(errors), confidence, guarantee, found, errors)
 
@@ -256,46 +194,3 @@ def largest_refuted(family: Family, alpha: float, beta: float) -> float:
         return -refuted if refuted != 0 else math.ulp(0.0)
 
     return largest_met(excess, 0.0, family.largest, family.tolerance)
-
-
-def credible_of_errors(errors: Errors, confidence: float, family: Family) -> float:
-    """Return the largest parameter whose posterior probability of standing is at most (1 - confidence)/2, or 0."""
-    domains.require_between("the confidence", confidence, 0, 1)
-    doubt = (1 - confidence) / 2
-    # Nodes in the posterior's own quantiles: its mass lies where it is integrated, however narrow it is.
-    levels: Floats = np.asarray(
-        scipy.special.betaincinv(
-            errors.false_positives + 0.5, errors.negatives - errors.false_positives + 0.5, _QUANTILES
-        )
-    )
-    missed, found = errors.false_negatives + 0.5, errors.positives - errors.false_negatives + 0.5
-
-    def excess(parameter: float) -> float:
-        above = scipy.special.betaincc(missed, found, family.tradeoff(parameter, levels))
-        return (float(_WEIGHTS @ above) - doubt) or -math.ulp(0.0)
-
-    return largest_met(excess, 0.0, family.largest, max(family.tolerance, 1e-9))
-
-
-def katz_of_errors(errors: Errors, confidence: float) -> float:
-    """Return the larger of the log ratios TPR/FPR and TNR/FNR, each less its error, or 0.
-
-    epsilon-DP bounds both ratios by e^epsilon. ln(p/q) of proportions x/n and y/m has about the variance
-    1/x - 1/n + 1/y - 1/m. Two ratios are looked at, so each is allowed (1 - confidence)/2. Half an observation is added
-    to every count, so that no count is 0.
-    """
-    domains.require_between("the confidence", confidence, 0, 1)
-    deviations = float(-scipy.special.ndtri((1 - confidence) / 2))
-    n, m = errors.positives, errors.negatives
-    hits, false_alarms = n - errors.false_negatives, errors.false_positives
-    rejected, missed = m - errors.false_positives, errors.false_negatives
-    return max(
-        0.0,
-        _log_ratio_of_proportions(hits, n, false_alarms, m, deviations),
-        _log_ratio_of_proportions(rejected, m, missed, n, deviations),
-    )
-
-
-def _log_ratio_of_proportions(x: float, n: float, y: float, m: float, deviations: float) -> float:
-    x, n, y, m = x + 0.5, n + 0.5, y + 0.5, m + 0.5
-    return math.log(x / n) - math.log(y / m) - deviations * math.sqrt(1 / x - 1 / n + 1 / y - 1 / m)

@@ -7,10 +7,8 @@ alike, and samples as claimed: what the claim itself presumes. It is a statement
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Literal, get_args
+from functools import lru_cache
 
 import numpy as np
 import scipy.special
@@ -21,11 +19,9 @@ from accounting import analyses, conversions, domains
 from accounting.crossings import crossing
 from accounting.losses import SubsampledGaussianLoss
 from audit import estimators
-from audit.estimators import Errors, LowerBound
+from audit.estimators import LowerBound
 
 Floats = NDArray[np.float64]
-Method = Literal["f-DP (CP)", "f-DP (ZB)", "(eps, delta)-DP (CP)", "(eps, delta)-DP (ZB)", "eps-DP (Katz)"]
-METHODS: tuple[Method, ...] = get_args(Method)
 
 _LEAST_NOISE, _LARGEST_NOISE = 0.05, 1e4
 _LEAST_MU, _LARGEST_MU = 1e-3, 4.0
@@ -81,46 +77,6 @@ def claimed_run(epsilon: float, sampling_rate: float, steps: int, delta: float) 
     return ClaimedRun(math.exp(met), sampling_rate, steps, delta)
 
 
-def step_bound(inside: Floats, outside: Floats, method: Method, confidence: float, claim: ClaimedRun) -> LowerBound:
-    """Return the bound of one step by one of Table 1's methods.
-
-    inside, outside: observations with a canary that joined for certain, and without it. The threshold is fixed before
-    they are seen (`designed_threshold`), so that all of them count.
-    """
-    bound: Mapping[Method, Callable[..., LowerBound]] = {
-        "f-DP (CP)": estimators.gdp,
-        "f-DP (ZB)": estimators.credible_gdp,
-        "(eps, delta)-DP (CP)": partial(estimators.epsilon_delta, delta=claim.delta),
-        "(eps, delta)-DP (ZB)": partial(estimators.credible_epsilon_delta, delta=claim.delta),
-        "eps-DP (Katz)": estimators.katz,
-    }
-    threshold = designed_threshold(method, confidence, claim, len(inside))
-    return bound[method](inside, outside, confidence, threshold=threshold)
-
-
-@lru_cache(maxsize=256)
-def designed_threshold(method: Method, confidence: float, claim: ClaimedRun, count: int) -> float:
-    """Return the threshold at which `count` observations each, as the claim has them, are expected to say most.
-
-    Of N(0, s^2) and N(1, s^2); credible bounds take the threshold of their exact counterpart. For the Gaussian family
-    it is 1/2, or little else; for (epsilon, delta) it lies where false positives are few (Nasr et al. 2023, Appendix
-    C.1).
-    """
-
-    def expected(threshold: float) -> float:
-        false_positives, false_negatives = scipy.special.ndtr(
-            np.array([-threshold, threshold - 1]) / claim.noise_multiplier
-        )
-        errors = Errors(count * false_positives, count, count * false_negatives, count)
-        if method.startswith("f-DP"):
-            return estimators.gdp_of_errors(errors, confidence)
-        if method.startswith("(eps"):
-            return estimators.epsilon_delta_of_errors(errors, confidence, claim.delta)
-        return estimators.katz_of_errors(errors, confidence)
-
-    return max(map(float, 0.5 + claim.noise_multiplier * np.linspace(0, 5, 101)), key=expected)
-
-
 def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
     """Return the bound of mu from both kinds of errors at 1/2, where they are alike frequent: the closest exact one."""
     return estimators.pooled_gdp(inside, outside, confidence, threshold=0.5)
@@ -137,8 +93,7 @@ def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, cl
 def run_epsilon(bound: LowerBound, claim: ClaimedRun) -> float:
     """Return the epsilon at delta of a run whose steps have the noise that `bound` leaves possible, rounded down.
 
-    A bound in epsilon is first taken for the Gaussian mechanism with that epsilon at delta, as Section 5.5 does; for
-    Katz's, which is at delta = 0, that is a comparison and no bound.
+    A bound in epsilon is first taken for the Gaussian mechanism with that epsilon at delta, as Section 5.5 does.
     """
     mu = bound.value if bound.parameter == "mu" else _mu_of(bound.value, claim.delta)
     if mu <= _LEAST_MU:

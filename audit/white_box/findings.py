@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from audit import estimators
 from audit.estimators import LowerBound
 from audit.white_box.bounds import (
-    METHODS,
     ClaimedRun,
     largest_ratio,
     many_thresholds_bound,
@@ -13,7 +12,6 @@ from audit.white_box.bounds import (
     power,
     repetition_bound,
     run_epsilon,
-    step_bound,
 )
 from audit.white_box.experiments import Measured
 
@@ -90,7 +88,6 @@ def judge(measured: Measured, confidence: float, conviction_confidence: float) -
     if min(len(inside), len(outside)) >= estimators.FEWEST_SCORES:
         bounds[CLOSEST] = many_thresholds_bound(inside, outside, confidence, claim)
     bounds[POOLED] = pooled_bound(inside, outside, confidence)
-    bounds |= {method: step_bound(inside, outside, method, confidence, claim) for method in METHODS}
     bounds[CHOSEN] = estimators.gdp(inside, outside, confidence)
     bounds[REPEATED] = repetition_bound(inside, outside, confidence)
     sure_mu = max(

@@ -104,12 +104,12 @@ def _comparison(document: Document) -> str:
         rows = [
             (
                 name, _over(by_name, one), f"{one.per_second:,.0f}", f"{one.p50:.2f}", f"{one.p99:.2f}",
-                f"{one.cpu:.3f}", f"{one.peak_memory:.0f}", f"{idle[name].total:.0f}",
+                f"{one.cpu:.3f}", f"{idle[name].total:.0f}",
             )
             for name, one in by_name.items()
         ]  # fmt: skip
         head = (
-            f"{setting} a request", "ours / it", "requests/s", "p50 ms", "p99 ms", "CPU ms", "peak MiB", "idle MiB",
+            f"{setting} a request", "ours / it", "requests/s", "p50 ms", "p99 ms", "CPU ms", "idle MiB",
         )  # fmt: skip
         text += _markdown(head, rows) + "\n"
     return text.rstrip("\n") + "\n"
@@ -126,12 +126,12 @@ def _stages(document: Document) -> str:
 def _scaling(document: Document) -> str:
     rows = [
         (
-            one["curve"], f"{one['at']:,}", f"{one['rows_per_second']:,.0f}", f"{one['p50']:.2f}", f"{one['p99']:.2f}",
-            f"{one['cpu']:.3f}", f"{one['peak_memory']:.0f}",
+            one["curve"], f"{one['at']:,}", f"{one['rows_per_second']:,.0f}", f"{one['p50']:.2f}", f"{one['cpu']:.3f}",
+            f"{one['peak_memory']:.0f}",
         )
         for one in document["scaling"]["points"]
     ]  # fmt: skip
-    return _markdown(("curve", "at", "rows/s", "p50 ms", "p99 ms", "CPU ms a request", "peak MiB"), rows)
+    return _markdown(("curve", "at", "rows/s", "p50 ms", "CPU ms a request", "peak MiB"), rows)
 
 
 def _backbones(document: Document) -> str:

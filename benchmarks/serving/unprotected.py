@@ -1,7 +1,7 @@
 """Our own service with privacy and ledger switched off, for comparison: nothing of dpserve can start this.
 
-The same HTTP, the same batches, the same forward pass; the ledger lets everything pass and forgets it, and the mechanism
-adds nothing. It listens on 127.0.0.1 alone.
+The same HTTP, the same batches, the same forward pass; the ledger lets everything pass and forgets it, and the
+mechanism adds nothing. It listens on 127.0.0.1 alone.
 
 Run: python -m benchmarks.serving.unprotected BUNDLE PORT [WORKERS]
 """
@@ -54,7 +54,7 @@ class NoLedger:
         del lineage, digest
         return "anybody"
 
-    async def lineage(self, lineage: str) -> None:
+    async def check(self, lineage: str) -> None:
         """Say that there is one."""
         del lineage
 

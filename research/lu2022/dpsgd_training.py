@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from accounting import analyses, compositions, dpsgd
-from accounting.losses import Cost, SubsampledGaussianLoss
+from accounting import analyses, dpsgd
+from accounting.losses import Cost, SubsampledGaussianLoss, composition_of
 from training.extras import extra
 from training.published.bounds import Topology
 from training.published.network import Layer, Parameters, initial_parameters, one_model
@@ -81,7 +81,7 @@ def _spent(composition: Composition, sampling_rate: float, steps: int, delta: fl
     analyse = analyses.zcdp if composition == "zcdp" else analyses.rdp
 
     def spent(noise: float) -> float:
-        losses = compositions.composition_of({Cost((SubsampledGaussianLoss(noise, sampling_rate),)): steps})
+        losses = composition_of({Cost((SubsampledGaussianLoss(noise, sampling_rate),)): steps})
         found = analyse(losses, delta).epsilon
         return math.inf if found is None else found
 

@@ -12,12 +12,12 @@ from audit.reports import Report
 from audit.white_box import experiments
 from audit.white_box.canaries import Canary
 from audit.white_box.experiments import Material, Setting
-from audit.white_box.findings import judge
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research import white_box
 from research.commands import DataDir, Html, Json, Png, program, run, show, stored
 from research.nasr2023.faults import audit_of_fault
+from research.nasr2023.methods import judge
 from research.nasr2023.printed import EPSILONS
 from research.nasr2023.runs import measure_runs, of_runs
 from research.nasr2023.table import judge_together, table_1

@@ -21,6 +21,7 @@ from audit.white_box.observations import AuditedStep, clipped, sound
 from dpserve.commands.console import shares
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.commands import stored
+from research.nasr2023.methods import judge
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease, private_step
 
@@ -179,7 +180,7 @@ def audit_of_fault(
         measured = measure_fault(setting, planted, noise_ratio, material, store, seed, progress, canary)
     said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
     return presentation.of_steps(
-        findings.judge(measured, *sure),
+        judge(measured, *sure),
         measured,
         f"White-box audit of DP-SGD on {setting.dataset} with {said}, which claims {FAULT_EPSILON:g} a step",
         {**asdict(setting), "seed": seed, "fault": fault, "noise_ratio": ratio},

@@ -1,6 +1,6 @@
 """What Nasr et al. 2023 print, to stand beside what is measured here: Table 1 and Section 6.3. Theirs at 95 %."""
 
-from audit.white_box.bounds import Method
+from research.nasr2023.methods import Method
 
 EPSILONS = (1, 4, 8, 16)
 COLUMNS = ("CIFAR-10 WRN-16", "CIFAR-10 ConvNet", "Purchase", "Random WRN-16")

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audit import estimators
-from audit.presentation import NOTES_ON_STEPS, seen, steps_content
+from audit.presentation import NOTE_ON_STEPS, seen, steps_content
 from audit.reports import Picture, Report, Table, number
-from audit.white_box.bounds import METHODS
 from audit.white_box.experiments import Measured
-from audit.white_box.findings import CLOSEST, POOLED, StepFinding, judge
+from audit.white_box.findings import CLOSEST, POOLED, StepFinding
+from research.nasr2023.methods import METHODS, NOTE, judge
 from research.nasr2023.printed import COLUMNS, TABLE_1
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def table_1(findings: Mapping[int, StepFinding], column: str, setting: Mapping[s
             ),
         ),
         pictures=(_curve(findings, column),),
-        notes=(*notes, *NOTES_ON_STEPS, f"What this could convict: {power_note}."),
+        notes=(*notes, NOTE_ON_STEPS, NOTE, f"What this could convict: {power_note}."),
     )
 
 

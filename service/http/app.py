@@ -147,7 +147,11 @@ def _other_routes(
     add_account_routes(app, predictor, authentication)
     _add_public_routes(app, predictor)
     if audit is not None:
-        app.get("/audit", summary="See what the service's own audit has found")(audit)
+
+        @app.get("/audit", summary="See what the service's own audit has found")
+        def found() -> dict[str, Any]:
+            return audit()
+
     add_open_inference(app, predictor)
     add_page(app, "client")
     add_documentation(app)

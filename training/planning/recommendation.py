@@ -1,11 +1,11 @@
-"""Which option an owner should take, with the training options for it, and the choice by a simulation on given rows.
+"""Which option an owner should take, with the training options for it, by a simulation on given rows; and tiers.
 
 A simulation runs the options themselves. On rows that are public it costs nothing; on private records it tells about
 them, and no guarantee covers what it tells.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import fmean, stdev
 from typing import Any
@@ -14,13 +14,14 @@ import numpy as np
 
 from accounting import picorho, sampling_error
 from accounting.picorho import PICORHO_PER_RHO, to_rho
-from mechanisms.gaussian_vector import mu_for
+from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import derived_seed
 from training.errors import TrainingError
 from training.planning import rules
-from training.planning.cases import MOST_ASKED, Case, Floats, Heads, Labels
+from training.planning.cases import MOST_ASKED, Case, Floats, Heads, Labels, weights_move
 from training.planning.options import OPTIONS, Option, Trial
 from training.planning.rules import Features
+from training.releases.weights import tier_steps
 
 LARGEST_PRICE = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
 """What a release may cost at most, in picorho. A larger budget buys no better one."""
@@ -201,3 +202,71 @@ def check_declared(n: int, classes: int) -> None:
     """Raise ValueError for numbers of records and classes that nobody has."""
     if n < 1 or classes < 2:
         raise ValueError(f"there must be at least 1 record and 2 classes, not {n} and {classes}")
+
+
+@dataclass(frozen=True)
+class PlannedTier:
+    """A tier. whole: what holding it costs, beyond: beyond the tier before it, both in picorho."""
+
+    name: str
+    whole: int
+    beyond: int
+    accuracy: float | None = None
+    spread: float | None = None
+
+
+def planned_tiers(prices: Mapping[str, int], budget: int) -> tuple[PlannedTier, ...]:
+    """Return the tiers of these prices, the coarsest first, in picorho. budget: of the lineage.
+
+    A lineage pays for the finest tier that anyone holds, whoever else holds which (`training.releases.weights`): so
+    each must fit the budget, and their sum need not. Raises TrainingError for one that does not, and for tiers that
+    cannot be trained.
+    """
+    steps = tier_steps(prices)
+    tiers, before = [], 0
+    for name, whole in prices.items():
+        if whole > budget:
+            raise TrainingError(
+                f"the tier {name!r} costs rho = {to_rho(whole):.6g}, and the whole budget is {to_rho(budget):.6g}: "
+                "nobody could ever hold it. Leave it out, or raise the budget"
+            )
+        try:
+            sampling_error.check_release_rho(steps[name] ** 2 / 2)
+        except ValueError as error:
+            raise TrainingError(f"the step to the tier {name!r}: {error}") from error
+        tiers.append(PlannedTier(name, whole, whole - before))
+        before = whole
+    return tuple(tiers)
+
+
+def simulated_tiers(
+    tiers: tuple[PlannedTier, ...], X: Floats, y: Labels, *, classes: int, n: int | None, features: Features, seeds: int
+) -> tuple[PlannedTier, ...]:
+    """Return the tiers with the accuracy that each has on rows held out. X, y, n: as for `by_simulation`.
+
+    A tier has the noise of one release of its whole price, whatever tiers there are besides; one head serves them all,
+    with the Lambda that suits the finest.
+    """
+    found: dict[str, list[float]] = {tier.name: [] for tier in tiers}
+    for seed in range(seeds):
+        case = case_of(X, y, classes, seed)
+        heads = Heads(case)
+        budgets = {tier.name: budget_for(tier.whole, n, len(case.y)) for tier in tiers}
+        lam = rules.strong_convexity(mu_for(max(budgets.values())))
+        weights = heads.weights(features, lam)
+        for name, whole in budgets.items():
+            law = GaussianVector(mu_for(whole), weights.size, weights_move(lam, weights))
+            noisy = law.release(weights, Trial(heads, whole, "tiers").randomness(features, name))
+            found[name].append(case.accuracy(heads.asked(features) @ noisy.T))
+    return tuple(
+        replace(tier, accuracy=fmean(found[tier.name]), spread=stdev(found[tier.name]) if seeds > 1 else None)
+        for tier in tiers
+    )
+
+
+def training_options(tiers: tuple[PlannedTier, ...]) -> dict[str, object]:
+    """Return `dpserve train`'s options for released weights in these tiers."""
+    return {
+        "lam": rules.strong_convexity(mu_for(tiers[-1].whole)),
+        "tier": [f"{tier.name}=rho:{to_rho(tier.whole)!r}" for tier in tiers],
+    }

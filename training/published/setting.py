@@ -9,7 +9,7 @@ Activation = Literal["tanh", "sigmoid"]
 """Of the hidden layers. Both are bounded by 1, as Corollary 1 needs."""
 
 Objective = Literal["cross-entropy", "per-record", "per-record-and-class"]
-"""The training losses: the original one and the two readings of the convexified one (`training.published.losses`)."""
+"""The training losses: the original one and the two readings of the convexified one (`training.published.batched`)."""
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 

@@ -78,7 +78,7 @@ class TeachersCertificate(ProvenCertificate):
 def mean_sensitivity(teachers: int, classes: int) -> float:
     """Return how far one record moves TEMPERATURE times the mean of m teachers' answers, in L2, as computed.
 
-    Proof. A record's part is a function of that record (`training.teachers.parts`), and each teacher of its own part,
+    Proof. A record's part is a function of that record (`training.teachers.train`), and each teacher of its own part,
     so adding or removing a record changes one teacher. What a teacher says is a vector p of non-negative numbers of sum
     at most 1, on an integer grid and whatever its weights are (`training.teachers.bundle`): a vote, probabilities, or
     the public answer of a teacher without records. For two such vectors ||p - q||^2 = ||p||^2 + ||q||^2 - 2 <p, q> <=

@@ -1,22 +1,33 @@
-"""From private records to certified teachers."""
+"""From private records to certified teachers.
 
+A record's teacher is a keyed hash of the record itself, so that it depends on that record alone. A share of a shuffled
+list would not do: adding one record would move others to other parts, and with them other teachers.
+"""
+
+import hashlib
+import hmac
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.randomness import NoiseKey
 from training.certificate import fresh_fields
 from training.data.records import Records
-from training.errors import TrainingError
+from training.errors import DataError, TrainingError
 from training.exact_network import exact_layers
 from training.feature_maps import FeatureMap
 from training.sealing import one_line
 from training.teachers.bundle import Teachers
 from training.teachers.certificate import Rule, TeachersCertificate, mean_sensitivity
 from training.teachers.networks import Schedule, train_stack
-from training.teachers.parts import check_disjoint, parts_of
+
+Parts = tuple[NDArray[np.int64], ...]
+"""For each teacher the rows of its records, in the order of their hashes: whatever order the records came in."""
+
+_PURPOSE = b"dpserve: which teacher a record belongs to\0"
 
 
 @dataclass(frozen=True)
@@ -68,3 +79,31 @@ def train_teachers(
     layers = exact_layers(((weights * scale, biases), *others), recipe.schedule.activation)
     taught = np.array([len(rows) > 0 for rows in parts])
     return Teachers(certificate, layers, taught, tensors, NoiseKey.fresh())
+
+
+def parts_of(records: Records, key: bytes, teachers: int) -> Parts:
+    """Return the part of each of `teachers` teachers.
+
+    A record is its features and its label as 64-bit numbers; equal records fall into one part. key: the owner's
+    secret, so that nobody else can compute which records meet in one teacher.
+    """
+    parts: list[list[tuple[bytes, int]]] = [[] for _ in range(teachers)]
+    for index, (row, label) in enumerate(zip(records.X, records.y, strict=True)):
+        # 0.0 and -0.0 are the same number.
+        content = (row + 0.0).astype("<f8").tobytes() + int(label).to_bytes(8, "little")
+        digest = hmac.digest(key, _PURPOSE + content, hashlib.sha256)
+        parts[int.from_bytes(digest, "little") % teachers].append((digest, index))
+    return tuple(np.array([index for _, index in sorted(part)], dtype=np.int64) for part in parts)
+
+
+def check_disjoint(parts: Parts) -> None:
+    """Raise DataError if a record is in two parts: then it moves two teachers, and the sensitivity is not sqrt(2)/m."""
+    seen: dict[int, int] = {}
+    for teacher, rows in enumerate(parts):
+        for row in rows.tolist():
+            if row in seen:
+                raise DataError(
+                    f"record {row} is in the parts of the teachers {seen[row]} and {teacher}. Parts that overlap are "
+                    "refused: one record would move more than one teacher, which the noise does not cover"
+                )
+            seen[row] = teacher

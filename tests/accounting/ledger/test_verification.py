@@ -40,7 +40,8 @@ def _rewrite(store: "redis.Redis[bytes]", keys: LineageKeys, altered: bytes, fie
 
 
 def _digest(keys: LineageKeys, client: str) -> bytes:
-    return key_digest(f"{keys.lineage}/{client}")
+    lineage = keys.account.partition("{")[2].partition("}")[0]
+    return key_digest(f"{lineage}/{client}")
 
 
 FOUND: dict[str, tuple[Damage, list[str]]] = {

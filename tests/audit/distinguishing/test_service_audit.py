@@ -138,7 +138,9 @@ def test_an_unknown_mechanism_or_another_model_is_refused(pairs):
         observe_services(ours, theirs, pair, pair.row[None], 10, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(("mechanism", "status"), [("gaussian", 0), ("published", 3)])
+@pytest.mark.parametrize(
+    ("mechanism", "status"), [pytest.param("gaussian", 0, marks=pytest.mark.slow), ("published", 3)]
+)
 def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path, mechanism, status):
     """Real processes, ledgers and HTTP. The sound one is convicted with probability at most 1e-9."""
     price = ["--price", "noise-multiplier:1"] if mechanism == "gaussian" else ["--price", "epsilon:0.1", "--delta", "0"]

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published, softmax
 from mechanisms.seeded import SeededRandomness
-from tests.audit.membership.conftest import DECLARATION, draw, forget
+from tests.audit.membership.conftest import DECLARATION, draw
 from training.data.digits import load_digits
 from training.data.records import Records
 from training.feature_maps import Identity
@@ -166,11 +167,10 @@ def test_noise_that_is_drawn_again_for_nothing_is_convicted(bundle, candidates):
         """A replay draws new noise: a hole."""
 
         def __init__(self, endpoint):
-            self._endpoint = endpoint
+            self._endpoint, self._turns = endpoint, count()
 
         def answers(self, rows):
-            paid = self._endpoint.paid
-            forget(self._endpoint)
+            paid, self._endpoint.noise_key = self._endpoint.paid, rehearsal_key(next(self._turns))
             found = self._endpoint.answers(rows)
             self._endpoint.paid = max(paid, 120)
             return found
@@ -189,12 +189,13 @@ def test_new_noise_for_less_than_its_price_is_convicted(bundle, candidates, shar
 
     class Discounting:
         def __init__(self, endpoint):
-            self._endpoint = endpoint
+            self._endpoint, self._turns = endpoint, count()
 
         def answers(self, rows):
             found = []
             for row in rows:
-                forget(self._endpoint)
+                self._endpoint.asked.clear()
+                self._endpoint.noise_key = rehearsal_key(next(self._turns))
                 found.append(self._endpoint.answers(row[None])[0])
             return np.stack(found)
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from accounting.conversions import gaussian_mu
-from audit.white_box.bounds import ClaimedRun, repetition_bound, step_bound
+from audit.white_box.bounds import pooled_bound, repetition_bound
 from audit.white_box.canaries import DiracCanary
 from audit.white_box.observations import Descent, clipped, observe_steps, sound
 from training.releases.dpsgd.step import StepRelease
@@ -13,7 +13,6 @@ from training.releases.dpsgd.step import StepRelease
 DELTA = 1e-5
 CLAIMED_MU = gaussian_mu(1.27, DELTA)
 CLAIM = StepRelease(1 / CLAIMED_MU, 0.2)
-STEP = ClaimedRun(CLAIM.noise_multiplier, CLAIM.sampling_rate, 1, DELTA)
 SURE = 1 - 1e-6
 
 
@@ -36,7 +35,7 @@ def test_a_sound_step_is_the_gaussian_that_it_claims(of_sound_step):
 
 
 def test_a_sound_step_is_acquitted(of_sound_step):
-    bound = step_bound(*of_sound_step, "f-DP (CP)", SURE, STEP)
+    bound = pooled_bound(*of_sound_step, SURE)
     assert bound.value <= CLAIMED_MU
 
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from audit import reports
 from audit.white_box.bounds import ClaimedRun
 from audit.white_box.experiments import Measured
-from audit.white_box.findings import judge
 from research.nasr2023 import table
 from research.nasr2023.__main__ import app
+from research.nasr2023.methods import judge
 
 CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
 

@@ -25,7 +25,7 @@ def service(start_for_module, head):
     for name, rows in (("alice", 40), ("bob", 7), ("carol", 0)):
         http = service.http(service.add_client(name, rho=0.25))
         for row in range(rows):
-            http.post("/predict", json={"instances": [[row / 50] * 4]})
+            http.post("/predict", json={"instances": [[row / 100] * 4]})
     service.call(service.ledger.revoke(service.predictor.lineage, "bob"))
     return service
 

@@ -6,9 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.published.batched import Assignment, device_of, stacked_logits, train_stack  # noqa: E402
+from training.published.batched import Assignment, batch_loss, device_of, record_losses, stacked_logits, train_stack  # noqa: E402  # noqa: E402
 from training.published.bounds import Topology  # noqa: E402
-from training.published.losses import batch_loss, record_losses  # noqa: E402
 from training.published.network import initial_parameters, logits, one_model  # noqa: E402
 from training.published.setting import (  # noqa: E402
     OBJECTIVES,

@@ -12,6 +12,7 @@ from accounting.conversions import gaussian_mu
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
+from tests.seeded import Seeded
 from training.data.records import Declaration, Records
 from training.errors import BundleError, TrainingError
 from training.feature_maps import Fourier, Identity
@@ -28,16 +29,6 @@ IDENTITY = Identity(lower=(0.0,) * 3, upper=(1.0,) * 3, clip_norm=1.0, bias=0.0)
 PRICE = 500_000_000_000
 """rho = 0.5, so that mu = 1."""
 CHOICES = Choices(records_declared=1000, sampling_rate=0.2, steps=20, learning_rate=0.5, hidden=(6,))
-
-
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
 
 
 def some_records(n: int = 1000, seed: int = 0) -> Records:
