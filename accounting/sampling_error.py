@@ -152,6 +152,6 @@ def check_release_rho(rho: float | Fraction) -> None:
     """Raise ValueError unless a release that is paid for once may cost rho."""
     if not LEAST_RELEASE_RHO <= rho <= LARGEST_RELEASE_RHO:
         raise ValueError(
-            f"the price of a release that is paid for once must lie between {LEAST_RELEASE_RHO:g} and "
+            f"the price of a pay-once model must lie between {LEAST_RELEASE_RHO:g} and "
             f"{LARGEST_RELEASE_RHO:g} rho, not be {float(rho):g}"
         )

@@ -149,7 +149,7 @@ class ServeSettings(BaseModel):
         int,
         typer.Option(
             min=0,
-            help="How many credentials of one address that are not taken are looked at in a minute; 0 for any number.",
+            help="How many invalid credentials one address may send in a minute; 0 for any number.",
             rich_help_panel=FRONT,
         ),
     ] = 300

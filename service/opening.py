@@ -58,7 +58,7 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
         total += tier.cost.picorho
         if not budget.pays_for(tier.cost):
             why = (
-                "its delta does not provide for releases that are Gaussian but for a coin: take a larger one"
+                "its delta is too small for releases that are Gaussian except with a small chance: take a larger one"
                 if tier.cost.coin and not budget.pays_for_coins
                 else f"it accepts {budget.accepts!r} charges only: change it to one that --accepts "
                 f"{accepts_for(tier.cost)}"
@@ -73,6 +73,6 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
     first = await ledger.quote_hold(hold_request(certificate, "", certificate.tiers[0].name, time.time()))
     if isinstance(first.refusal, BudgetExhausted):
         raise CannotServe(
-            f"this release costs the lineage rho = {to_rho(first.refusal.cost):.6g}, and "
+            f"this model costs the lineage rho = {to_rho(first.refusal.cost):.6g}, and "
             f"{to_rho(first.refusal.remaining):.6g} of its budget is left; what is spent stays spent"
         )

@@ -195,7 +195,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         _print_tiers(console, shown.tiers)
     else:
         console.print(
-            "Released weights can also be had in tiers, --tier NAME=PRICE from the coarsest to the finest: clients who "
+            "Released weights can also have tiers, --tier NAME=PRICE from the coarsest to the finest: clients who "
             "put theirs together know no more than the finest tells, so the lineage pays for that one alone.",
             highlight=False,
         )
@@ -214,9 +214,9 @@ def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:
     console.print(table, highlight=False)
     apart = sum(each.whole for each in tiers)
     console.print(
-        f"However many clients hold whichever of these tiers, they know together what the finest tells: the lineage "
-        f"pays rho = {to_rho(tiers[-1].whole):.6g}, and a client that moves to a finer tier the difference. As "
-        f"releases of their own they would cost it {to_rho(apart):.6g}.",
+        f"Clients who put their tiers together learn what the finest tells, so the lineage pays rho = "
+        f"{to_rho(tiers[-1].whole):.6g} however many they are, and a client that moves to a finer tier pays the "
+        f"difference. As separate models they would cost it {to_rho(apart):.6g}.",
         highlight=False,
     )
     console.print(f"In tiers: {_command('weights', training_options(tiers))}", highlight=False, soft_wrap=True)

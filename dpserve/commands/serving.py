@@ -245,10 +245,10 @@ class Service:
 
     def _check_release(self, model: ReleasedModel) -> None:
         if self.told.self_audit_key is not None:
-            raise CannotServe("a release that is paid for once has no noise left to audit: leave --self-audit-key out")
+            raise CannotServe("a pay-once model has no noise left to audit: leave --self-audit-key out")
         if self.told.mechanism is not None or self.told.price is not None:
             raise CannotServe(
-                f"{model.certificate.name} is a release that is paid for once: its noise was drawn when it was "
+                f"{model.certificate.name} is a pay-once model: its noise was drawn when it was "
                 "trained, and its price fixed, so leave --mechanism and --price out"
             )
 

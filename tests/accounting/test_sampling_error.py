@@ -164,7 +164,7 @@ def test_no_coins_break_the_bound_whatever_is_chosen_on_the_way(seed: int, relea
 
 @pytest.mark.parametrize("rho", [0.0, 1e-4, 4.1, math.nan])
 def test_a_price_once_and_for_all_outside_the_proved_range_is_refused(rho: float) -> None:
-    with pytest.raises(ValueError, match=r"paid for once must lie between 0\.0004 and 4 rho"):
+    with pytest.raises(ValueError, match=r"pay-once model must lie between 0\.0004 and 4 rho"):
         sampling_error.check_release_rho(rho)
 
 

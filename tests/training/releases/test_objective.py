@@ -129,7 +129,7 @@ def test_each_part_of_a_release_must_have_a_price_in_range_of_its_own():
     other = output.model_copy(update={"cost": str(output.derived_cost())})
     perturbed, released = other.derived_cost().losses
     assert perturbed.rho < sampling_error.LEAST_RELEASE_RHO < released.rho
-    with pytest.raises(BundleError, match="paid for once must lie between"):
+    with pytest.raises(BundleError, match="pay-once model must lie between"):
         other.verify()
 
 

@@ -268,9 +268,9 @@ def test_a_certificate_of_other_noise_than_was_drawn_is_refuted(
     [
         ({}, "between 1 and 16 tiers"),
         ({"a": 10**10, "b": 10**10}, "from the coarsest to the finest, and 'b' costs no more"),
-        ({"a": 10**10, "b": 10**10 + 10**8}, "tier 'b': the price of a release that is paid for once"),
+        ({"a": 10**10, "b": 10**10 + 10**8}, "tier 'b': the price of a pay-once model"),
         ({"a b": 10**10}, "a tier is named with letters"),
-        ({"a": 5 * 10**12}, "tier 'a': the price of a release that is paid for once"),
+        ({"a": 5 * 10**12}, "tier 'a': the price of a pay-once model"),
     ],
 )
 def test_tiers_that_cannot_be_had_are_refused(head: CertifiedHead, prices: dict[str, int], message: str) -> None:
