@@ -70,7 +70,7 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
                 f"{to_rho(budget.picorho):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
                 "'dpserve lineage set-budget'"
             )
-    first = await ledger.quote_hold(hold_request(certificate, "", certificate.tiers[0].name, time.time()))
+    first = await ledger.quote(hold_request(certificate, "", certificate.tiers[0].name, time.time()))
     if isinstance(first.refusal, BudgetExhausted):
         raise CannotServe(
             f"this model costs the lineage rho = {to_rho(first.refusal.cost):.6g}, and "

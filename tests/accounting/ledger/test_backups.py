@@ -191,7 +191,7 @@ async def test_a_client_that_is_added_during_a_backup_is_in_it_with_its_receipts
         await _open(ledger)
         monkeypatch.setattr(Ledger, "_client_names", then_another)
         lines = await _lines(ledger)
-    assert "carl" in json.loads(lines[1])["clients"]
+    assert "carl" in json.loads(lines[1])["section"]["clients"]
     async with Ledger.open(tmp_path / "new") as ledger:
         await restore(ledger, lines)
         assert not (await ledger.client("lineage", "carl")).revoked
