@@ -227,7 +227,7 @@ OPTIONS: dict[str, Option] = {
     "weights": Option("released weights", "once", "proven", _released_weights("identity")),
     "class-sums": Option("class sums", "once", "proven", _class_sums),
     "objective": Option("objective perturbation", "once", "proven", _perturbed_objective("identity")),
-    "dpsgd": Option("DP-SGD, linear head", "once", "proven", _dp_sgd("identity"), version=2),
+    "dpsgd": Option("DP-SGD, linear head", "once", "proven", _dp_sgd("identity"), version=3),
     "dpsgd-128": Option("DP-SGD, 128 tanh units", "once", "proven", _dp_sgd("identity", 128), version=2),
     "per-query-fourier": Option(
         "noise on each answer, Fourier features", "each answer", "proven", _noise_on_answers("fourier"), version=2
@@ -238,7 +238,7 @@ OPTIONS: dict[str, Option] = {
     "objective-fourier": Option(
         "objective perturbation, Fourier features", "once", "proven", _perturbed_objective("fourier"), version=2
     ),
-    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", "proven", _dp_sgd("fourier"), version=2),
+    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", "proven", _dp_sgd("fourier"), version=3),
     "teachers": Option("250 teachers, noise on each answer", "each answer", "proven", _teachers),
     "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
 }
