@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # The service in an image: docs/deploying.md. EXTRAS=jwt,otel,torch adds PyTorch with CUDA; without it the image is
-# for certified heads. `make image-check` runs every step of this file in an empty directory tree.
+# for certified heads. tests/deployment lints this file and checks its sources and commands.
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
@@ -9,7 +9,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python3 -m venv /opt/dpserve
 COPY deploy/constraints.txt deploy/constraints.txt
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY accounting accounting
 COPY audit audit
 COPY dpserve dpserve

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 
-.PHONY: demo serve test faults bench bench-quick lint docs image-check lock advisories clean
+.PHONY: demo serve test test-all faults bench bench-quick lint docs lock advisories clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -15,7 +15,11 @@ serve: $(RUN)
 	@$(BIN)/dpserve demo --stay --port $(PORT)
 
 test: lint
-	@$(BIN)/pytest -q -n auto
+	@$(BIN)/pytest -q -n auto -m "not slow"
+
+# Everything, and every fault in full: about an hour on two cores.
+test-all: lint
+	@DPSERVE_FAULTS=full $(BIN)/pytest -q -n auto
 
 faults: $(TESTS)
 	@DPSERVE_FAULTS=full $(BIN)/pytest tests/faults -q -n0
@@ -34,10 +38,6 @@ lint: $(TESTS)
 docs: $(TESTS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
-
-# Every step of the Dockerfile, and the image's command, in an empty directory tree: no container engine is needed.
-image-check:
-	@$(PYTHON) deploy/rehearse_image.py
 
 # What images are built from: the newest that pyproject.toml allows, in a folder where nothing else is installed. With
 # PyTorch and its CUDA libraries this takes some gigabytes.

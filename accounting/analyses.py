@@ -5,7 +5,7 @@ The privacy loss of what was released does not change with the analysis; only ho
 prices were fixed in advance, whoever chose the rows and however; which of them stay valid when prices are
 chosen adaptively, each analysis says in `adaptive`. All rounding is towards the larger epsilon.
 
-The coins of approximate losses come off delta first, and what is left is analysed (`compositions.without_coins`).
+The coins of approximate losses come off delta first, and what is left is analysed (`losses.without_coins`).
 """
 
 import math
@@ -14,9 +14,17 @@ from dataclasses import dataclass, replace
 from functools import wraps
 
 from accounting import conversions, domains
-from accounting.compositions import Composition, composition_of, without_coins
 from accounting.crossings import crossing
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import (
+    BoundedRangeLoss,
+    Composition,
+    Cost,
+    GaussianLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+    composition_of,
+    without_coins,
+)
 from accounting.numerical_pld import numerical_curve, total_mu
 from accounting.renyi import renyi_curve
 

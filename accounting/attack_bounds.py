@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from accounting import conversions, domains, identifiability, numerical_pld, picorho, renyi, tradeoff
 from accounting.budgets import Budget
-from accounting.compositions import Composition, composition_of, without_coins
-from accounting.losses import Cost, GaussianLoss
+from accounting.losses import Composition, Cost, GaussianLoss, composition_of, without_coins
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1, 0.5)
 """Where the power of attacks is shown."""

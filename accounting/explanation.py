@@ -25,15 +25,16 @@ from accounting.attack_bounds import (
     reading_of_attack,
 )
 from accounting.budgets import Accepts, Budget
-from accounting.compositions import Composition, without_coins
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
+    Composition,
     Cost,
     GaussianLoss,
     LaplaceLoss,
     PrivacyLoss,
     SubsampledGaussianLoss,
+    without_coins,
 )
 from accounting.report import AccountReport, account_report, spent_picorho
 
@@ -204,7 +205,12 @@ def explain(
 
 
 def explain_account(
-    spent: Mapping[Cost, int], budget: Budget, *, price: Cost | None, lineage_left: int | None = None
+    spent: Mapping[Cost, int],
+    budget: Budget,
+    *,
+    price: Cost | None,
+    lineage_left: int | None = None,
+    unlimited: bool = False,
 ) -> AccountExplanation:
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
 
@@ -216,7 +222,7 @@ def explain_account(
     account gives the same object, whatever order its releases come in.
     """
     spent = dict(sorted(spent.items(), key=lambda entry: str(entry[0])))
-    account = account_report(spent, budget, price=price, lineage_left=lineage_left)
+    account = account_report(spent, budget, price=price, lineage_left=lineage_left, unlimited=unlimited)
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
     composition, rho = composition_and_rho(spent)
     coins = without_coins(composition)[1]
@@ -336,11 +342,14 @@ def _account_in_words(releases: int, meaning: Identifiability, ends: Budget, acc
         "stops.",
         *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together"),
         f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
-        f"{account.remaining.rho:.6g} left; after that it refuses.",
+        f"{account.remaining.rho:.6g} left" + (_HOLDS if account.unlimited else "; after that it refuses."),
     ]
     if account.queries_left is not None:
-        words.append(f"At the present price {account.queries_left:,} more answers can be had.")
+        words.append(f"At the present price it pays for {account.queries_left:,} more answers.")
     return " ".join(words)
+
+
+_HOLDS = ". It has paid for a model that is paid for once: answers of that model are unlimited, and cost nothing more."
 
 
 def _percent(share: float) -> str:

@@ -6,6 +6,8 @@ all derived from that value. Neighbouring data sets differ by the addition or re
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
@@ -21,9 +23,9 @@ class PrivacyLoss(ABC):
     kind: ClassVar[str]
 
     @property
-    @abstractmethod
     def parameters(self) -> tuple[float, ...]:
         """The parameters that, with `kind`, describe the loss completely, in the constructor's order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     @abstractmethod
@@ -59,11 +61,6 @@ class GaussianLoss(PrivacyLoss):
     mu: float
 
     @property
-    def parameters(self) -> tuple[float, ...]:
-        """mu."""
-        return (self.mu,)
-
-    @property
     def rho(self) -> Fraction:
         """mu^2 / 2."""
         return Fraction(self.mu) ** 2 / 2
@@ -90,11 +87,6 @@ class LaplaceLoss(PrivacyLoss):
     epsilon: float
 
     @property
-    def parameters(self) -> tuple[float, ...]:
-        """epsilon."""
-        return (self.epsilon,)
-
-    @property
     def rho(self) -> Fraction:
         """epsilon^2 / 2."""
         return Fraction(self.epsilon) ** 2 / 2
@@ -114,11 +106,6 @@ class BoundedRangeLoss(PrivacyLoss):
 
     kind: ClassVar[str] = "exponential"
     epsilon: float
-
-    @property
-    def parameters(self) -> tuple[float, ...]:
-        """epsilon."""
-        return (self.epsilon,)
 
     @property
     def rho(self) -> Fraction:
@@ -154,11 +141,6 @@ class SubsampledGaussianLoss(PrivacyLoss):
             raise ValueError(f"the sampling rate must lie above 0 and be at most 1, not be {self.sampling_rate}")
 
     @property
-    def parameters(self) -> tuple[float, ...]:
-        """The noise multiplier and the sampling rate."""
-        return (self.noise_multiplier, self.sampling_rate)
-
-    @property
     def rho(self) -> Fraction:
         """1/(2 sigma^2)."""
         return 1 / (2 * Fraction(self.noise_multiplier) ** 2)
@@ -170,7 +152,7 @@ class SubsampledGaussianLoss(PrivacyLoss):
 
 
 LARGEST_COIN = 2.0**-40
-"""No loss may have a larger delta of its own: `accounting.sampling_error` counts the coins that a budget can buy."""
+"""No loss may have a larger delta of its own, so that accounts need only count them (`accounting.sampling_error`)."""
 
 
 @dataclass(frozen=True)
@@ -196,11 +178,6 @@ class ApproximateGaussianLoss(PrivacyLoss):
         super().__post_init__()
         if self.delta > LARGEST_COIN:
             raise ValueError(f"the delta of an {self.kind} loss must be at most 2^-40, not {self.delta:g}")
-
-    @property
-    def parameters(self) -> tuple[float, ...]:
-        """mu and delta."""
-        return (self.mu, self.delta)
 
     @property
     def rho(self) -> Fraction:
@@ -327,12 +304,6 @@ class Cost:
         return all(isinstance(loss, GaussianLoss | ApproximateGaussianLoss) for loss in self.losses)
 
     @property
-    def coin(self) -> float:
-        """The deltas of its approximate losses together, rounded up: what no rho pays for."""
-        coins = [loss.delta for loss in self.losses if isinstance(loss, ApproximateGaussianLoss)]
-        return math.fsum(coins) * (1 + 2.0**-50)
-
-    @property
     def coins(self) -> int:
         """How many coins it takes, each of a probability of at most LARGEST_COIN: what an account counts beside rho."""
         return sum(isinstance(loss, ApproximateGaussianLoss) for loss in self.losses)
@@ -361,3 +332,41 @@ class Cost:
     def parse(cls, text: str) -> "Cost":
         """Read what `str` wrote. Raises ValueError for anything else."""
         return cls(tuple(_parse_loss(part) for part in text.split(",") if part))
+
+
+MOST_RELEASES = 10**12
+
+Composition = Counter[PrivacyLoss]
+"""How often each privacy loss occurs."""
+
+
+def composition_of(releases: Mapping[Cost, int]) -> Composition:
+    """Return the losses of `releases`, the number of releases at each cost, with how often each occurs.
+
+    A claimed loss counts as what is claimed: what is analysed is then a claim, too.
+    """
+    losses: Composition = Counter()
+    for cost, count in releases.items():
+        if not 0 <= count <= MOST_RELEASES:
+            raise ValueError(f"a number of releases must lie between 0 and {MOST_RELEASES:g}, not be {count}")
+        for loss in cost.losses:
+            losses[loss.claim if isinstance(loss, ClaimedLoss) else loss] += count
+    return +losses
+
+
+def without_coins(losses: Composition) -> tuple[Composition, float]:
+    """Return the composition with Gaussian losses for the approximate ones, and their deltas together, rounded up.
+
+    Let delta'(epsilon) be valid for the first. Then coins + delta'(epsilon) is valid for `losses`: but for the event
+    that some coin shows everything, whose probability is at most the sum of the deltas, whoever chose what on the
+    way, the releases are those of the first (`ApproximateGaussianLoss`). The same goes for the power of any test.
+    """
+    rest: Composition = Counter()
+    coins = []
+    for loss, count in losses.items():
+        if isinstance(loss, ApproximateGaussianLoss):
+            rest[GaussianLoss(loss.mu)] += count
+            coins.append(loss.delta * count)
+        else:
+            rest[loss] += count
+    return rest, math.fsum(coins) * (1 + 2.0**-40)

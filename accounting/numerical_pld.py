@@ -12,8 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import conversions, renyi
-from accounting.compositions import Composition
-from accounting.losses import BoundedRangeLoss, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import (
+    BoundedRangeLoss,
+    Composition,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+)
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -56,7 +62,7 @@ def _numerical_curve(losses: frozenset[tuple[PrivacyLoss, int]], delta: float) -
     try:
         return NumericalCurve(privacy_loss_distribution(composition, interval), interval, width, allowance)
     except (IndexError, ValueError, OverflowError) as error:
-        return f"the numerical PLD cannot be had: {type(error).__name__}"
+        return f"the numerical PLD is unavailable: {type(error).__name__}"
 
 
 def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyLossDistribution":

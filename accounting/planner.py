@@ -19,11 +19,18 @@ import scipy.special
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import analyses, compositions, domains, picorho, sampling_error
+from accounting import analyses, domains, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
-from accounting.compositions import Composition
 from accounting.crossings import crossing
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import (
+    MOST_RELEASES,
+    BoundedRangeLoss,
+    Composition,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    composition_of,
+)
 
 Floats = NDArray[np.float64]
 MechanismName = Literal["gaussian", "laplace", "selected-neuron", "label"]
@@ -31,7 +38,7 @@ CompositionName = Literal["filter", "basic", "advanced", "rdp"]
 
 MECHANISMS: tuple[MechanismName, ...] = ("gaussian", "laplace", "selected-neuron", "label")
 COMPOSITIONS: tuple[CompositionName, ...] = ("filter", "basic", "advanced", "rdp")
-MOST_QUERIES = compositions.MOST_RELEASES
+MOST_QUERIES = MOST_RELEASES
 _COMPOSITIONS: dict[CompositionName, Callable[[Composition, float], analyses.Analysis]] = {
     "basic": analyses.basic,
     "advanced": analyses.advanced,
@@ -45,13 +52,15 @@ _QUANTILES = (np.arange(256) + 0.5) / 256
 class PublicSample:
     """Rows that the owner declares public: logits (n, C), true classes (n,) as indices, L2 sensitivities (n,).
 
-    origin: where they come from, in words for whoever reads the plan.
+    origin: where they come from, in words for whoever reads the plan. commonest: how many of them are of the commonest
+    class, as a share, where they are real rows.
     """
 
     logits: Floats
     labels: NDArray[np.int64]
     sensitivity: Floats
     origin: str = "rows declared public"
+    commonest: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not belong together."""
@@ -81,6 +90,59 @@ class PublicSample:
         logits = np.zeros((len(margins), classes))
         logits[:, 0] = margins
         return cls(logits, np.zeros(len(margins), np.int64), np.full(len(margins), sensitivity), origin)
+
+    @classmethod
+    def halfway(cls, classes: int, margin: float, sensitivity: float) -> "PublicSample":
+        """Return rows of which a head without noise is right halfway between guessing and always, (1 + 1/C) / 2.
+
+        One class leads the others by the margin; it is the true one as often as said. A calibrated head's margin on
+        such rows is ln(C + 1): it gives the leading class p = (C+1)/(2C), and each of the others (1 - p)/(C - 1).
+        """
+        domains.require_above_zero("the sensitivity", sensitivity)
+        rows = 2 * classes
+        logits = np.zeros((rows, classes))
+        logits[:, 0] = margin
+        labels = (np.arange(rows) > classes).astype(np.int64)
+        return cls(logits, labels, np.full(rows, sensitivity), "rows of which a head is halfway sure")
+
+
+class Expectation(BaseModel):
+    """What answers are worth on rows of which a head is halfway between guessing and certain: a guess, and no bound.
+
+    accuracy: of an answer; noiseless: of the head; guessing: 1/C.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    accuracy: float
+    noiseless: float
+    guessing: float
+
+    @property
+    def no_better_than_the_commonest_class(self) -> bool:
+        """Whether the noise takes more than half of what the head knows beyond guessing.
+
+        How common the commonest class is, nobody has said. Its share lies between guessing and what the head reaches,
+        or the head is of no use: it is taken to lie in the middle.
+        """
+        return self.accuracy < (self.noiseless + self.guessing) / 2
+
+    def words(self, answers: str) -> str:
+        """Say it. answers: whose, as "answers of 'gaussian'"."""
+        said = (
+            f"To expect, without rows: where a head without noise is right with probability {self.noiseless:.2f}, "
+            f"{answers} are right with {self.accuracy:.2f}, and guesses with {self.guessing:.2f}."
+        )
+        return f"{said} {NO_BETTER}." if self.no_better_than_the_commonest_class else said
+
+
+NO_BETTER = "Such answers are no better than always naming the commonest class"
+
+
+def expectation(mechanism: MechanismName, rho: float, rows: PublicSample) -> Expectation:
+    """Return what answers at rho each are worth on rows as `PublicSample.halfway` makes them."""
+    accuracy = expected_accuracy(mechanism, rho, rows)
+    return Expectation(accuracy=accuracy, noiseless=_noiseless(rows), guessing=1 / rows.classes)
 
 
 class PlannedBudget(BaseModel):
@@ -125,6 +187,12 @@ class Plan(BaseModel):
     asked_accuracy: float | None
     accuracy_from: Annotated[str | None, Field(description="what every accuracy here was computed on")]
     noiseless_accuracy: float | None
+    commonest_class: Annotated[
+        float | None, Field(description="the accuracy of always naming the sample's commonest class, of real rows")
+    ] = None
+    expectation: Annotated[
+        Expectation | None, Field(description="of the first option, where no rows were given: a guess, and no bound")
+    ] = None
     options: tuple[Option, ...]
 
 
@@ -156,12 +224,14 @@ def plan(
     accuracy: float | None = None,
     sensitivity: float | None = None,
     sample: PublicSample | None = None,
+    halfway: PublicSample | None = None,
 ) -> Plan:
     """Return what a budget buys: at a number of queries, at an accuracy, or for a thousand queries.
 
     budgets: the same budget as each kind of account holds it; mechanisms whose account is missing are left out.
-    `sensitivity` is the L2 sensitivity of a typical row where there is no public sample. An option that cannot
-    reach the accuracy, or whose price no row may have, is left out. Raises ValueError for nonsense, and for an
+    `sensitivity` is the L2 sensitivity of a typical row where there is no public sample. `halfway`: rows as
+    `PublicSample.halfway` makes them, to say what answers are worth. An option that cannot reach the accuracy, or whose
+    price no row may have, is left out. Raises ValueError for nonsense, and for an
     accuracy asked for without a sample to estimate it on.
     """
     _check(classes, queries, accuracy, sample)
@@ -204,6 +274,8 @@ def plan(
         asked_accuracy=accuracy,
         accuracy_from=sample.origin if sample is not None else None,
         noiseless_accuracy=_noiseless(sample) if sample is not None else None,
+        commonest_class=sample.commonest if sample is not None else None,
+        expectation=expectation(options[0].mechanism, options[0].rho, halfway) if options and halfway else None,
         options=tuple(options),
     )
 
@@ -316,7 +388,7 @@ def _price_for_queries(
     epsilon, ideal = budget.epsilon_at(budget.picorho), sampling_error.ideal_delta(budget.delta)
 
     def excess(log_rho: float) -> float:
-        found = analyse(compositions.composition_of({cost_of(mechanism, math.exp(log_rho)): queries}), ideal)
+        found = analyse(composition_of({cost_of(mechanism, math.exp(log_rho)): queries}), ideal)
         return math.inf if found.epsilon is None else found.epsilon - epsilon
 
     if excess(math.log(low)) > 0:
@@ -353,7 +425,7 @@ def _queries_at(mechanism: MechanismName, composition: CompositionName, rho: flo
     epsilon, ideal = budget.epsilon_at(budget.picorho), sampling_error.ideal_delta(budget.delta)
 
     def within(count: int) -> bool:
-        found = _COMPOSITIONS[composition](compositions.composition_of({cost: count}), ideal).epsilon
+        found = _COMPOSITIONS[composition](composition_of({cost: count}), ideal).epsilon
         return found is not None and found <= epsilon
 
     enough, too_many = 0, 1

@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import conversions, domains
-from accounting.compositions import Composition
-from accounting.losses import BoundedRangeLoss, GaussianLoss, LaplaceLoss, PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import (
+    BoundedRangeLoss,
+    Composition,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+)
 
 SAMPLED_ORDERS = np.concatenate(
     [np.linspace(1.1, 10.9, 99), np.arange(11, 64), np.unique(np.geomspace(64, 1024, 13) // 1)]

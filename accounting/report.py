@@ -99,6 +99,9 @@ class AccountReport(BaseModel):
             "have left; null without a price",
         ),
     ]
+    unlimited: Annotated[
+        bool, Field(description="whether it holds a model that is paid for once, whose further answers cost nothing")
+    ] = False
     posterior_belief_bound: Bound
     posterior_belief_at_epsilon: Bound
     membership_advantage_bound: Bound
@@ -119,18 +122,25 @@ def spent_picorho(spent: Mapping[Cost, int]) -> int:
 
 
 def account_report(
-    spent: Mapping[Cost, int], budget: Budget, *, price: Cost | None, lineage_left: int | None = None
+    spent: Mapping[Cost, int],
+    budget: Budget,
+    *,
+    price: Cost | None,
+    lineage_left: int | None = None,
+    unlimited: bool = False,
 ) -> AccountReport:
     """Return the report of an account with this budget after `spent`, the number of releases at each cost.
 
     `price` is what the next row costs, None where the account is not asked about a model. `lineage_left`: for a
     client's account, the picorho left in its lineage's, which pays for every release as well and so limits
-    `queries_left`. Raises ValueError for a loss that the account does not accept.
+    `queries_left`. `unlimited`: whether the account holds a model that is paid for once. Raises ValueError for a loss
+    that the account does not accept.
     """
     for cost, count in spent.items():
         if count and not budget.pays_for(cost):
-            raise ValueError(f"the account accepts {budget.accepts!r} charges, and {str(cost)!r} is none")
-    return report_at(spent_picorho(spent), budget, price=price, lineage_left=lineage_left)
+            raise ValueError(f"the account accepts {budget.accepts!r} charges, not {str(cost)!r}")
+    report = report_at(spent_picorho(spent), budget, price=price, lineage_left=lineage_left)
+    return report.model_copy(update={"unlimited": unlimited})
 
 
 def report_at(amount: int, budget: Budget, *, price: Cost | None, lineage_left: int | None = None) -> AccountReport:

@@ -5,11 +5,20 @@ attacked in this process (`audit.in_process`). Both charge, replay and refuse al
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss
+from mechanisms.gaussian import Gaussian
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+from mechanisms.mechanism import Mechanism
+from mechanisms.published import Published
+from mechanisms.selected_neuron import SelectedNeuron
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +36,29 @@ def digest_of(*parts: bytes) -> str:
     return found.hexdigest()
 
 
+def served_mechanism(model: Mapping[str, Any]) -> Mechanism:
+    """Return the mechanism that a service says it answers with, from its name and its losses.
+
+    model: as `GET /models/NAME`. A Gaussian's noise multiplier is taken back from mu and may differ in the last digit.
+    Raises ValueError for a mechanism that is not known here.
+    """
+    name, cost = str(model["mechanism"]), Cost.parse(str(model["price_per_row"]["losses"]))
+    match name, cost.losses:
+        case Gaussian.name, (GaussianLoss(mu),):
+            return Gaussian(1 / mu)
+        case Laplace.name, (LaplaceLoss(epsilon),):
+            return Laplace(epsilon)
+        case Label.name, (BoundedRangeLoss(epsilon),):
+            return Label(epsilon)
+        case SelectedNeuron.name, (BoundedRangeLoss(epsilon), GaussianLoss() | LaplaceLoss() as noise):
+            return SelectedNeuron(epsilon, noise)
+        case Published.name, (ClaimedLoss() as loss,):
+            return Published(
+                len(model["classes"]), loss.parameters[0], "gaussian" if "gaussian" in loss.kind else "laplace"
+            )
+    raise ValueError(f"the audit does not know the mechanism {name!r} with the losses {cost}")
+
+
 class EndpointError(ValueError):
     """The endpoint cannot be attacked: dead, revoked key, no such model. One line that says what to do."""
 
@@ -40,16 +72,23 @@ class Exhausted(Exception):
         self.scope = scope
 
 
-class Remembered(Protocol):
-    """What a key was answered before an interruption, all of it paid for."""
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """What a key was answered before an interruption, all of it paid for.
+
+    answers: (C,) each, by what `name` makes of a `row_name`.
+    """
+
+    answers: Mapping[str, Floats]
+    name: Callable[[str], str]
 
     def __len__(self) -> int:
-        """How many rows it has its answer to."""
-        ...
+        """How many rows the key has its answer to."""
+        return len(self.answers)
 
     def get(self, row: str) -> Floats | None:
         """Return the answer (C,) to the row with this `row_name`, if there is one."""
-        ...
+        return self.answers.get(self.name(row))
 
 
 class Endpoint(Protocol):
@@ -74,7 +113,7 @@ class Endpoint(Protocol):
     def answers(self, rows: Floats) -> Floats:
         """Return private probabilities (n, C) of rows (n, d), at most the model's `largest_batch`.
 
-        Charged whole or not at all; a row that this key asked about before gets the same answer at no cost.
+        Charged whole or not at all; a question that was asked before gets the same answer, from this key at no cost.
         Raises Exhausted.
         """
         ...

@@ -1,16 +1,18 @@
 """A bundle as an endpoint in this process: what a service of it would answer, charge and refuse, without HTTP.
 
-With the same words of randomness and the same requests it gives the same answers as the service, because the same
-mechanism releases the same logits. It is for the owner, who holds the bundle; nothing is charged to a ledger.
+With the bundle's own noise key it gives the same answers as a service of it, because the same mechanism releases the
+same logits with the same noise. It is for the owner, who holds the bundle; nothing is charged to a ledger, so that a
+rehearsal has a noise key of its own (`rehearsal_key`) and gives away nothing of what the service answers.
 
-Nothing outlives the process either, so that an attack that was interrupted tells it what it had answered
-(`remember`). With `RowNoise` what is answered after that is what would have been answered without the interruption.
+What was paid for does not outlive the process, so that an attack that was interrupted tells it what it had answered
+(`remember`). What is answered after that is what would have been answered without the interruption.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,10 @@ from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import account_report
 from audit.endpoint import EndpointError, Exhausted, Remembered, digest_of, row_name
-from mechanisms.mechanism import Mechanism
-from mechanisms.randomness import Randomness
+from mechanisms.mechanism import Mechanism, noise_context
+from mechanisms.randomness import KeyedRandomness, NoiseKey
+from training.quantised import question_bytes
+from training.questions import MeteredModel
 from training.releases.model import ReleasedModel
 
 Floats = NDArray[np.float64]
@@ -31,89 +35,54 @@ LARGEST_RHO = 1000.0
 """Of an account without a stated budget."""
 
 
-class AttackedModel(Protocol):
-    """A certified head or a published network, as loaded from its bundle."""
-
-    @property
-    def certificate(self) -> Any:
-        """Its certificate."""
-        ...
-
-    def features(self, X: Floats) -> Floats:
-        """The public features of rows."""
-        ...
-
-    def logits(self, phi: Floats) -> Floats:
-        """The exact logits."""
-        ...
-
-    def logit_sensitivity(self, phi: Floats) -> Floats:
-        """How far one record moves each row's logits, or is claimed to."""
-        ...
-
-
 @dataclass(eq=False)
 class Lineage:
-    """What all keys of one model may spend together, in picorho. limit: None for no limit of its own."""
+    """What all keys of one model may spend together, in picorho. limit: None for no limit of its own.
+
+    asked: the digests of the questions that were paid for, by any key.
+    """
 
     limit: int | None = None
     spent: int = 0
+    asked: set[bytes] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class RowNoise:
-    """Noise that follows from a seed, a key's number and the row, whatever was asked before. Never for a service.
-
-    A row's stream starts from SHA-256 of the row, so that two rows share noise with probability 2^-256.
-    """
-
-    seed: int
-    key: int
-
-    def of(self, row: str) -> Randomness:
-        """Return the words for the row with this `row_name`."""
-        return _Words(np.random.Philox(np.random.SeedSequence([self.seed, self.key, int(row, 16)])))
-
-
-@dataclass(frozen=True)
-class _Words:
-    generator: np.random.Philox
-
-    def words(self, count: int) -> NDArray[np.uint64]:
-        return self.generator.random_raw(count).astype(np.uint64, copy=False)
+def rehearsal_key(seed: int) -> NoiseKey:
+    """Return a noise key that follows from a seed, so that a rehearsal can be repeated. Never for a service."""
+    return NoiseKey(hashlib.sha256(b"dpserve: the noise of a rehearsal\0%d" % seed).digest())
 
 
 @dataclass(eq=False)
 class BundleEndpoint:
     """One key of a bundle. budget: the key's; None for whatever the ledger could hold.
 
-    randomness: one stream for all rows in the order they are asked, as a service has it, or each row's own.
+    noise_key: the bundle's own, or another for a rehearsal. key: its number among the keys of this bundle.
     """
 
-    head: AttackedModel
+    head: MeteredModel
     mechanism: Mechanism
-    randomness: Randomness | RowNoise
+    noise_key: NoiseKey
     budget_of_key: Budget | None = None
     lineage: Lineage = field(default_factory=Lineage)
     largest_batch: int = 1000
-    answered: dict[str, Floats] = field(default_factory=dict)
-    """By `row_name`."""
+    key: int = 0
+    asked: set[bytes] = field(default_factory=set)
+    """The digests of the questions that this key paid for."""
     paid: int = 0
-    """Rows charged so far."""
+    """Questions charged so far."""
     remembered: Remembered | None = None
     """What was answered before an interruption."""
 
     def name(self) -> str:
-        """Return a digest of the certificate and the noise."""
-        noise = repr(self.randomness) if isinstance(self.randomness, RowNoise) else "one stream"
-        return _name(self.head.certificate.public(), noise)
+        """Return a digest of the certificate, the noise and the key's number."""
+        return _name(self.head.certificate.public(), f"{digest_of(self.noise_key.secret)} {self.key}")
 
     def remember(self, answers: Remembered) -> None:
-        """Take back what was answered and paid for before an interruption."""
-        self.remembered = answers
-        new = len(answers) - sum(answers.get(row) is not None for row in self.answered)
-        self.paid += new
-        self.lineage.spent += self.mechanism.cost.picorho * new
+        """Take back what was answered and paid for before an interruption, by a process that is gone."""
+        if not self.asked:
+            self.remembered = answers
+            self.paid += len(answers)
+            self.lineage.spent += self.mechanism.cost.picorho * len(answers)
 
     @property
     def account(self) -> Budget:
@@ -139,50 +108,36 @@ class BundleEndpoint:
 
     def answers(self, rows: Floats) -> Floats:
         """Return one private answer for each row: (n, C)."""
-        # 0.0 and -0.0 are the same row, as they are for the service.
-        rows = np.asarray(rows, dtype=np.float64) + 0.0
+        rows = np.asarray(rows, dtype=np.float64)
         if len(rows) > self.largest_batch:
             raise EndpointError(f"a request takes at most {self.largest_batch} rows, and this one has {len(rows)}")
-        names = [row_name(row) for row in rows]
-        new: dict[str, int] = {}
-        for position, name in enumerate(names):
-            if not self._is_answered(name):
-                new.setdefault(name, position)
-        self._charge(len(new))
-        if new:
-            self.answered.update(zip(new, self._released(rows[list(new.values())], list(new)), strict=True))
-        return np.stack([self.answered[name] for name in names])
-
-    def _is_answered(self, name: str) -> bool:
-        if name not in self.answered and self.remembered is not None:
-            known = self.remembered.get(name)
-            if known is not None:
-                self.answered[name] = known
-        return name in self.answered
-
-    def _released(self, rows: Floats, names: list[str]) -> Floats:
-        """Draw an answer for each of these rows (n, d): (n, C).
-
-        With noise of each row's own the rows are evaluated alone, too: the last bits of a matrix product depend on how
-        many rows it has.
-        """
-        if not isinstance(self.randomness, RowNoise):
-            return self._drawn(rows, self.randomness)
-        alone = [self._drawn(row[None], self.randomness.of(name)) for row, name in zip(rows, names, strict=True)]
-        return np.concatenate(alone)
-
-    def _drawn(self, rows: Floats, randomness: Randomness) -> Floats:
         phi = self.head.features(rows)
-        return self.mechanism.release(self.head.logits(phi), self.head.logit_sensitivity(phi), randomness)
+        sensitivity = self.head.logit_sensitivity(phi)
+        context = noise_context(self.head.certificate.model_id, self.mechanism)
+        noise = KeyedRandomness(self.noise_key, context, question_bytes(phi, sensitivity))
+        if self.remembered is not None:
+            before = {
+                digest
+                for row, digest in zip(rows, noise.digests, strict=True)
+                if self.remembered.get(row_name(row)) is not None
+            }
+            self.asked |= before
+            self.lineage.asked |= before
+        self._charge(set(noise.digests))
+        return self.mechanism.release(self.head.logits(phi), sensitivity, noise)
 
-    def _charge(self, rows: int) -> None:
+    def _charge(self, questions: set[bytes]) -> None:
+        """Charge the key for questions that are new to it, and the lineage for those new to all: both or neither."""
         price = self.mechanism.cost.picorho
-        if price * (self.paid + rows) > self.account.picorho:
+        own, all_keys = len(questions - self.asked), len(questions - self.lineage.asked)
+        if price * (self.paid + own) > self.account.picorho:
             raise Exhausted("client")
-        if self.lineage.limit is not None and self.lineage.spent + price * rows > self.lineage.limit:
+        if self.lineage.limit is not None and self.lineage.spent + price * all_keys > self.lineage.limit:
             raise Exhausted("lineage")
-        self.paid += rows
-        self.lineage.spent += price * rows
+        self.asked |= questions
+        self.lineage.asked |= questions
+        self.paid += own
+        self.lineage.spent += price * all_keys
 
 
 @dataclass(eq=False)

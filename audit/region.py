@@ -4,10 +4,9 @@ For one mechanism at many noise multipliers: the best lower bound of epsilon fro
 analyses of what was released. What the mechanism really tells lies between; a lower bound above an upper one convicts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +15,11 @@ from accounting import conversions, domains, identifiability
 from accounting.analyses import side_by_side
 from accounting.losses import Cost, GaussianLoss
 from audit import estimators
-from audit.distinguishing.claims import Claim, claim_of
-from audit.distinguishing.mechanism import contradicts, observe
+from audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
 from audit.distinguishing.worlds import worst_case
-from audit.estimators.many_thresholds import FEWEST_SCORES
-from audit.reports import Picture, Report, Table, number, picture
+from audit.estimators import FEWEST_SCORES
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 Scores = tuple[Floats, Floats]
@@ -70,7 +64,7 @@ def mechanism_at(name: str, classes: int, noise_multiplier: float) -> Mechanism:
 def observe_releases(mechanism: Mechanism, classes: int, releases: int, trials: int, randomness: Randomness) -> Scores:
     """Return the log-likelihood ratios (trials,) of so many releases together, with the record in and out.
 
-    The sum over releases is what the adversary of `audit.adversary` comes to hold as log-odds, from even ones.
+    The sum over releases is what an adversary who knows all other records comes to hold as log-odds, from even ones.
     """
     scores = observe(mechanism, worst_case(mechanism, classes), trials * releases, randomness)
     inside, outside = (found.reshape(trials, releases).sum(axis=1) for found in scores)
@@ -93,7 +87,7 @@ def point_of(
     The lower bounds are exact, and hold together with `confidence`: each of k has (1 - confidence)/k of the doubt.
     points: how many such points a report has. Sound ones are all acquitted with `conviction_confidence`: any convicts.
     """
-    claim = claim_of(together(mechanism.cost, releases), delta)
+    claim = claimed_tradeoff(together(mechanism.cost, releases), delta)
     upper = {one.name: one.epsilon for one in side_by_side({mechanism.cost: releases}, delta).analyses}
     beliefs = np.concatenate([scores[0], -scores[1]])
     return Point(
@@ -109,7 +103,7 @@ def point_of(
     )
 
 
-def _attacks(claim: Claim, scores: Scores) -> dict[str, Callable[[float], float]]:
+def _attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[float], float]]:
     """Return the exact lower bounds of epsilon at the claim's delta, as functions of a confidence.
 
     Scores are log-likelihood ratios, so the threshold 0 is stated ahead of them.
@@ -129,7 +123,7 @@ def _attacks(claim: Claim, scores: Scores) -> dict[str, Callable[[float], float]
     return found
 
 
-def _asymptotic(claim: Claim, scores: Scores, confidence: float) -> dict[str, float]:
+def _asymptotic(claim: ClaimedTradeoff, scores: Scores, confidence: float) -> dict[str, float]:
     fewest = min(map(len, scores))
     if claim.family is not estimators.GAUSSIAN or claim.delta == 0 or fewest < FEWEST_SCORES:
         return {}
@@ -160,65 +154,3 @@ def epsilon_of_best_advantage(scores: Scores, confidence: float, delta: float) -
     """
     false_positives, false_negatives = estimators.errors_at(*scores, 0.0).upper_limits(confidence)
     return identifiability.epsilon_of_attack(max(0.0, 1 - false_positives - false_negatives), delta)
-
-
-def report(title: str, points: Sequence[Point], delta: float, setting: Mapping[str, Any], *notes: str) -> Report:
-    """Return the region as a report: Table 2's layout and Figure 2. Raises ValueError for no points."""
-    if not points:
-        raise ValueError("a region needs at least one noise multiplier")
-    convicted = [point.noise_multiplier for point in points if point.convicted]
-    gap = max(point.best_lower / point.best_upper for point in points if point.best_upper > 0)
-    verdict = (
-        f"Convicted at noise multiplier {', '.join(f'{one:g}' for one in convicted)}."
-        if convicted
-        else f"Not refuted: the best lower bound reaches {gap:.0%} of the best upper bound at most."
-    )
-    return Report(
-        title=title,
-        verdict=verdict,
-        convicted=bool(convicted),
-        content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
-        tables=tuple(_tables(points, delta)),
-        pictures=(_region(points, delta),),
-        notes=(*notes, "What is really told lies between the best lower and the best upper bound."),
-    )
-
-
-def _tables(points: Sequence[Point], delta: float) -> Sequence[Table]:
-    def table(title: str, of: Callable[[Point], Mapping[str, float]]) -> Table:
-        names = tuple(dict.fromkeys(name for point in points for name in of(point)))
-        rows = tuple(
-            (f"{point.noise_multiplier:g}", *(number(of(point).get(name)) for name in names)) for point in points
-        )
-        return Table(title, ("noise multiplier", *names), rows)
-
-    found = [
-        table(f"Lower bounds of epsilon at delta = {delta:g}", lambda point: point.lower),
-        table(f"Upper bounds of epsilon at delta = {delta:g}", lambda point: point.upper),
-    ]
-    if any(point.notes for point in points):
-        found.append(table("Besides", lambda point: point.notes))
-    return found
-
-
-def _region(points: Sequence[Point], delta: float) -> Picture:
-    def draw(figure: "Figure") -> None:
-        axes = figure.add_subplot()
-        ordered = sorted(points, key=lambda point: point.noise_multiplier)
-        noise = [point.noise_multiplier for point in ordered]
-        floor = 1e-3
-        lower = np.array([max(point.best_lower, floor) for point in ordered])
-        upper = np.array([max(point.best_upper, floor) for point in ordered])
-        for name in dict.fromkeys(name for point in ordered for name in point.upper):
-            axes.plot(noise, [point.upper.get(name, np.nan) for point in ordered], "--", alpha=0.6, label=name)
-        axes.plot(noise, upper, "o-", color="black", label="best upper bound")
-        axes.plot(noise, lower, "s-", color="tab:red", label="best lower bound")
-        axes.fill_between(noise, lower, upper, alpha=0.2, color="grey")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel("noise multiplier")
-        axes.set_ylabel(f"epsilon at delta = {delta:g}")
-        axes.legend(fontsize="small")
-
-    caption = f"The region of privacy. A lower bound of nothing is drawn at {1e-3:g}."
-    return picture("Region of privacy", caption, draw, inches=(6.4, 4.4))

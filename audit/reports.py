@@ -1,6 +1,6 @@
-"""One page that says what an attack or an audit found: as text, as JSON, as PNG and as an HTML file of its own.
+"""The form of what an attack or an audit found: one description, shown as text, as JSON, as PNG and as an HTML file.
 
-A report is a value. What it means is decided before it is built; this module only shows it, everywhere alike.
+A report is a value. What it says is decided before it is built (`audit.presentation`); this module only shows it.
 """
 
 import base64
@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +46,41 @@ class Table:
             raise ValueError(f"every row of {self.title!r} must have {len(self.columns)} texts")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Picture:
-    """A drawn figure. png: the file's bytes."""
+    """A figure, drawn when its bytes are asked for. draw: onto an empty figure of so many inches, width and height."""
 
     title: str
     caption: str
-    png: bytes
+    draw: Callable[["Figure"], None]
+    inches: tuple[float, float] = (6.4, 4.0)
+
+    @cached_property
+    def png(self) -> bytes:
+        """The file. Raises MissingExtra without matplotlib."""
+        with extra("plots", "a picture"):
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        figure = Figure(figsize=self.inches, layout="constrained")
+        FigureCanvasAgg(figure)
+        self.draw(figure)
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
+        return file.getvalue()
+
+
+def check_files(*files: Path | None) -> None:
+    """Raise MissingExtra where no picture can be drawn, OSError for a file that cannot be written: before the work.
+
+    A file that is there stays as it is. None is no file.
+    """
+    for file in filter(None, files):
+        there = file.exists()
+        file.open("ab").close()
+        if not there:
+            file.unlink()
+        with extra("plots", "a picture"):
+            import matplotlib.figure  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -87,19 +116,6 @@ class Report:
     def exit_status(self) -> int:
         """What a command that made this report ends with."""
         return {"convicted": CONVICTED, "inconclusive": INCONCLUSIVE}.get(self.kind, ACQUITTED)
-
-
-def picture(title: str, caption: str, draw: Callable[["Figure"], None], *, inches: tuple[float, float]) -> Picture:
-    """Draw on an empty figure of this width and height. Raises MissingExtra without matplotlib."""
-    with extra("plots", "a picture"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=inches, layout="constrained")
-    FigureCanvasAgg(figure)
-    draw(figure)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
-    return Picture(title, caption, file.getvalue())
 
 
 def print_text(report: Report, console: Console) -> None:

@@ -59,7 +59,7 @@ def measured(rounds: int) -> dict[str, float]:
 
 def _request(cost: Cost) -> ChargeRequest:
     return ChargeRequest(
-        lineage="digits", client="alice", model="m", mechanism="gaussian", cost=cost, rows=(ROW,), time=0.0
+        lineage="digits", client="alice", model="m", mechanism="gaussian", cost=cost, questions=(ROW,), time=0.0
     )
 
 

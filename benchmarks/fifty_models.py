@@ -10,6 +10,7 @@ Run: python benchmarks/fifty_models.py [--results FILE] [--runs 50] [--seconds 2
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits as scikit_learns_digits
 
-from audit.code import code_digest
-from audit.in_process import BundleEndpoint, RowNoise
+from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.attack import Attack, Choices
 from audit.membership.candidates import Candidates, Labelled
+from audit.pieces import code_digest
 from benchmarks import kept_runs
 from mechanisms.mechanism import priced
 from training.data.records import Declaration, Records
@@ -61,7 +62,9 @@ def attacked(run: int) -> dict[str, Any]:
         seed=0,
     )
     head = train(Records(members.X, members.y, declaration, ()), Recipe("digits", features, LAMBDA), f"run-{run}")
-    endpoint = BundleEndpoint(head, priced(name, price, CLASSES), RowNoise(run, 0))
+    # Random like every model's, it would make other noise each time.
+    head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
+    endpoint = BundleEndpoint(head, priced(name, price, CLASSES), rehearsal_key(run))
     choices = Choices(shadow_models=SHADOW_MODELS, attack_epochs=2, seed=run)
     outcome = Attack([endpoint], Candidates(members, others), choices).run()
     verdict = outcome.verdict

@@ -14,6 +14,7 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ import torch
 from scipy.stats import norm
 
 from accounting.losses import LaplaceLoss
-from audit.code import code_digest
 from audit.estimators import Errors, clopper_pearson
-from audit.in_process import BundleEndpoint, RowNoise
+from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.attack import Attack, Choices, Outcome
 from audit.membership.candidates import Candidates, Labelled
+from audit.pieces import code_digest
 from benchmarks import kept_runs
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import Floats
@@ -62,6 +63,9 @@ class Weaker:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._mechanism, name)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._mechanism!r})"
+
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         released: Floats = self._mechanism.release(logits, sensitivity / 10, randomness)
         return released
@@ -96,7 +100,9 @@ def attacked(run: int, mechanism: Any, confidence: float) -> Outcome:
     feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.1)
     records = Records(members.X, members.y, DECLARATION, ())
     head = train(records, Recipe("memory", feature_map, LAMBDA), f"lineage-{run}")
-    endpoint = BundleEndpoint(head, mechanism, RowNoise(run, 0))
+    # Random like every model's, it would make other noise each time.
+    head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
+    endpoint = BundleEndpoint(head, mechanism, rehearsal_key(run))
     choices = Choices(shadow_models=2, attack_epochs=1, confidence=confidence, seed=run)
     return Attack([endpoint], Candidates(members, others), choices).run()
 
@@ -113,7 +119,7 @@ def least_advantage(errors: Errors, confidence: float = SURE_OF_POOLED) -> float
 
     TPR - FPR = 1 - 2q, q being the mean probability of an error over all decisions, which are independent given the
     models: Clopper and Pearson's limit of a binomial probability holds for such a mean (Hoeffding 1956, as in
-    `audit.estimators.error_rates.gdp_of_pooled_errors`). Two limits, one for each rate, know it about 1.4 times worse.
+    `audit.estimators.gdp_of_pooled_errors`). Two limits, one for each rate, know it about 1.4 times worse.
     """
     if errors.positives != errors.negatives:
         raise ValueError("both errors make one count only where as many members as others are decided about")

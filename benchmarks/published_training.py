@@ -14,10 +14,10 @@ from collections.abc import Callable
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from training.published.batched import Assignment, Recipe, train_stack
+from research.lu2022 import printed
+from training.published.batched import Assignment, batch_loss, record_losses, train_stack
 from training.published.bounds import Topology
-from training.published.losses import batch_loss, record_losses
-from training.reproduction import printed
+from training.published.setting import Recipe
 
 RECORDS, N, FEATURES, CLASSES = 5010, 1200, 446, 30
 

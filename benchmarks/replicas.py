@@ -66,8 +66,13 @@ class Replicas:
 
 
 @contextmanager
-def replicas(folder: Path, bundle: Path, count: int, *options: object) -> Iterator[Replicas]:
-    """Run `count` services of a bundle behind nginx until the context ends. options: of `dpserve serve`."""
+def replicas(
+    folder: Path, bundle: Path, count: int, *options: object, timeouts: str | None = None
+) -> Iterator[Replicas]:
+    """Run `count` services of a bundle behind nginx until the context ends.
+
+    options: of `dpserve serve`. timeouts: how long nginx waits for clients, in place of what its file says.
+    """
     with ExitStack() as stack:
         ledger = stack.enter_context(_store(folder / "store"))
         ports = [free_port() for _ in range(count)]
@@ -79,7 +84,7 @@ def replicas(folder: Path, bundle: Path, count: int, *options: object) -> Iterat
             words = [*command, "--no-admin", *map(str, options)]
             servers.append(stack.enter_context(started(words, ready, log, cwd=ROOT, env=home)))
         services = [f"127.0.0.1:{port}" for port in ports]
-        url = stack.enter_context(_nginx(folder / "nginx", services))
+        url = stack.enter_context(_nginx(folder / "nginx", services, timeouts))
         yield Replicas(url, ledger, services, servers, folder)
 
 
@@ -101,7 +106,7 @@ def _store(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _nginx(folder: Path, services: Sequence[str]) -> Iterator[str]:
+def _nginx(folder: Path, services: Sequence[str], timeouts: str | None) -> Iterator[str]:
     """Run deploy/nginx.conf with these services in place of its own."""
     if NGINX is None:
         raise RuntimeError("nginx is not installed")
@@ -110,6 +115,8 @@ def _nginx(folder: Path, services: Sequence[str]) -> Iterator[str]:
     lines = "".join(f"        server {service};\n" for service in services)
     text = (ROOT / "deploy" / "nginx.conf").read_text()
     text = re.sub(r"(?:        server 127\.0\.0\.1:\d+;\n)+", lines, text).replace("127.0.0.1:8000", front)
+    if timeouts is not None:
+        text = text.replace("_timeout 10s;", f"_timeout {timeouts};")
     (folder / "nginx.conf").write_text(text)
     words = [NGINX, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "error.log"]
     if os.geteuid() == 0:

@@ -8,6 +8,11 @@ if TYPE_CHECKING:
 __all__ = ["BudgetExhausted", "Client", "ServiceError"]
 
 
+def __dir__() -> list[str]:
+    """Name what is imported late, too: completion in a shell or a notebook asks here."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     """Import the client when it is asked for: the command line starts without it."""
     if name not in __all__:

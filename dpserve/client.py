@@ -10,7 +10,7 @@ import io
 import re
 import secrets
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 from urllib.parse import urlencode
 
@@ -51,19 +51,20 @@ class ServiceError(Exception):
 class BudgetExhausted(ServiceError):
     """The request costs more than is left; nothing was charged. `cost` and `remaining` are rho.
 
-    `scope` says whose budget it is: the client's own, or the lineage's, which all clients share.
+    `scope` says whose budget it is: the client's own, or the lineage's, which all clients share. What is left of that
+    is not said, and `remaining` is None.
     """
 
     scope: Literal["client", "lineage"]
     cost: float
-    remaining: float
+    remaining: float | None
 
     def __init__(self, detail: str, **known: Any) -> None:
         """Take the numbers from the problem document."""
         super().__init__(detail, **known)
         self.scope = self.problem["scope"]
         self.cost = self.problem["cost"]
-        self.remaining = self.problem["remaining"]
+        self.remaining = self.problem.get("remaining")
 
 
 def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:
@@ -128,6 +129,9 @@ class Client:
 
     def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
         """Return private class probabilities, (n, C), for rows X, (n, d), in the order of `model()["classes"]`.
+
+        X is an array, whose columns are the features in the order of `model()["feature_names"]`, or a data frame of
+        pandas or Polars, whose columns are matched by name, in any order.
 
         Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
         Raises ValueError, naming the first row that cannot be asked about, before anything is sent; BudgetExhausted
@@ -239,10 +243,13 @@ class Client:
         self.close()
 
     def _checked_rows(self, X: ArrayLike) -> NDArray[np.float64]:
+        names = self.model()["feature_names"]
+        columns = _columns_in_order(X, names)
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or len(rows) == 0:
             raise ValueError(f"X must have two dimensions, rows and features, and at least one row, not {rows.shape}")
-        names = self.model()["feature_names"]
+        if columns is not None:
+            rows = np.ascontiguousarray(rows[:, columns])
         if rows.shape[1] != len(names):
             raise ValueError(f"row 0 has {rows.shape[1]} values; the model takes {len(names)}")
         bounds = self.model()["feature_map"]
@@ -314,6 +321,31 @@ def _pause(state: RetryCallState) -> float:
 _BACKING_OFF = wait_random_exponential(multiplier=0.1, max=5)
 _LONGEST_PAUSE = 60
 """Seconds; whoever is to wait longer for the next request is told so."""
+
+
+def _columns_in_order(X: ArrayLike, names: Sequence[str]) -> list[int] | None:
+    """Return where each feature stands among a data frame's columns; None for what has no names of columns.
+
+    Columns that are only numbered, as pandas numbers them, count as without names. Raises ValueError for columns that
+    are missing, unknown, or there twice.
+    """
+    columns = list(getattr(X, "columns", ()))
+    if all(isinstance(column, int | np.integer) for column in columns):
+        return None
+    missing = [name for name in names if name not in columns]
+    unknown = [str(column) for column in columns if column not in names]
+    twice = sorted({str(column) for column in columns if columns.count(column) > 1})
+    wrong = [
+        f"{what} {', '.join(map(repr, found))}"
+        for what, found in (("lacks", missing), ("has the unknown", unknown), ("repeats", twice))
+        if found
+    ]
+    if wrong:
+        raise ValueError(
+            f"the columns of X are not the model's features: it {' and '.join(wrong)}. The features are "
+            f"{', '.join(names)}; X.to_numpy() sends columns in this order whatever their names"
+        )
+    return [columns.index(name) for name in names]
 
 
 def _body(rows: NDArray[np.float64], tier: str | None) -> dict[str, object]:

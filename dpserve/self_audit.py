@@ -1,7 +1,8 @@
 """A service's own auditor: a client with the owner's canary key, and `GET /audit`, where the newest finding stands.
 
 It asks over HTTP as every client does, is charged as every client is, and stops when its key's budget is spent. The
-rows are public: next to the middle of the declared bounds, and never the same twice. What was found is kept in the
+rows are public: next to a point that is drawn anew at every start, and never the same question twice, which would get
+the same answer. What was found is kept in the
 owner's state folder, bound to the model and the price: a service that is started again goes on, and what refuted the
 claim once is not forgotten.
 """
@@ -13,20 +14,19 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI
 
 from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
-from audit.distinguishing.service import nearby_rows
+from audit.distinguishing.service import Floats, nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
-from service.data_plane import ServedModel
+from service.metered import ServedModel
 from service.tls import Tls
 from training.private_files import write_whole
 
@@ -99,6 +99,9 @@ class SelfAudit:
     shown: Path | None = None
     _stopped: threading.Event = field(default_factory=threading.Event)
     _state: str = "waiting"
+    _around: Floats = field(init=False)
+    """Of the bounds, from 0 to 1: next to which point rows lie. Of those at another start none is asked again."""
+    _asked: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Find out first whether the mechanism can be audited this way."""
@@ -116,10 +119,6 @@ class SelfAudit:
     def published(self) -> dict[str, Any]:
         """Return what `GET /audit` returns."""
         return self._audit.latest | {"state": self._state}
-
-    def add_route(self, app: FastAPI) -> None:
-        """Serve `GET /audit`, to everybody: it holds nothing that was not charged."""
-        _add_route(app, self.published)
 
     def _set_state(self, state: str) -> None:
         self._state = state
@@ -152,6 +151,7 @@ class SelfAudit:
     def _run(self, address: str, trusting: ssl.SSLContext | None = None) -> None:
         # The operating system's entropy: an answer's world must not be predictable.
         rng = np.random.default_rng()
+        self._around = rng.random((1, len(self.head.certificate.feature_map.lower)))
         try:
             with Client(address, self.key, attempts=1, trusting=trusting) as client:
                 self._set_state("asking")
@@ -169,7 +169,8 @@ class SelfAudit:
         feature_map = self.head.certificate.feature_map
         lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
         try:
-            rows = nearby_rows((lower + upper)[None] / 2, self.rows, lower, upper, rng)
+            around = lower + (upper - lower) * self._around
+            rows = nearby_rows(around, self.rows, lower, upper, rng, self.head.features, self._asked)
             answers = client.predict_proba(rows)
         except ValueError as error:
             self._set_state("there are no rows to ask")
@@ -216,32 +217,10 @@ class SelfAudit:
         self._show()
 
 
-@dataclass(frozen=True)
-class AuditOfTheFirstWorker:
-    """What the audit of the service's first worker has found, for another one to show. shown: as for `SelfAudit`."""
-
-    shown: Path
-
-    def published(self) -> dict[str, Any]:
-        """Return what `GET /audit` returns."""
-        try:
-            found: dict[str, Any] = json.loads(self.shown.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {"state": "not known to this worker: the service's log says why"}
-        return found
-
-    def add_route(self, app: FastAPI) -> None:
-        """Serve `GET /audit`, as the first worker does."""
-        _add_route(app, self.published)
-
-    def start(self, address: str, tls: Tls | None = None) -> None:
-        """Leave it to the first worker."""
-
-    def stop(self) -> None:
-        """Leave it to the first worker."""
-
-
-def _add_route(app: FastAPI, published: Callable[[], dict[str, Any]]) -> None:
-    @app.get("/audit", summary="See what the service's own audit has found")
-    def audit() -> dict[str, Any]:
-        return published()
+def shown_in(path: Path) -> dict[str, Any]:
+    """Return what `SelfAudit.published` returned when it was last written to `path`."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {"state": "not known to this worker: the service's log says why"}
+    return found

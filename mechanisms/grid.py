@@ -18,6 +18,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from mechanisms import elementary
 from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, SMALLEST_GAUSSIAN_SCALE, Integers
 
 Floats = npt.NDArray[np.float64]
@@ -112,11 +113,11 @@ def on_grid(values: Floats, steps: Floats) -> Integers:
 
 
 def softmax(integers: Integers, steps: Floats) -> Floats:
-    """Return the probabilities, shape (n, C), of noisy logits given in steps of the grid."""
+    """Return the probabilities, shape (n, C), of noisy logits given in steps of the grid: the same bits everywhere."""
     below_the_largest = integers.max(axis=1, keepdims=True) - integers
-    with np.errstate(over="ignore", under="ignore"):
-        weights = np.exp(-(below_the_largest * steps[:, None]))
-    probabilities: Floats = weights / weights.sum(axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        weights = elementary.exp(-(below_the_largest * steps[:, None]))
+    probabilities: Floats = weights / elementary.row_sums(weights)[:, None]
     return probabilities
 
 

@@ -17,7 +17,7 @@ from mechanisms.grid import LARGEST_CLASSES, Floats, rounded_down, rounded_up, s
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published
-from mechanisms.randomness import Randomness
+from mechanisms.randomness import Randomness, framed
 from mechanisms.selected_neuron import SelectedNeuron
 
 PriceKind = Literal["rho", "noise-multiplier", "epsilon"]
@@ -49,8 +49,9 @@ class Mechanism(Protocol):
 
         logits: float64 (n, C). sensitivity: float64 (n,), how far in L2 row i's logits *as computed in floating
         point* can move when one record is added or removed; the caller has included the error of evaluation.
-        Every row takes the same number of random words, in order, and no row depends on another. Raises
-        ValueError for shapes that do not fit and for values out of range.
+        Every row takes the same number of random words, row after row, in one call of `randomness.words`, and no row
+        depends on another: with `KeyedRandomness` a row's answer is a function of its question, its logits and its
+        sensitivity alone. Raises ValueError for shapes that do not fit and for values out of range.
         """
         ...
 
@@ -90,6 +91,22 @@ class Price:
     def exact(self) -> Fraction:
         """The amount."""
         return Fraction(self.amount)
+
+
+NOISE_VERSION = "1"
+"""Raised with every change in what a mechanism makes of its words, such as a table, a grid or the scale of a price.
+
+Else a question would keep its words across the change, and two answers made of the same words in two ways tell of k."""
+
+
+def noise_context(model_id: str, mechanism: Mechanism) -> bytes:
+    """Return what a question's noise depends on beside the question itself: the context of `KeyedRandomness`.
+
+    A mechanism's text holds its name and every parameter, as a frozen dataclass's does: with the model, which has the
+    sensitivity and the classes, these decide the scale of the noise. So one draw is never scaled in two ways.
+    """
+    parts = NOISE_VERSION, model_id, mechanism.name, repr(mechanism), str(mechanism.cost)
+    return framed(*(part.encode() for part in parts))
 
 
 def names() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from accounting import sampling_error
 from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
-from mechanisms import grid
+from mechanisms import elementary, grid
 from mechanisms.grid import Floats
 from mechanisms.noise import Integers, NoiseLaw, rounded_gaussian, rounded_laplace
 from mechanisms.randomness import Randomness
@@ -97,14 +97,15 @@ def log_odds_on_grid(logits: Floats, selected: Integers, steps: Floats) -> Integ
     sqrt(2) D/g + ROUNDING. Clipping the logits at B = 2^44 g moves no two of them apart. It remains that the
     result is within 1/2 + 2^-4 of f(clip(z))/g. With u = 2^-53, m the largest of the other logits and s >= 1 the
     sum of e^(z_j - m) over them:
-    - s: z_j - m is within u of itself, which x e^-x <= 1/e turns into at most C u / e in all; exp is taken to
-      err by less than 2^-45 of its value; exponents below -64, and the selected class's, are raised to it, so
+    - s: z_j - m is within u of itself, which x e^-x <= 1/e turns into at most C u / e in all; exp errs by
+      less than 2^-45 of its value; exponents below -64, and the selected class's, are raised to it, so
       that no exp is slow for being tiny, which is at most C e^-64 < 2^-82; adding up errs by less than C u s.
       Together less than 2^-42 s;
     - ln s, at most 7: less than 2^-41, the logarithm's own error of less than 2^-45 of its value included;
     - m + ln s and then z_v less it: u (B + 7) and u (2 B + 7), rounded generously: 2^-51.4 B + 2^-49;
     - in steps: 2^-7 + 2^-7.4 + 2^-15; the quotient, below 2^46, is within 2^-8; rint moves by at most 1/2.
-    Together below 1/2 + 2^-5.
+    Together below 1/2 + 2^-5. The result is the same everywhere (`mechanisms.elementary`), as it must be: it is what
+    the noise of a question is added to.
     """
     rows = np.arange(len(logits))
     bound = (_LARGEST_LOGIT_IN_STEPS * steps)[:, None]
@@ -112,14 +113,14 @@ def log_odds_on_grid(logits: Floats, selected: Integers, steps: Floats) -> Integ
     own = clipped[rows, selected]
     clipped[rows, selected] = -np.inf
     largest = clipped.max(axis=1)
-    weights = np.exp(np.maximum(clipped - largest[:, None], _LEAST_EXPONENT))
-    others = largest + np.log(weights.sum(axis=1))
+    weights = elementary.exp(np.maximum(clipped - largest[:, None], _LEAST_EXPONENT))
+    others = largest + elementary.log(elementary.row_sums(weights))
     return grid.on_grid(own - others, steps)
 
 
 def _spread(log_odds: Floats, selected: Integers, classes: int) -> Floats:
     """Give the selected class of each row the probability that its log-odds say, and the others the rest evenly."""
-    small = np.exp(-np.abs(log_odds))
+    small = elementary.exp(-np.abs(log_odds))
     smaller, larger = small / (1 + small), 1 / (1 + small)
     own, rest = np.where(log_odds >= 0, larger, smaller), np.where(log_odds >= 0, smaller, larger)
     answers: Floats = np.repeat((rest / (classes - 1))[:, None], classes, axis=1)

@@ -9,6 +9,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from mechanisms import elementary
 from mechanisms.grid import ROUNDING, SMALLEST_STEP, Floats, on_grid, rounded_up, square_root
 from mechanisms.noise import Integers
 from mechanisms.randomness import Words
@@ -57,8 +58,8 @@ def cumulative_weights(logits: Floats, sensitivity: Floats, epsilon: float) -> n
     sqrt(2) D and not the 2 D of a bound on each.)
 
     The law drawn from. Weights are W_v = rint(2^53 N_v / max N) >= 2^29. d = max k - k_v is exact in float64;
-    eta d is within 2^-53 of itself and at most 17 where the floor does not apply; exp is taken to err by less
-    than 2^-45 of its value, a hundred times what NumPy allows itself; rint moves W by at most 1/2, 2^-30 of it.
+    eta d is within 2^-53 of itself and at most 17 where the floor does not apply; exp errs by less than
+    2^-45 of its value (`elementary.exp`); rint moves W by at most 1/2, 2^-30 of it.
     So W_v is within 2^-30 + 2^-44 of its ideal value and W_v / T within 2^-29 + 2^-42. Of 2^64 words,
     floor(word T / 2^64) gives class v to between W_v 2^64/T - 1 and W_v 2^64/T + 1, and T/W_v <= C 2^24 <= 2^34:
     another 2^-30. Each probability is within theta = 2^-28 of its ideal value, the loss therefore within
@@ -70,7 +71,7 @@ def cumulative_weights(logits: Floats, sensitivity: Floats, epsilon: float) -> n
     integers = on_grid(logits, steps)
     below_the_largest = integers.max(axis=1, keepdims=True) - integers
     exponents = np.minimum(eta[:, None] * below_the_largest, _BEYOND_THE_FLOOR)
-    ratios = np.maximum(np.exp(-exponents), _FLOOR)
+    ratios = np.maximum(elementary.exp(-exponents), _FLOOR)
     weights = np.rint(_WEIGHT_OF_THE_LARGEST * ratios).astype(np.uint64)
     return np.cumsum(weights, axis=1, dtype=np.uint64)
 

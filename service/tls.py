@@ -27,14 +27,6 @@ class Tls:
                 "that of the certificate and without a password"
             ) from error
 
-    def context(self) -> ssl.SSLContext:
-        """Return what a server of our own speaks HTTPS with, as uvicorn does."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_ciphers(_CIPHERS)
-        context.load_cert_chain(self.certificate, self.key, _no_password)
-        return context
-
     def pinned(self) -> ssl.SSLContext:
         """Return what a caller trusts this very certificate with, whoever signed it and whatever it is a name of.
 

@@ -1,10 +1,27 @@
 """What holds for all tests: examples drawn alike in every run, and none of them timed."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
+# Before anything loads them: the workers of a parallel run share the processors, and threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+MARKERS = {"faults": "faults", "research": "research", "service/page": "browser"}
+"""The marker of every test below a folder."""
+
 settings.register_profile("dpserve", deadline=None, derandomize=True)
 settings.load_profile("dpserve")
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        for folder, marker in MARKERS.items():
+            if item.path.is_relative_to(here / folder):
+                item.add_marker(marker)
 
 
 def pytest_runtest_setup(item):

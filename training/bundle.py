@@ -5,6 +5,7 @@ random tensors are drawn again from their seed. A head on a backbone has the net
 `backbone.safetensors`, and the certificate has that file's digest. Only such a bundle needs PyTorch.
 """
 
+import functools
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,29 +13,41 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.randomness import NoiseKey
 from training.certificate import Certificate
 from training.errors import BundleError, TrainingError
 from training.extras import extra
 from training.feature_maps import Backbone
-from training.sealing import Tensors, kind_of, load_sealed, save_sealed
-from training.sensitivity import LARGEST_WEIGHT_NORM, weight_norm
+from training.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
+from training.sealing import (
+    Tensors,
+    checked_tensors,
+    kind_of,
+    load_sealed,
+    noise_key_of,
+    save_sealed,
+    with_noise_key,
+    with_public_tensors,
+)
+from training.sensitivity import weight_norm
 
 Floats = NDArray[np.float64]
 
 BACKBONE_FILE = "backbone.safetensors"
 
-_FEATURE_MAP_PREFIX = "feature_map."
-_SQUARES_UNDERFLOW = 2.0**-500
-"""Longer than any row whose squares all underflow."""
-
 
 @dataclass(frozen=True, eq=False)
 class CertifiedHead:
-    """A linear head on a public feature map. weights: (C, D); tensors: the feature map's public ones."""
+    """A linear head on a public feature map.
+
+    weights: (C, D), multiples of the certificate's step; tensors: the feature map's public ones; noise_key: what
+    the noise of its answers follows from.
+    """
 
     certificate: Certificate
     weights: Floats
     tensors: dict[str, Floats]
+    noise_key: NoiseKey
 
     @property
     def on_backbone(self) -> bool:
@@ -42,18 +55,21 @@ class CertifiedHead:
         return isinstance(self.certificate.feature_map, Backbone)
 
     def features(self, X: Floats) -> Floats:
-        """phi of each row: (n, D)."""
+        """phi of each row, (n, D): the questions. Public."""
         return self.certificate.feature_map(X, self.tensors)
 
     def logits(self, phi: Floats) -> Floats:
-        """The logits (n, C) of mapped rows: exact, so never shown."""
-        logits: Floats = phi @ self.weights.T
-        return logits
+        """The logits (n, C) of questions, never shown: the same bits whenever and wherever they are computed."""
+        return products(phi, self._summands)
 
     def logit_sensitivity(self, phi: Floats) -> Floats:
         """How far one record can move each row's computed logits in L2: (n,). Public, given the row."""
-        norms: Floats = np.sqrt(np.einsum("ij,ij->i", phi, phi)) * (1 + 2.0**-30) + _SQUARES_UNDERFLOW
-        return self.certificate.logit_sensitivity_per_norm * norms
+        moved: Floats = self.certificate.logit_sensitivity_per_norm * norms(phi)
+        return moved
+
+    @functools.cached_property
+    def _summands(self) -> Floats:
+        return summands(self.weights)
 
 
 def save_bundle(folder: Path, head: CertifiedHead, backbone: bytes | None = None) -> Certificate:
@@ -61,10 +77,10 @@ def save_bundle(folder: Path, head: CertifiedHead, backbone: bytes | None = None
 
     backbone: the safetensors file with the backbone's weights, if the head stands on one. Raises BundleError.
     """
-    tensors: Tensors = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in head.tensors.items()}
+    tensors = with_public_tensors({"weights": head.weights}, head.tensors) | with_noise_key(head.noise_key)
     public = {} if backbone is None else {BACKBONE_FILE: backbone}
     _check_backbone(head.certificate, backbone)
-    return save_sealed(folder, {"weights": head.weights} | tensors, head.certificate, public)
+    return save_sealed(folder, tensors, head.certificate, public)
 
 
 def load_bundle(folder: Path, device: str | None = None) -> CertifiedHead:
@@ -111,24 +127,12 @@ def _check_backbone(certificate: Certificate, content: bytes | None) -> None:
 
 
 def _checked_head(certificate: Certificate, tensors: Tensors) -> CertifiedHead:
-    feature_map = certificate.feature_map
-    public = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in feature_map.public_tensors().items()}
-    expected = {"weights": (len(certificate.classes), feature_map.dimension)} | {
-        name: tensor.shape for name, tensor in public.items()
-    }
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if found != expected:
-        raise BundleError(f"the model's tensors are {found}, and the certificate describes {expected}")
-    checked: dict[str, Floats] = {}
-    for name, tensor in tensors.items():
-        if tensor.dtype != np.float64 or not np.isfinite(tensor.astype(np.float64)).all():
-            raise BundleError(f"the tensor {name} must hold finite float64 numbers")
-        checked[name] = tensor.astype(np.float64)
-        if name in public and not np.array_equal(checked[name], public[name]):
-            raise BundleError(f"the tensor {name} is not the one that the public seed draws")
-    if weight_norm(checked["weights"]) > LARGEST_WEIGHT_NORM:
+    noise_key = noise_key_of(tensors)
+    public = certificate.feature_map.public_tensors()
+    shape = (len(certificate.classes), certificate.feature_map.dimension)
+    weights = checked_tensors(tensors, {"weights": shape}, public)["weights"]
+    if weight_norm(weights) > LARGEST_WEIGHT_NORM:
         raise BundleError(f"the weights' norm is above {LARGEST_WEIGHT_NORM:g}, which training never exceeds")
-    weights = checked.pop("weights")
-    return CertifiedHead(
-        certificate, weights, {name.removeprefix(_FEATURE_MAP_PREFIX): tensor for name, tensor in checked.items()}
-    )
+    if not is_quantised(weights):
+        raise BundleError(f"the weights are no multiples of {certificate.weight_step:g}, as certified ones are")
+    return CertifiedHead(certificate, weights, public, noise_key)

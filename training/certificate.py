@@ -5,18 +5,23 @@ digest of the exact weights would let an adversary who knows all records but one
 """
 
 import re
+import secrets
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
 from training.errors import BundleError
-from training.feature_maps import NORM_BOUND, Backbone, FeatureMap, HeadFeatureMap
+from training.feature_maps import NORM_BOUND, STEP, Backbone, FeatureMap, HeadFeatureMap
+from training.quantised import weight_step
 from training.sealing import SealedCertificate
 from training.sensitivity import (
     LARGEST_PARAMETER,
     SMALLEST_PARAMETER,
     logit_sensitivity_per_norm,
+    quantised_weight_sensitivity,
     weight_sensitivity,
 )
 
@@ -28,6 +33,15 @@ UNIFORM_BITS = (
     "taken for uniform bits."
 )
 """What every draw rests on."""
+
+PSEUDORANDOM_NOISE = (
+    "The noise of an answer is a function of the question under the noise key, which lies with the weights and which "
+    "nobody outside has: BLAKE2b under that key and ChaCha20 under its output are taken for pseudorandom functions.",
+    "A question is what the feature map makes of a row, in steps: asked again it gets the same answer, which is one "
+    "release. Logits are the same numbers whenever they are computed: sums of products of whole numbers are exact in "
+    "double precision below 2^53.",
+)
+"""What every answer to a question rests on."""
 
 FLOATING_POINT = (
     "Floating-point arithmetic follows IEEE 754, and what libraries compute with it (products of matrices, "
@@ -48,8 +62,9 @@ ASSUMPTIONS = (
     "Training succeeded. That it does, rather than be refused for a bad value or miss its tolerance, can depend on "
     "one record, and is not hidden from whoever sees that a model is served.",
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
-    "The weights, this file's digest of them and the lineage key stay with the owner; only priced answers leave.",
-    UNIFORM_BITS,
+    "The weights, the noise key, this file's digest of them and the lineage key stay with the owner; only priced "
+    "answers leave.",
+    *PSEUDORANDOM_NOISE,
     FLOATING_POINT,
     "Accuracy, the number of records and any other figure computed from the private records are not covered if "
     "they are published.",
@@ -61,25 +76,92 @@ BACKBONE_ASSUMPTIONS = (
     "that they were trained on says about a person who is also in the private records is not covered.",
     "While the private records' features were computed, the network gave the same numbers for the same row in the same "
     "place of a batch of the same size, whatever stood in the other places; this was checked on public rows.",
+    "While it answers, the network may give other numbers for a row on another device or in another batch. Where they "
+    "round to another phi that is another question, with noise of its own and charged as one.",
 )
 """What a head on a backbone rests on beside the rest."""
 
 
-class Certificate(SealedCertificate):
-    """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
+class ModelCertificate(SealedCertificate):
+    """What every certificate says of its model. A subclass adds numbers, and derives those that follow from others."""
 
-    format_version: Literal[1] = 1
-    status: Literal["proven"] = "proven"
+    PRIVATE: ClassVar[frozenset[str]] = frozenset({"weights_sha256", "lineage", "created"})
+    """What is not shown to clients."""
+
+    format_version: Literal[2] = 2
+    status: Literal["proven", "unproven"]
     name: str = Field(pattern=f"^{NAME.pattern}$")
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     """Random, not derived from the weights."""
     created: AwareDatetime
     neighbouring: Literal["add or remove one record"] = "add or remove one record"
+    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
+    feature_names: tuple[str, ...] = Field(min_length=1)
+    feature_map: Any
+    """A map with public bounds of every feature, `lower` and `upper`."""
+    lineage: str = Field(pattern=f"^{NAME.pattern}$")
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        features = len(self.feature_names)
+        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
+            raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("a class is named twice")
+        return self
+
+    @abstractmethod
+    def derived(self) -> Mapping[str, object]:
+        """Return every field that follows from others, by name. Raises ValueError for numbers that have none."""
+
+    def differences(self) -> list[str]:
+        """Return what differs from what is derived again. Raises ValueError for numbers that have no derivation."""
+        return [
+            f"{name} is {getattr(self, name)!r} and should be {value!r}"
+            for name, value in self.derived().items()
+            if getattr(self, name) != value
+        ]
+
+    def verify(self) -> None:
+        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
+        try:
+            differs = self.differences()
+        except ValueError as error:
+            raise BundleError(f"the certificate does not hold: {error}") from error
+        if differs:
+            raise BundleError("the certificate does not hold: " + "; ".join(differs))
+
+    def public(self) -> dict[str, object]:
+        """Return what may be shown to clients, ready for JSON."""
+        return self.model_dump(mode="json", exclude=set(self.PRIVATE))
+
+
+class ProvenCertificate(ModelCertificate):
+    """A certificate with a proof, and what the proof assumes."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]]
+
+    status: Literal["proven"] = "proven"
+    assumptions: tuple[str, ...]
+
+    def assumed(self) -> tuple[str, ...]:
+        """Return what this version's proof assumes."""
+        return self.ASSUMPTIONS
+
+    def differences(self) -> list[str]:
+        """Return what differs, the assumptions among it."""
+        return super().differences() + ([] if self.assumptions == self.assumed() else [OTHER_ASSUMPTIONS])
+
+
+class Certificate(ProvenCertificate):
+    """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = ASSUMPTIONS
+
+    assumptions: tuple[str, ...] = ASSUMPTIONS
     objective: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2"] = (
         "sum of cross-entropies + (Lambda/2) ||W||_F^2"
     )
-    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
-    feature_names: tuple[str, ...] = Field(min_length=1)
     feature_map: HeadFeatureMap
     feature_norm_bound: float
     """R, with ||phi(x)||_2 <= R for every x."""
@@ -87,38 +169,22 @@ class Certificate(SealedCertificate):
     """Lambda."""
     tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """tau: training returns weights with a gradient norm of at most this, for every data set, or fails."""
+    feature_step: float
+    """Every coordinate of phi is a whole multiple of this."""
+    weight_step: float
+    """And every weight of this."""
     weight_sensitivity: float
-    """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm."""
+    """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm, rounding included."""
     logit_sensitivity_per_norm: float
     """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
-    assumptions: tuple[str, ...] = ASSUMPTIONS
-    lineage: str = Field(pattern=f"^{NAME.pattern}$")
 
-    @model_validator(mode="after")
-    def _shapes_agree(self) -> Self:
-        features = len(self.feature_names)
-        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
-            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
-        if len(set(self.classes)) < len(self.classes):
-            raise ValueError("a class is named twice")
-        return self
+    def derived(self) -> dict[str, float]:
+        """Return the bounds, steps and sensitivities: see `derive`."""
+        return derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension)
 
-    def verify(self) -> None:
-        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
-        derived = derive(self.strong_convexity, self.tolerance, self.feature_map.dimension)
-        differs = [
-            f"{name} is {getattr(self, name)!r} and should be {value!r}"
-            for name, value in derived.items()
-            if getattr(self, name) != value
-        ]
-        if self.assumptions != assumptions_on(self.feature_map):
-            differs.append(OTHER_ASSUMPTIONS)
-        if differs:
-            raise BundleError("the certificate does not hold: " + "; ".join(differs))
-
-    def public(self) -> dict[str, object]:
-        """Return what may be shown to clients, ready for JSON."""
-        return self.model_dump(mode="json", exclude={"weights_sha256", "lineage", "created"})
+    def assumed(self) -> tuple[str, ...]:
+        """Return what the proof for a head on this feature map assumes."""
+        return assumptions_on(self.feature_map)
 
 
 def assumptions_on(feature_map: FeatureMap) -> tuple[str, ...]:
@@ -126,13 +192,32 @@ def assumptions_on(feature_map: FeatureMap) -> tuple[str, ...]:
     return (*ASSUMPTIONS, *BACKBONE_ASSUMPTIONS) if isinstance(feature_map, Backbone) else ASSUMPTIONS
 
 
-def derive(strong_convexity: float, tolerance: float, dimension: int) -> dict[str, float]:
+def derive(strong_convexity: float, tolerance: float, classes: int, dimension: int) -> dict[str, float]:
     """Return the certificate's derived numbers by name. dimension: of phi(x), the bias included."""
-    weights = weight_sensitivity(strong_convexity, tolerance, NORM_BOUND)
+    weights = quantised_weight_sensitivity(
+        weight_sensitivity(strong_convexity, tolerance, NORM_BOUND), classes, dimension
+    )
     return {
         "feature_norm_bound": NORM_BOUND,
+        "feature_step": STEP,
+        "weight_step": weight_step(dimension),
         "weight_sensitivity": weights,
-        "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights, dimension),
+        "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights),
+    }
+
+
+def fresh_fields(
+    name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
+) -> dict[str, object]:
+    """Return the fields that every new certificate has: the model's name and id, its time, and what was declared."""
+    return {
+        "name": name,
+        "model_id": secrets.token_hex(16),
+        "created": now(),
+        "classes": tuple(classes),
+        "feature_names": tuple(feature_names),
+        "feature_map": feature_map,
+        "lineage": lineage,
     }
 
 

@@ -1,5 +1,9 @@
 """Public feature maps phi with ||phi(x)|| <= 1 for every input, chosen without the private records.
 
+Every coordinate of phi(x) is a whole multiple of STEP = 2^-24, and phi(x) is the question that a model is asked: equal
+phi are one question (`mechanisms.randomness`). So phi(x) is *defined* by the operations below, rounding included, and
+what is computed is phi itself, with no error to bound.
+
 Every map begins alike. A row x is clipped to its declared bounds and scaled to u in [0, 1]^d, then, but for a
 backbone, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public `clip_norm` c. Every map ends
 alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant coordinate beta (the bias) is
@@ -7,15 +11,23 @@ appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
 
 - identity: h = v.
 - fourier: h = (cos(Omega v), sin(Omega v)) / sqrt(k) with k = D/2 public random frequencies: ||h|| = 1, as
-  cos^2 + sin^2 = 1 for each (Rahimi and Recht 2007). Omega has N(0, 1/bandwidth^2) entries.
+  cos^2 + sin^2 = 1 for each (Rahimi and Recht 2007). Omega has N(0, 1/bandwidth^2) entries. Cosines are read from a
+  table of 2^16 angles.
 - relu: h = relu(Omega v) sqrt(2/D), drawn radially into the unit ball. Omega has N(0, 1) entries.
 - backbone: h = b min(1, c / ||b||) / c, where b is what a frozen public network makes of u.
 
-Rounding: every result is shrunk by 1 - 2^-30, more than the relative error of a norm over 2^22 coordinates, so
-the vector of doubles that is really used also has norm <= 1. `evaluation_error` bounds how far that vector is
-from the one of exact arithmetic, whatever the order of summation.
+Rounding. Everything is shrunk by 1 - 2^-30, more than the few roundings of a factor can add, and numbers are rounded to
+multiples of STEP towards zero, which makes no vector longer: the numbers that are really used have norm <= 1.
+
+The same bits everywhere. Only these operations occur: rounding to whole numbers, the largest of a row, scaling by
+powers of two, all of which are exact; single additions, multiplications, divisions and square roots, which IEEE 754
+rounds in one way; and sums of products of whole numbers below 2^53, which are exact in any order (`_into_ball`,
+`_products`). So phi(x) does not depend on the processor, the library of linear algebra, the number of threads, or the
+rows beside x. A backbone is the exception: what a deep network gives for x can differ in the last bits between devices
+and batches. Another b may round to another phi, which is another question then, answered with other noise and charged.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Annotated, Literal, Self
@@ -30,8 +42,17 @@ Singles = NDArray[np.float32]
 NORM_BOUND = 1.0
 """R: no row's features are longer than this, whatever the map."""
 
+STEP_BITS = 24
+STEP = 2.0**-STEP_BITS
+"""Every coordinate of phi is a whole multiple of this."""
+
 _SHRINK = 1.0 - 2.0**-30
-_UNIT_ROUNDOFF = 2.0**-53
+_LENGTH = 2.0**STEP_BITS * _SHRINK
+"""A vector of norm 1, in steps."""
+_EXACT_BITS = 53
+_LEAST_EXPONENT = -64
+"""Numbers below 2^-64 count as nothing: after division by the smallest clip norm they are far below STEP."""
+_TABLE_BITS = 16
 _LARGEST_DIMENSION = 2**22
 _CLIP_NORMS = (2.0**-20, 2.0**20)
 """Within these no square that matters underflows or overflows when a norm is computed."""
@@ -67,11 +88,6 @@ class FeatureMap(BaseModel):
         """How many coordinates phi(x) has, the bias among them."""
         return len(self.lower) + 1
 
-    def evaluation_error(self, tensors: dict[str, Floats]) -> float:
-        """Return a bound on ||computed phi(x) - exact phi(x)||, for every row and these tensors."""
-        del tensors
-        return self._scaling_error
-
     def public_tensors(self) -> dict[str, Floats]:
         """The random tensors of the map, drawn from its public seed."""
         return {}
@@ -79,29 +95,22 @@ class FeatureMap(BaseModel):
     def __call__(self, X: Floats, tensors: dict[str, Floats]) -> Floats:
         """Map rows within or beyond the declared bounds.
 
-        X: (n, d). tensors: what `public_tensors` returned. Returns (n, dimension) with rows of norm at most 1.
+        X: (n, d). tensors: what `public_tensors` returned. Returns (n, dimension), multiples of STEP, with rows of norm
+        at most 1.
         """
-        hidden = self._hidden(self._scaled(X), tensors)
         phi = np.empty((len(X), self.dimension))
-        phi[:, :-1] = hidden * (math.sqrt(1 - self.bias**2) * _SHRINK)
-        phi[:, -1] = self.bias * _SHRINK
+        phi[:, :-1] = self._hidden(self._scaled(X), tensors, _LENGTH * math.sqrt(1 - self.bias**2))
+        phi[:, -1] = math.trunc(_LENGTH * self.bias)
+        phi *= STEP
         return phi
-
-    @property
-    def _scaling_error(self) -> float:
-        # A norm over k coordinates is off by at most (k/2 + 2) u, in any order of summation, and each map computes
-        # one over the d scaled features and one over at most its own dimension.
-        return 8 * (max(len(self.lower), self.dimension) + 8) * _UNIT_ROUNDOFF
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, width = _bounds(self.lower, self.upper)
         scaled: Floats = (np.clip(X, lower, upper) - lower) / width
         return scaled
 
-    def _into_unit_ball(self, vectors: Floats) -> Floats:
-        return _clip_norm(vectors, self.clip_norm) / self.clip_norm
-
-    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
+    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+        """Return h times `length`, as whole numbers."""
         raise NotImplementedError
 
 
@@ -110,9 +119,9 @@ class Identity(FeatureMap):
 
     kind: Literal["identity"] = "identity"
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
+    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
-        return self._into_unit_ball(u)
+        return _into_ball(u, self.clip_norm, length)
 
 
 class Fourier(FeatureMap):
@@ -128,18 +137,20 @@ class Fourier(FeatureMap):
         """D random features and the bias."""
         return self.random_features + 1
 
-    def evaluation_error(self, tensors: dict[str, Floats]) -> float:
-        """Return a bound: an angle omega.v is off by (d u + error of v) ||omega||; cos and sin are 1-Lipschitz."""
-        longest = float(np.sqrt((tensors["omega"] ** 2).sum(axis=1).max()))
-        return self._scaling_error * (1 + longest)
-
     def public_tensors(self) -> dict[str, Floats]:
-        """omega: (D/2, d)."""
-        return {"omega": _standard_normal(self.seed, (self.random_features // 2, len(self.lower))) / self.bandwidth}
+        """omega: (D/2, d), in turns, rounded so that `_products` is exact."""
+        omega = _standard_normal(self.seed, (self.random_features // 2, len(self.lower)))
+        return {"omega": _rounded_for_products(omega / (2 * math.pi * self.bandwidth))}
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
-        angles = self._into_unit_ball(u) @ tensors["omega"].T
-        return np.hstack([np.cos(angles), np.sin(angles)]) / math.sqrt(angles.shape[1])
+    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+        turns = _products(_into_ball(u, self.clip_norm, _LENGTH), tensors["omega"])
+        angles = np.rint(turns * 2.0**_TABLE_BITS).astype(np.int64)
+        cosines = _cosines()
+        # sin(t) = cos(t - a quarter turn)
+        places = np.hstack([angles, angles - (1 << _TABLE_BITS - 2)])
+        places &= (1 << _TABLE_BITS) - 1
+        hidden: Floats = np.trunc(cosines.take(places) * (length / math.sqrt(turns.shape[1])))
+        return hidden
 
 
 class Relu(FeatureMap):
@@ -154,18 +165,14 @@ class Relu(FeatureMap):
         """D random features and the bias."""
         return self.random_features + 1
 
-    def evaluation_error(self, tensors: dict[str, Floats]) -> float:
-        """Return a bound: Omega v is off by (d u + error of v) ||Omega||_F; relu and the clip are 1-Lipschitz."""
-        norm = float(np.linalg.norm(tensors["omega"])) * math.sqrt(2 / self.random_features)
-        return self._scaling_error * (1 + norm)
-
     def public_tensors(self) -> dict[str, Floats]:
-        """omega: (D, d)."""
-        return {"omega": _standard_normal(self.seed, (self.random_features, len(self.lower)))}
+        """omega: (D, d), rounded so that `_products` is exact."""
+        return {"omega": _rounded_for_products(_standard_normal(self.seed, (self.random_features, len(self.lower))))}
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
-        v = self._into_unit_ball(u)
-        return _clip_norm(np.maximum(v @ tensors["omega"].T, 0) * math.sqrt(2 / self.random_features), 1.0)
+    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+        products = _products(_into_ball(u, self.clip_norm, _LENGTH), tensors["omega"])
+        # relu(z) sqrt(2/D) drawn into the unit ball is relu(z) / max(sqrt(D/2), ||relu(z)||).
+        return _into_ball(np.maximum(products, 0.0), math.sqrt(self.random_features / 2), length)
 
 
 class Backbone(FeatureMap):
@@ -176,12 +183,11 @@ class Backbone(FeatureMap):
     - Training (`sensitivity.weight_sensitivity`): neighbouring data sets have the same features for the records that
       they share, of norm at most 1. Any function of the record alone will do, continuous or not. So b(x) is *defined*
       as the single-precision numbers that the device gives for x; `Extractor.apart` sees to it that they are a
-      function of x alone, whatever other records there are. What follows, in doubles, is off by at most
-      `evaluation_error` from the exact phi of that b: as for every map.
+      function of x alone, whatever other records there are.
     - Answering (`sensitivity.logit_sensitivity_per_norm`): neighbouring weights meet the same phi, of a known norm.
-      It depends on no private record, whatever shares its batch, and the doubles that are multiplied are the ones
-      whose norm is taken. They need not be those that training would have computed: another device, another batch
-      and another order of summation cost accuracy of the order of 1e-6, and no privacy.
+      It depends on no private record, whatever shares its batch. It need not be the one that training would have
+      computed: another device, another batch and another order of summation cost accuracy of the order of 1e-6, and
+      no privacy. But phi is the question: one that differs in a step is another, with noise of its own, and charged.
     - Whatever the network gives, the norm is at most 1: numbers that are not finite count as a row of zeros.
 
     None of this holds if the weights themselves come from the private records: that is an assumption, which the
@@ -207,13 +213,13 @@ class Backbone(FeatureMap):
         attached._extract = extract
         return attached
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats]) -> Floats:
+    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
         if self._extract is None:
             raise RuntimeError("a backbone computes nothing before its network is attached: see `computed_by`")
         b = self._extract(u.astype(np.float32)).astype(np.float64)
         b[~np.isfinite(b).all(axis=1)] = 0.0
-        return self._into_unit_ball(b)
+        return _into_ball(b, self.clip_norm, length)
 
 
 AnyFeatureMap = Annotated[Identity | Fourier | Relu, Field(discriminator="kind")]
@@ -255,7 +261,59 @@ def _standard_normal(seed: int, shape: tuple[int, int]) -> Floats:
     return np.random.RandomState(seed).standard_normal(shape)
 
 
-def _clip_norm(X: Floats, largest: float) -> Floats:
-    norms: Floats = np.sqrt(np.einsum("ij,ij->i", X, X))
-    clipped: Floats = X * np.minimum(1.0, largest / np.maximum(norms, largest))[:, None]
-    return clipped
+def _into_ball(vectors: Floats, radius: float, length: float) -> Floats:
+    """Return whole numbers (n, k): `length` x / max(radius, ||x||) for each row x of `vectors`, rounded towards zero.
+
+    So a row is at most `length` (1 + 2^-50) long: what `_SHRINK` is for. x is rounded first, to whole multiples
+    m of 2^(e - b), e being the exponent of its largest coordinate, with k 4^b <= 2^53: the sum of the squares of m is
+    a whole number of at most 2^53, exact in any order of summation, and its square root is rounded once.
+    """
+    bits = (_EXACT_BITS - vectors.shape[1].bit_length()) // 2
+    exponents = np.frexp(np.abs(vectors).max(axis=1))[1]
+    exponents = np.maximum(exponents, _LEAST_EXPONENT) - bits
+    whole = np.rint(vectors * np.ldexp(1.0, -exponents)[:, None])
+    units = np.ldexp(1.0, exponents)
+    norms = np.sqrt(np.einsum("ij,ij->i", whole, whole)) * units
+    whole *= (length * units / np.maximum(radius, norms))[:, None]
+    drawn: Floats = np.trunc(whole)
+    return drawn
+
+
+def _rounded_for_products(omega: Floats) -> Floats:
+    """Return `omega` (k, d) in steps of a power of two, such that `_products` is exact.
+
+    The step is the smallest of which a row's norm has less than 2^28: with a little to spare for rounding the row.
+    """
+    longest = math.sqrt(float(np.square(omega).sum(axis=1).max()))
+    step = math.ldexp(1.0, math.frexp(longest)[1] - (_EXACT_BITS - STEP_BITS - 1))
+    rounded: Floats = np.rint(omega / step) * step
+    return rounded
+
+
+def _products(whole: Floats, omega: Floats) -> Floats:
+    """Return Omega v, (n, k), exactly, for v in steps of STEP, whole numbers (n, d), and `_rounded_for_products`.
+
+    Omega's rows have norms below 2^28 of their step before they are rounded, and below 2^28 + sqrt(d)/2 < 2^29 after;
+    those of v are at most 2^24 of its own. By Cauchy and Schwarz the absolute values of the products in a row's sum add
+    up to less than 2^53: every partial sum, in any order, is a whole number that a double holds.
+    """
+    products: Floats = (whole * STEP) @ omega.T
+    return products
+
+
+@functools.cache
+def _cosines() -> Floats:
+    """Return the cosines of 2^16 angles, a whole turn, within 2^-50: from the series of an eighth of a turn."""
+    eighth = 1 << _TABLE_BITS - 3
+    x = np.arange(eighth + 1) * (2 * math.pi / (1 << _TABLE_BITS))
+    squared = x * x
+    cosine, sine = np.ones_like(x), np.ones_like(x)
+    for n in range(18, 0, -2):
+        cosine = 1.0 - squared / (n * (n - 1)) * cosine
+        sine = 1.0 - squared / (n * (n + 1)) * sine
+    sine *= x
+    quarter = np.concatenate([cosine, sine[-2::-1]])
+    half = np.concatenate([quarter, -quarter[-2::-1]])
+    turn = np.concatenate([half, half[-2:0:-1]])
+    turn.setflags(write=False)
+    return turn

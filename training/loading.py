@@ -1,21 +1,25 @@
 """Loading a bundle of any kind: certified heads, published networks, teachers, and what is paid for once."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import cast
 
-from training.bundle import BACKBONE_FILE, CertifiedHead, load_bundle
-from training.errors import TrainingError
+from training.bundle import CertifiedHead, load_bundle
+from training.errors import BundleError, TrainingError
 from training.published.bundle import PublishedNetwork, load_published
-from training.releases.loading import load_kind
 from training.releases.model import ReleasedModel
 from training.sealing import kind_of
 from training.teachers.bundle import Teachers, load_teachers
 
+_LOADERS = {
+    "class-sums": "training.releases.class_sums:load_class_sums",
+    "dpsgd": "training.releases.dpsgd.model:load_dpsgd",
+    "objective": "training.releases.objective:load_perturbed",
+    "weights": "training.releases.weights:load_weights",
+}
+"""For each kind, as its certificate's `release` says, the function that reads and verifies a folder of it."""
+
 AnyModel = CertifiedHead | PublishedNetwork | Teachers | ReleasedModel
-
-
-def has_backbone(folder: Path) -> bool:
-    """Whether loading the bundle would load a backbone, and the library that computes it."""
-    return (folder / BACKBONE_FILE).exists()
 
 
 def load_model(folder: Path, device: str | None = None) -> AnyModel:
@@ -33,5 +37,7 @@ def load_model(folder: Path, device: str | None = None) -> AnyModel:
             return load_published(folder)
         case "teachers":
             return load_teachers(folder)
-        case kind:
-            return load_kind(kind, folder)
+        case kind if kind in _LOADERS:
+            module, function = _LOADERS[kind].split(":")
+            return cast(ReleasedModel, getattr(import_module(module), function)(folder))
+    raise BundleError(f"{folder} holds a pay-once model of the kind {kind!r}, which this version does not know")

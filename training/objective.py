@@ -53,27 +53,27 @@ class RegularisedCrossEntropy:
         """softmax(W phi_i) for every record, (n, C)."""
         return softmax(self.phi @ W.T)
 
-    def gradient_rounding(self, W: Floats, feature_error: float) -> float:
-        """A bound on ||gradient(W) as computed - gradient of J with the exact features||_F.
+    def gradient_rounding(self, W: Floats) -> float:
+        """A bound on ||gradient(W) as computed - gradient of J||_F.
 
         u = 2^-53, g_k = k u / (1 - k u), the error of an inner product of length k in any order of summation
         (Higham 2002, Section 3.1). For one record, with ||phi|| <= 1:
-        - the logits are off by at most e = (g_D + feature_error) ||W||_F in L2;
+        - the logits are off by at most e = g_D ||W||_F in L2;
         - softmax is 1/2-Lipschitz in L2 and its evaluation adds at most 2 (C + 16) u in L1, so p is off by at
-          most e/2 + 2 (C + 16) u, and the record's gradient by that plus sqrt(2) feature_error;
+          most e/2 + 2 (C + 16) u, and the record's gradient by that;
         - summing in blocks of B adds at most g_{B + n/B} times the sum of the norms, sqrt(2) n;
         - Lambda W and the last addition add 2 u (Lambda ||W||_F + sqrt(2) n).
         """
         n, (C, D) = len(self.y), W.shape
         norm = float(np.linalg.norm(W)) * (1 + 1e-9)
-        logits = (_gamma(D) + feature_error) * norm
-        each = logits / 2 + 2 * (C + 16) * _UNIT_ROUNDOFF + 2 * feature_error
+        logits = _gamma(D) * norm
+        each = logits / 2 + 2 * (C + 16) * _UNIT_ROUNDOFF
         summing = _gamma(_BLOCK + n // _BLOCK + 2) * 1.5 * n
         return 1.01 * float(n * each + summing + 2 * _UNIT_ROUNDOFF * (self.strong_convexity * norm + 1.5 * n))
 
 
 def softmax(Z: Floats) -> Floats:
-    """Softmax of each row of Z."""
+    """Return the softmax of each row of Z: (..., C)."""
     E = np.exp(Z - Z.max(axis=-1, keepdims=True))
     shares: Floats = E / E.sum(axis=-1, keepdims=True)
     return shares

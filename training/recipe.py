@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from training.certificate import NAME, derive
+from training.certificate import NAME
 from training.errors import TrainingError
-from training.feature_maps import FeatureMap
+from training.feature_maps import NORM_BOUND, FeatureMap
+from training.sensitivity import weight_sensitivity
 
 DEFAULT_TOLERANCE = 1e-3
 """Reached, rounding included, for millions of records, and 0.14 % of the sensitivity."""
@@ -26,6 +27,6 @@ class Recipe:
                 f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}; see --name"
             )
         try:
-            derive(self.strong_convexity, self.tolerance, self.feature_map.dimension)
+            weight_sensitivity(self.strong_convexity, self.tolerance, NORM_BOUND)
         except ValueError as error:
             raise TrainingError(str(error)) from error

@@ -7,7 +7,8 @@ write both can forge the folder whole: that is whoever runs the service. No pick
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self, TypeVar
@@ -18,12 +19,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
+from mechanisms.randomness import NoiseKey
 from training.errors import BundleError
 
 MODEL_FILE = "model.safetensors"
 CERTIFICATE_FILE = "certificate.json"
 _SEALED = "certificate"
 
+_NOISE_KEY = "noise_key"
+_PUBLIC = "feature_map."
+
+Floats = NDArray[np.float64]
 Tensors = dict[str, NDArray[np.generic]]
 
 
@@ -86,6 +92,7 @@ def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificat
         raise BundleError(f"{folder} is not a bundle: cannot read {error.filename}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not text") from error
+    _check_version(folder, kind, text)
     try:
         certificate = kind.model_validate_json(text)
     except ValidationError as error:
@@ -104,6 +111,94 @@ def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificat
     if sealed != certificate.sealed():
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
     return certificate, tensors
+
+
+def _check_version(folder: Path, kind: type[SealedCertificate], text: str) -> None:
+    """Refuse a bundle of another format, with what to do. What is no certificate at all is left to its validation."""
+    try:
+        found = json.loads(text)["format_version"]
+    except (ValueError, TypeError, KeyError):
+        return
+    known = kind.model_fields["format_version"].default
+    if found != known:
+        raise BundleError(
+            f"{folder} is a bundle of format {found}, and this version of dpserve reads format {known}. Serve it with "
+            "the version that wrote it, or train again: the lineage and what was spent on it stay as they are, and a "
+            "model that is paid for once is paid for again"
+        )
+
+
+def with_noise_key(noise_key: NoiseKey) -> Tensors:
+    """Return the key as a tensor, to lie with the weights under their seal."""
+    return {_NOISE_KEY: np.frombuffer(noise_key.secret, dtype=np.uint8)}
+
+
+def noise_key_of(tensors: Tensors) -> NoiseKey:
+    """Take the key out of a bundle's tensors. Raises BundleError if there is none."""
+    octets = tensors.pop(_NOISE_KEY, np.empty(0, dtype=np.uint8))
+    try:
+        return NoiseKey(octets.tobytes())
+    except ValueError as error:
+        raise BundleError(f"the bundle holds no noise key: {error}") from error
+
+
+def with_public_tensors(released: Mapping[str, NDArray[np.generic]], public: Mapping[str, Floats]) -> Tensors:
+    """Return a bundle's tensors: the model's, and the feature map's public ones under names that do not meet."""
+    return {**released, **{_PUBLIC + name: tensor for name, tensor in public.items()}}
+
+
+def checked_tensors(
+    tensors: Tensors, shapes: Mapping[str, tuple[int, ...]], public: Mapping[str, Floats] = MappingProxyType({})
+) -> dict[str, Floats]:
+    """Return the model's own tensors by name.
+
+    public: what the feature map's seed draws. Raises BundleError unless the bundle holds tensors of these shapes, of
+    finite float64 numbers, and the public ones as drawn, and no others.
+    """
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    expected = dict(shapes) | {_PUBLIC + name: tensor.shape for name, tensor in public.items()}
+    if found != expected:
+        raise BundleError(f"the model's tensors are {found}, and the certificate describes {expected}")
+    for name, tensor in public.items():
+        if not np.array_equal(tensors[_PUBLIC + name], tensor):
+            raise BundleError(f"the tensor {_PUBLIC + name} is not the one that the public seed draws")
+    checked = {name: tensors[name].astype(np.float64) for name in shapes}
+    for name, numbers in checked.items():
+        if tensors[name].dtype != np.float64 or not np.isfinite(numbers).all():
+            raise BundleError(f"the tensor {name} must hold finite float64 numbers")
+    return checked
+
+
+def layer_shapes(widths: Sequence[int], *stack: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a fully connected network's weights and biases by name; `stack` of such networks."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for index, (width, following) in enumerate(pairwise(widths)):
+        shapes |= {f"weights.{index}": (*stack, width, following), f"biases.{index}": (*stack, following)}
+    return shapes
+
+
+def layer_tensors(layers: Iterable[tuple[Floats, Floats]]) -> dict[str, Floats]:
+    """Return the weights and biases of every layer by name."""
+    return {
+        f"{what}.{index}": tensor
+        for index, layer in enumerate(layers)
+        for what, tensor in zip(("weights", "biases"), layer, strict=True)
+    }
+
+
+def layers_in(tensors: Mapping[str, Floats], widths: Sequence[int]) -> tuple[tuple[Floats, Floats], ...]:
+    """Return the weights and biases of every layer, as `layer_tensors` named them."""
+    return tuple((tensors[f"weights.{index}"], tensors[f"biases.{index}"]) for index in range(len(widths) - 1))
+
+
+def one_line(error: ValueError) -> str:
+    """Return what is wrong in one line, also if it is a certificate's validation that says so."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the certificate"
+    message = first["msg"]
+    return f"{where}: {message[:1].lower()}{message[1:]}, not {first['input']!r}"
 
 
 def kind_of(folder: Path) -> str:

@@ -9,14 +9,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from training.quantised import LARGEST_WEIGHT_NORM, weight_step
+
 Floats = NDArray[np.float64]
 
 _UNIT_ROUNDOFF = 2.0**-53
 _UP = 1 + 2.0**-40
 """Lifts a result of a few roundings, each at most 2^-53 relative, to a bound from above."""
-
-LARGEST_WEIGHT_NORM = 2.0**16
-"""Weights are projected onto the ball of this Frobenius norm: public, so that rounding errors have a public bound."""
 
 SMALLEST_PARAMETER, LARGEST_PARAMETER = 1e-12, 1e12
 """Lambda and the tolerance lie between these, so that no sensitivity overflows or vanishes."""
@@ -63,21 +62,57 @@ def weight_sensitivity(strong_convexity: float, tolerance: float, norm_bound: fl
     return (exact + 8 * _UNIT_ROUNDOFF * LARGEST_WEIGHT_NORM) * _UP
 
 
-def logit_evaluation_error(dimension: int) -> float:
-    """Return e such that computed logits W phi are within e ||phi||_2 of the exact ones in L2, for every W allowed.
+def quantised_weight_sensitivity(exact: float, classes: int, dimension: int) -> float:
+    """Return Delta_W of weights that are rounded to their grid after training (`training.quantised.quantised`).
 
-    An inner product of length D in any order of summation is off by at most g_D |w|.|phi| <= g_D ||w|| ||phi||
-    with g_D = D u / (1 - D u) (Higham 2002, Section 3.1); over the rows of W this is g_D ||W||_F ||phi||, and
-    ||W||_F <= LARGEST_WEIGHT_NORM. Neighbouring weights share phi(x), which is the client's own.
+    exact: Delta_W before. Rounding moves each of C D entries of each of two neighbours by at most half a step: both
+    together by at most sqrt(C D) step in Frobenius norm.
     """
-    gamma = dimension * _UNIT_ROUNDOFF / (1 - dimension * _UNIT_ROUNDOFF)
-    return gamma * LARGEST_WEIGHT_NORM * _UP
+    return (exact + math.sqrt(classes * dimension) * weight_step(dimension)) * _UP
 
 
-def logit_sensitivity_per_norm(weights: float, dimension: int) -> float:
-    """Return s such that the computed logits at x move by at most s ||phi(x)||_2 in L2, and in each coordinate.
+def logit_sensitivity_per_norm(weights: float) -> float:
+    """Return s such that the logits at x as computed move by at most s ||phi(x)||_2 in L2, and in each coordinate.
 
-    ||(V - V') phi|| <= ||V - V'||_F ||phi|| = Delta_W ||phi||, and each evaluation adds its error once.
-    weights: Delta_W.
+    weights: Delta_W of the rounded weights V. ||(V - V') phi|| <= ||V - V'||_F ||phi|| = Delta_W ||phi||. The logits
+    are exact but for one rounded addition (`training.quantised.products`): for each neighbour and class at most 2^-53
+    of |v_c phi|, hence 2^-53 ||V||_F ||phi|| in L2 over the classes, and ||V||_F <= LARGEST_WEIGHT_NORM.
     """
-    return (weights + 2 * logit_evaluation_error(dimension)) * _UP
+    return (weights + 2 * _UNIT_ROUNDOFF * LARGEST_WEIGHT_NORM) * _UP
+
+
+def largest_margin(records: int, strong_convexity: float, tolerance: float, norm_bound: float, classes: int) -> float:
+    """Return M such that no two logits of a row differ by more than M, whatever the `records` records are.
+
+    J(W) = sum of n cross-entropies + (Lambda/2) ||W||_F^2. At the minimiser (Lambda/2) ||W||^2 <= J(W) <= J(0) =
+    n ln C, and Lambda W = sum of (e_y - p) phi^T with ||e_y - p||_2 <= sqrt(2), so ||W||_F is at most the lesser of
+    sqrt(2 n ln C / Lambda) and sqrt(2) n R / Lambda; the weights returned, before they are rounded, are within
+    tau / Lambda of it. And (w_a - w_b).phi <= (||w_a|| + ||w_b||) ||phi|| <= sqrt(2) ||W||_F R.
+
+    norm_bound: R, with ||phi(x)||_2 <= R. tolerance: tau. Raises ValueError for numbers that mean nothing.
+    """
+    if records < 1 or classes < 2:
+        raise ValueError(f"there must be at least 1 record and 2 classes, not {records} and {classes}")
+    for name, value in (("Lambda", strong_convexity), ("R", norm_bound), ("the tolerance", tolerance)):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be positive and finite, not {value}")
+    by_objective = math.sqrt(2 * records * math.log(classes) / strong_convexity)
+    by_gradient = math.sqrt(2) * records * norm_bound / strong_convexity
+    weights = min(by_objective, by_gradient) + tolerance / strong_convexity
+    return math.sqrt(2) * weights * norm_bound * (1 + 2.0**-40)
+
+
+def usual_margin(records: int | None, strong_convexity: float, norm_bound: float, classes: int) -> float:
+    """Return a margin to expect of a head on rows of which it is halfway between guessing and certain: a guess.
+
+    It is the lesser of two. A calibrated head that is right with probability (C + 1)/(2C) has the margin ln(C + 1).
+    And regularisation keeps it from more than n |m - m'|^2 / (2 C Lambda), where m and m' are the means of two of C
+    equally common classes: at the minimiser Lambda W = sum of (e_y - p) phi^T, whose row c is no longer than at p =
+    1/C, n/C times the distance of m from the mean of all. The means are taken to be R/2 apart.
+
+    records: n, None where it is not known.
+    """
+    calibrated = math.log(classes + 1)
+    if records is None:
+        return calibrated
+    return min(calibrated, records * (norm_bound / 2) ** 2 / (2 * classes * strong_convexity))

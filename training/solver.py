@@ -25,24 +25,23 @@ _NEWTON_STEPS = 20
 def minimise(
     objective: RegularisedCrossEntropy,
     tolerance: float,
-    feature_error: float,
     progress: Progress = lambda _: None,
 ) -> Floats:
     """Return W (C, D) with ||gradient of J at W||_F <= tolerance, projected onto the public ball.
 
-    feature_error: what `FeatureMap.evaluation_error` returned. progress: told the gradient norm after each step. Raises
-    NotConverged if the gradient norm plus a bound on its rounding stays above the tolerance.
+    progress: told the gradient norm after each step. Raises NotConverged if the gradient norm plus a bound on its
+    rounding stays above the tolerance.
     """
     shape = (objective.classes, objective.phi.shape[1])
     W = _trust_region(objective, shape, tolerance, progress)
-    best, bound = W, gradient_bound(objective, W, feature_error)
+    best, bound = W, gradient_bound(objective, W)
     for _ in range(_NEWTON_STEPS):
         # Function values stop improving at 1e-16 of their size, before the gradient is as small as it can be:
         # these steps look at the gradient alone.
         if bound <= tolerance:
             break
         W = best - _newton_direction(objective, best)
-        reached = gradient_bound(objective, W, feature_error)
+        reached = gradient_bound(objective, W)
         if not reached < bound:
             break
         best, bound = W, reached
@@ -56,10 +55,10 @@ def minimise(
     return projected(best)
 
 
-def gradient_bound(objective: RegularisedCrossEntropy, W: Floats, feature_error: float) -> float:
+def gradient_bound(objective: RegularisedCrossEntropy, W: Floats) -> float:
     """Return a bound on the norm of the exact gradient at W: the computed norm plus its rounding."""
     computed = float(np.linalg.norm(objective.gradient(W)))
-    return computed * (1 + 1e-9) + objective.gradient_rounding(W, feature_error)
+    return computed * (1 + 1e-9) + objective.gradient_rounding(W)
 
 
 def _trust_region(

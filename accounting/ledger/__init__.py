@@ -1,4 +1,4 @@
-"""The ledger: budgets that cannot be overspent, receipts, and the one answer that each payment bought."""
+"""The ledger: budgets that cannot be overspent, and receipts for every question that was paid for."""
 
 from accounting.ledger.api_keys import SCOPES, ApiKey, KeyScope, checked_scopes, expiry, is_key_id
 from accounting.ledger.embedded import EmbeddedStore
@@ -7,6 +7,7 @@ from accounting.ledger.errors import (
     BudgetExhausted,
     ClientExists,
     ClientRevoked,
+    CoinsExhausted,
     CoinsNotProvidedFor,
     EmbeddedStoreFailed,
     IdempotencyConflict,
@@ -18,26 +19,23 @@ from accounting.ledger.errors import (
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
-    RowNotCharged,
     Scope,
     ScopeMissing,
     StoreBehind,
-    TermsChanged,
     TooManyKeys,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
     UnsafeStore,
+    WrongFormat,
     WrongFunctionVersion,
 )
-from accounting.ledger.heads import SharedHeads
 from accounting.ledger.holdings import Holding, HoldQuote, HoldRequest
-from accounting.ledger.ledger import REMEMBERED_ROWS, Ledger
+from accounting.ledger.ledger import Ledger
 from accounting.ledger.values import (
     LARGEST_REQUEST,
     Account,
     Act,
-    Answered,
     Charge,
     ChargeRequest,
     ClientAccount,
@@ -46,20 +44,16 @@ from accounting.ledger.values import (
     Quote,
     Receipt,
     Standing,
-    Unanswered,
     key_digest,
     new_api_key,
-    row_id,
 )
 
 __all__ = [
     "LARGEST_REQUEST",
-    "REMEMBERED_ROWS",
     "SCOPES",
     "AcceptsTooLate",
     "Account",
     "Act",
-    "Answered",
     "ApiKey",
     "BudgetExhausted",
     "Charge",
@@ -67,6 +61,7 @@ __all__ = [
     "ClientAccount",
     "ClientExists",
     "ClientRevoked",
+    "CoinsExhausted",
     "CoinsNotProvidedFor",
     "EmbeddedStore",
     "EmbeddedStoreFailed",
@@ -88,24 +83,20 @@ __all__ = [
     "MechanismNotAccepted",
     "Quote",
     "Receipt",
-    "RowNotCharged",
     "Scope",
     "ScopeMissing",
-    "SharedHeads",
     "Standing",
     "StoreBehind",
-    "TermsChanged",
     "TooManyKeys",
-    "Unanswered",
     "UnknownClient",
     "UnknownKey",
     "UnknownLineage",
     "UnsafeStore",
+    "WrongFormat",
     "WrongFunctionVersion",
     "checked_scopes",
     "expiry",
     "is_key_id",
     "key_digest",
     "new_api_key",
-    "row_id",
 ]

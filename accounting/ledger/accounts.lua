@@ -1,104 +1,243 @@
 
 -- Accounts --------------------------------------------------------------------------------------------------
--- What the owner does. Each act that changes what may be spent, or by whom, is written to the lineage's acts.
--- KEYS open with services, the lineage's account and its acts.
+-- A lineage's account is a hash: format, limit, spent, accepts, delta, coins (how many its delta provides for), coined
+-- (how many it paid for), created, seq (how many receipts there are), asked (how many questions were paid for), clients
+-- (how many), acts and acts_head; and for each cost that it paid for `n:` and the cost, how often. A client's account
+-- has number, revoked and api_keys instead of format, clients, acts and acts_head; its seq counts the receipts that the
+-- client sees, and asked what its own set holds.
+
+local function read_account(key, what)
+  local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
+    'number', 'format', 'asked')
+  if not fields[1] then
+    if redis.call('EXISTS', key) == 1 then
+      damaged(what .. ' has no limit')
+    end
+    return nil
+  end
+  if what == 'the lineage' and fields[10] ~= FORMAT then
+    error({word = 'format', line = fields[10] or '1'}, 0)
+  end
+  if not (fields[3] == 'any' or fields[3] == 'gaussian' or fields[3] == 'unproven') or not fields[4] then
+    damaged(what .. ' cannot be read')
+  end
+  return {
+    limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
+    coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
+    asked = stored(fields[11], what), revoked = fields[8], number = fields[9],
+  }
+end
+
+-- An account that is gone while other keys of its own are there was lost: it must not begin anew, with nothing spent.
+local function check_unused(what, others)
+  for first = 1, #others, SLICE do
+    if redis.call('EXISTS', unpack(others, first, math.min(first + SLICE - 1, #others))) > 0 then
+      damaged(what .. ' is lost: other keys of its own are there')
+    end
+  end
+end
+
+-- Gives a client who is new to the lineage the next number and its account.
+local function write_client(lineage, clients, account, name, fields)
+  local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
+  redis.call('HSET', account, 'number', number, 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
+    unpack(fields))
+  redis.call('HSET', clients, name, number)
+  redis.call('HSET', lineage, 'clients', number)
+  return number
+end
+
+-- Acts: what the owner changed, a chain of hashes that the caller computes. Each carries its number, from 1 on without
+-- a gap. A caller who does not know the end of the chain is told of it by `end_of_acts`, with the store's own time.
+
+local function read_act(args)
+  if not args[6] or #args[6] ~= 32 then
+    malformed('an act has a number, four words and a hash')
+  end
+  return {known = args[1], kind = args[2], subject = args[3], detail = args[4], time = args[5], hash = args[6]}
+end
+
+local function is_stale(account, act)
+  return (redis.call('HGET', account, 'acts') or '0') ~= act.known
+end
+
+local function write_act(account, acts, act)
+  local number = text(stored(redis.call('HGET', account, 'acts') or '0', 'the number of acts') + 1)
+  redis.call('XADD', acts, number .. '-0', 'kind', act.kind, 'subject', act.subject, 'detail', act.detail,
+    'time', act.time, 'hash', act.hash)
+  redis.call('HSET', account, 'acts', number, 'acts_head', act.hash)
+end
+
+-- KEYS  the lineage's account.  Replies the number and the hash of its newest act, and the store's time.
+local function end_of_acts(keys)
+  local now = redis.call('TIME')
+  local fields = redis.call('HMGET', keys[1], 'acts', 'acts_head')
+  return {fields[1] or '0', fields[2] or '', now[1] .. '.' .. string.rep('0', 6 - #now[2]) .. now[2]}
+end
+
+-- API keys: a lineage's `keys` is a hash from the SHA-256 of an API key to whose it is and at which terms:
+--
+--   expires ' ' scopes ' ' client       expires: whole seconds since the epoch, or '-'; scopes: words between commas
+--
+-- and each client's account lists its own in the field `api_keys`: the digest, a byte for how long the terms are, and
+-- these, 'expires scopes', for one key after the other. So a key that was slipped in, or made to last, is found out by
+-- whoever compares both. A key ends by the store's own clock, at the very instant of the charge that it would pay for.
+
+local MOST_KEYS = 16
+
+local function split_keys(packed)
+  local entries, at = {}, 1
+  while at <= #packed do
+    local length = string.byte(packed, at + 32)
+    local terms = length and string.sub(packed, at + 33, at + 32 + length)
+    local expires, scopes = string.match(terms or '', '^(%S+) (%S+)$')
+    if not expires or #terms ~= length or not (expires == '-' or whole(expires)) then
+      damaged('the API keys of an account cannot be read')
+    end
+    entries[#entries + 1] = {digest = string.sub(packed, at, at + 31), expires = expires, scopes = scopes}
+    at = at + 33 + length
+  end
+  return entries
+end
+
+local function terms_of_key(key)
+  return key.expires .. ' ' .. key.scopes
+end
+
+local function pack_keys(entries)
+  local packed = {}
+  for _, key in ipairs(entries) do
+    local terms = terms_of_key(key)
+    packed[#packed + 1] = key.digest .. string.char(#terms) .. terms
+  end
+  return table.concat(packed)
+end
+
+local function read_new_key(digest, expires, scopes)
+  if #digest ~= 32 or not (expires == '-' or whole(expires)) or not string.find(scopes, '^[a-z,-]+$')
+    or #expires + #scopes > 250 then
+    malformed('an API key needs a digest of 32 bytes, when it expires, and scopes')
+  end
+  return {digest = digest, expires = expires, scopes = scopes}
+end
+
+local function write_key(api_keys, client, key)
+  redis.call('HSET', api_keys, key.digest, terms_of_key(key) .. ' ' .. client)
+end
+
+local function store_seconds()
+  return tonumber(redis.call('TIME')[1])
+end
+
+-- Returns whose the key of this digest is, or nil; then nil or the refusal of what asks for this scope.
+local function find_key(api_keys, digest, scope)
+  local entry = redis.call('HGET', api_keys, digest)
+  if not entry then
+    return nil, {'unknown-key'}
+  end
+  local expires, scopes, client = string.match(entry, '^(%S+) (%S+) (.+)$')
+  if not client or not (expires == '-' or whole(expires)) then
+    damaged('an API key cannot be read')
+  end
+  if expires ~= '-' and store_seconds() >= whole(expires) then
+    return client, {'key-expired'}
+  end
+  if not string.find(',' .. scopes .. ',', ',' .. scope .. ',', 1, true) then
+    return client, {'key-scope', scope}
+  end
+  return client, nil
+end
+
+-- What the owner does -----------------------------------------------------------------------------------------
+-- Each act that changes what may be spent, or by whom, is written to the lineage's acts: KEYS open with the lineage's
+-- account and its acts, ARGV with what `read_act` reads. Who does not know the newest act is told {'stale'}.
 --
 -- What only takes rights away, or writes down what happened, is done by a store that has no memory left, too.
 
 local EVEN_WHEN_FULL = {'allow-oom'}
 
--- KEYS  and every other key that a lineage of its own has
--- ARGV  limit, accepts, delta, time
+-- KEYS  and every other key of a lineage of its own.  ARGV  and limit, accepts, delta, coins, time
 local function open_lineage(keys, args)
-  local limit = text(amount(args[5]))
-  if read_account(keys[2], 'the lineage') then
+  local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
+  if read_account(keys[1], 'the lineage') then
     return {'exists'}
   end
-  check_unused('the lineage', {keys[1], unpack(keys, 3)})
-  write_act(keys[2], keys[3], 'open', '', args[5] .. ' ' .. args[6] .. ' ' .. args[7])
-  redis.call('HSET', keys[2], 'limit', limit, 'spent', '0', 'accepts', args[6],
-    'delta', args[7], 'created', args[8], 'seq', '0')
-  return {'opened'}
+  check_unused('the lineage', rest(keys, 2))
+  if is_stale(keys[1], act) then
+    return {'stale'}
+  end
+  write_act(keys[1], keys[2], act)
+  redis.call('HSET', keys[1], 'format', FORMAT, 'limit', text(limit), 'spent', '0', 'accepts', args[8],
+    'delta', args[9], 'coins', text(coins), 'coined', '0', 'created', args[11], 'seq', '0', 'asked', '0',
+    'clients', '0')
+  return {'done'}
 end
 
--- KEYS  and clients, keys; the client's account and every other key that a client of its own has
--- ARGV  limit, accepts, delta, time, client, key digest, when the key expires, its scopes
+-- KEYS  and clients, keys; the client's account and every other key of a client of its own
+-- ARGV  and limit, accepts, delta, coins, time, key digest, when the key expires, its scopes
 local function add_client(keys, args)
-  local limit, name, key = text(amount(args[5])), args[9], read_new_key(args[10], args[11], args[12])
-  if not read_account(keys[2], 'the lineage') then
-    check_unused('the lineage', rest(keys, 3))
+  local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
+  local key, name = read_new_key(args[12], args[13], args[14]), read_act(args).subject
+  if not read_account(keys[1], 'the lineage') then
+    check_unused('the lineage', rest(keys, 2))
     return {'unknown-lineage'}
   end
-  local listed = redis.call('SISMEMBER', keys[4], name) == 1
-  if read_account(keys[6], 'the account of ' .. name) then
+  local listed = redis.call('HEXISTS', keys[3], name) == 1
+  if read_account(keys[5], 'the account of ' .. name) then
     return {'exists'}
   end
-  check_unused('the account of ' .. name, rest(keys, 7))
+  check_unused('the account of ' .. name, rest(keys, 6))
   if listed then
     damaged('the account of ' .. name .. ' is lost')
-  end
-  if redis.call('HEXISTS', keys[5], key.digest) == 1 then
+  elseif redis.call('HEXISTS', keys[4], key.digest) == 1 then
     return {'key-in-use'}
+  elseif is_stale(keys[1], act) then
+    return {'stale'}
   end
-  write_act(keys[2], keys[3], 'add', name, args[5] .. ' ' .. args[6] .. ' ' .. args[7])
-  redis.call('HSET', keys[6], 'limit', limit, 'spent', '0', 'accepts', args[6],
-    'delta', args[7], 'created', args[8], 'revoked', '0', 'api_keys', pack_keys({key}))
-  redis.call('SADD', keys[4], name)
-  write_key(keys[5], name, key)
-  return {'added'}
+  write_act(keys[1], keys[2], act)
+  write_client(keys[1], keys[3], keys[5], name, {'limit', text(limit), 'accepts', args[8], 'delta', args[9],
+    'coins', text(coins), 'created', args[11], 'revoked', '0', 'api_keys', pack_keys({key})})
+  write_key(keys[4], name, key)
+  return {'done'}
 end
 
--- Tells whether an account paid for a loss with a coin, for which its delta must provide.
-local function has_coins(tally)
-  for _, cost in ipairs(redis.call('HKEYS', tally)) do
-    if string.find(cost, 'approximate-', 1, true) then
-      return true
-    end
-  end
-  return false
-end
-
--- KEYS  and an account, its tally.  ARGV  limit, accepts, delta, the client or nothing for the lineage,
---       1 if these provide for coins
+-- KEYS  and the account.  ARGV  and limit, accepts, delta, coins
 local function set_budget(keys, args)
-  local limit = text(amount(args[5]))
-  local account = read_account(keys[4], args[8] == '' and 'the lineage' or 'the account of ' .. args[8])
+  local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
+  local account = read_account(keys[3], act.subject == '' and 'the lineage' or 'the account of ' .. act.subject)
   if not account then
     return {'unknown'}
   end
-  local stricter = (args[6] == 'gaussian' and account.accepts ~= 'gaussian')
-    or (args[6] ~= 'unproven' and account.accepts == 'unproven')
-  if stricter and redis.call('EXISTS', keys[5]) == 1 then
+  local stricter = (args[8] == 'gaussian' and account.accepts ~= 'gaussian')
+    or (args[8] ~= 'unproven' and account.accepts == 'unproven')
+  if stricter and account.seq > 0 then
     return {'too-late'}
-  end
-  if args[9] ~= '1' and has_coins(keys[5]) then
+  elseif coins < account.coined then
     return {'coins'}
+  elseif is_stale(keys[1], act) then
+    return {'stale'}
   end
-  write_act(keys[2], keys[3], 'budget', args[8], args[5] .. ' ' .. args[6] .. ' ' .. args[7])
-  redis.call('HSET', keys[4], 'limit', limit, 'accepts', args[6], 'delta', args[7])
-  return {'set'}
+  write_act(keys[1], keys[2], act)
+  redis.call('HSET', keys[3], 'limit', text(limit), 'accepts', args[8], 'delta', args[9], 'coins', text(coins))
+  return {'done'}
 end
 
--- KEYS  and a client's account.  ARGV  client
+-- KEYS  and the client's account
 -- The right is taken away first: damaged acts, or a damaged account of the lineage, must not keep it alive. Replies
--- {'revoked'}, or {'revoked', what kept the act from being written}.
+-- {'done'}, {'stale'} or {'unwritten', what kept the act from being written}.
 local function revoke(keys, args)
-  if redis.call('HLEN', keys[4]) == 0 then
-    return {'unknown-client'}
+  local act = read_act(args)
+  if redis.call('HLEN', keys[3]) == 0 then
+    return {'unknown'}
   end
-  local stated = redis.pcall('HGET', keys[2], 'format')
-  if type(stated) == 'string' then
-    check_format(stated)
+  redis.call('HSET', keys[3], 'revoked', '1')
+  local ok, stale, line = attempt(is_stale, keys[1], act)
+  if ok and stale then
+    return {'stale'}
+  elseif ok then
+    ok, stale, line = attempt(write_act, keys[1], keys[2], act)
   end
-  redis.call('HSET', keys[4], 'revoked', '1')
-  local ok, _, line = attempt(write_act, keys[2], keys[3], 'revoke', args[5], '')
-  return {'revoked', not ok and line or nil}
-end
-
-local function short(digest)
-  return (string.gsub(string.sub(digest, 1, 6), '.', function(byte)
-    return string.format('%02x', string.byte(byte))
-  end))
+  return ok and {'done'} or {'unwritten', line}
 end
 
 -- Returns the keys that stay, and those of them whose end is new, and those that are taken away.
@@ -119,19 +258,18 @@ local function end_keys(entries, which, seconds)
 end
 
 -- KEYS  and keys; the client's account
--- ARGV  client, the act: add-key, rotate-key or remove-key; the new key's digest or nothing, when it expires, its
---       scopes; which former keys end: all, none or a digest; after how many seconds
+-- ARGV  and the new key's digest or nothing, when it expires, its scopes; which former keys end: all, none or a
+--       digest; after how many seconds
 local function change_keys(keys, args)
-  local name, act, which, seconds = args[5], args[6], args[10], amount(args[11])
-  local fields = redis.call('HMGET', keys[5], 'api_keys', 'revoked')
+  local act, which, seconds = read_act(args), args[10], amount(args[11])
+  local fields = redis.call('HMGET', keys[4], 'api_keys', 'revoked')
   if not fields[1] then
-    return {'unknown-client'}
-  end
-  if fields[2] == '1' then
+    return {'unknown'}
+  elseif fields[2] == '1' then
     return {'revoked'}
   end
   local new = args[7] ~= '' and read_new_key(args[7], args[8], args[9]) or nil
-  if new and redis.call('HEXISTS', keys[4], new.digest) == 1 then
+  if new and redis.call('HEXISTS', keys[3], new.digest) == 1 then
     return {'key-in-use'}
   end
   local kept, ending, gone = end_keys(split_keys(fields[1]), which, seconds)
@@ -141,90 +279,100 @@ local function change_keys(keys, args)
   kept[#kept + 1] = new
   if #kept > MOST_KEYS then
     return {'too-many-keys'}
+  elseif is_stale(keys[1], act) then
+    return {'stale'}
   end
-  local which_words = #which == 32 and short(which) or which
-  local detail = new and short(new.digest) .. ' ' .. terms_of_key(new) .. ', ' or ''
-  write_act(keys[2], keys[3], act, name, detail .. 'ends ' .. which_words .. ' after ' .. text(seconds))
+  write_act(keys[1], keys[2], act)
   for _, key in ipairs(gone) do
-    redis.call('HDEL', keys[4], key.digest)
+    redis.call('HDEL', keys[3], key.digest)
   end
   for _, key in ipairs(ending) do
-    write_key(keys[4], name, key)
+    write_key(keys[3], act.subject, key)
   end
   if new then
-    write_key(keys[4], name, new)
+    write_key(keys[3], act.subject, new)
   end
-  redis.call('HSET', keys[5], 'api_keys', pack_keys(kept))
-  return {'changed'}
+  redis.call('HSET', keys[4], 'api_keys', pack_keys(kept))
+  return {'done'}
 end
 
--- KEYS  services; the lineage's clients
-local function list_clients(keys)
-  return redis.call('SMEMBERS', keys[2])
-end
+-- Looking -----------------------------------------------------------------------------------------------------
 
--- KEYS  services; a stream.  ARGV  first id, last id, the most to return
-local function page(keys, args)
-  return redis.call('XRANGE', keys[2], args[5], args[6], 'COUNT', args[7])
-end
-
--- KEYS  services; a stream.  ARGV  ids.  Replies the entries that there are, in the order of their ids here.
-local function pick(keys, args)
-  local found = {}
-  for position = 5, #args do
-    found[#found + 1] = redis.call('XRANGE', keys[2], args[position], args[position])[1]
-  end
-  return found
-end
-
--- KEYS  services; accounts and their tallies, as many as there are.
--- Replies each account's fields and tally, both empty where there is none: all of one instant. A key that is no
--- hash has a line of text in its place.
+-- KEYS  any.  Replies the fields of each hash, all of one instant, nothing where there is none. A key that is no hash
+-- has a line of text in its place.
 local function read(keys)
   local replies = {}
-  for position = 2, #keys do
-    local found = redis.pcall('HGETALL', keys[position])
-    replies[#replies + 1] = found.err and keys[position] .. ' is no hash' or found
+  for position, key in ipairs(keys) do
+    local found = redis.pcall('HGETALL', key)
+    replies[position] = found.err and key .. ' is no hash' or found
   end
   return replies
 end
 
--- KEYS  services; the lineage's keys; then those of the client whom the caller expects.  ARGV  key digest, scope
+-- KEYS  the lineage's keys; then those of the client whom the caller expects.  ARGV  key digest, scope
 -- Replies the client's name, or nothing; why it is refused, or nothing; then what `read` replies of the other keys.
 local function find_client(keys, args)
   local replies = read(rest(keys, 2))
-  local name, refused = find_key(keys[2], args[5], args[6])
+  local name, refused = find_key(keys[1], args[1], args[2])
   table.insert(replies, 1, refused and refused[1] or '')
   table.insert(replies, 1, name or '')
   return replies
 end
 
--- KEYS  services; any keys.  Replies each key's type, with a stream's newest number behind it.
+-- KEYS  a stream.  ARGV  above which number, the most to return, 1 for the newest first
+local function page(keys, args)
+  if args[3] == '1' then
+    return redis.call('XREVRANGE', keys[1], '+', '-', 'COUNT', args[2])
+  end
+  return redis.call('XRANGE', keys[1], text(amount(args[1]) + 1), '+', 'COUNT', args[2])
+end
+
+-- KEYS  a client's index; the receipts.  ARGV  as for `page`.  Replies the receipts that the index names.
+local function page_of_client(keys, args)
+  local found = {}
+  for _, entry in ipairs(page(keys, args)) do
+    local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
+    local id = number .. '-' .. own
+    found[#found + 1] = redis.call('XRANGE', keys[2], id, id)[1] or damaged('a client\'s receipt is not there')
+  end
+  return found
+end
+
+-- KEYS  the questions, or a set.  ARGV  the cursor.  Replies the next cursor and some of what is in it.
+local function scan(keys, args)
+  if redis.call('TYPE', keys[1]).ok == 'set' then
+    return redis.call('SSCAN', keys[1], args[1], 'COUNT', SLICE)
+  end
+  return redis.call('HSCAN', keys[1], args[1], 'COUNT', SLICE)
+end
+
+-- KEYS  any.  Replies each key's type, with a stream's newest number behind it.
 local function types(keys)
   local replies = {}
-  for position = 2, #keys do
-    local found = redis.call('TYPE', keys[position]).ok
+  for position, key in ipairs(keys) do
+    local found = redis.call('TYPE', key).ok
     if found == 'stream' then
-      local described = redis.call('XINFO', 'STREAM', keys[position])
+      local described = redis.call('XINFO', 'STREAM', key)
       for place = 1, #described, 2 do
         if described[place] == 'last-generated-id' then
           found = 'stream ' .. string.match(described[place + 1], '^%d+')
         end
       end
     end
-    replies[#replies + 1] = found
+    replies[position] = found
   end
   return replies
 end
 
-register('open_lineage', {}, open_lineage)
-register('add_client', {}, add_client)
-register('set_budget', EVEN_WHEN_FULL, set_budget)
-register('revoke', EVEN_WHEN_FULL, revoke)
-register('change_keys', EVEN_WHEN_FULL, change_keys)
-register('find_client', {'no-writes'}, find_client)
-register('list_clients', {'no-writes'}, list_clients)
-register('page', {'no-writes'}, page)
-register('pick', {'no-writes'}, pick)
-register('read', {'no-writes'}, read)
-register('types', {'no-writes'}, types)
+register_on_lineage('open_lineage', {}, open_lineage)
+register_on_lineage('add_client', {}, add_client)
+register_on_lineage('set_budget', EVEN_WHEN_FULL, set_budget)
+register_on_lineage('revoke', EVEN_WHEN_FULL, revoke)
+register_on_lineage('change_keys', EVEN_WHEN_FULL, change_keys)
+register_on_lineage('end_of_acts', {'no-writes'}, end_of_acts)
+register_on_lineage('find_client', {'no-writes'}, find_client)
+register_on_lineage('page', {'no-writes'}, page)
+register_on_lineage('page_of_client', {'no-writes'}, page_of_client)
+register_on_lineage('read', {'no-writes'}, read)
+register_on_lineage('scan', {'no-writes'}, scan)
+register_on_lineage('types', {'no-writes'}, types)

@@ -1,17 +1,18 @@
 """The accounts of the ledger: who may ask, for how much, and what the owner changed.
 
-Every act of the owner that changes what may be spent, or by whom, is written to the lineage's chain of acts.
+Every act of the owner that changes what may be spent, or by whom, is written to the lineage's chain of acts. Whoever
+acts asks for the end of the chain first, computes the act's hash, and is told if the chain ends elsewhere by then.
 """
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from accounting.budgets import Budget
-from accounting.ledger import wire
+from accounting.ledger import chain, wire
 from accounting.ledger.api_keys import ApiKey, KeyScope, read_keys, read_owner
 from accounting.ledger.errors import (
     AcceptsTooLate,
@@ -20,24 +21,27 @@ from accounting.ledger.errors import (
     CoinsNotProvidedFor,
     KeyExpired,
     KeyInUse,
+    LedgerBusy,
     LedgerDamaged,
     LedgerError,
     LedgerRefusal,
     ScopeMissing,
     StoreBehind,
+    TooManyKeys,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
 )
-from accounting.ledger.journal import Acknowledged, Journal, journal_folder, read_acknowledged
+from accounting.ledger.journal import Acknowledged, Journal, Witness, journal_folder, read_acknowledged
 from accounting.ledger.store import OWNER, Asker, Store
 from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
-from accounting.ledger.wire import ClientKeys, LineageKeys
-
-_INDEX_PAGE = 10_000
+from accounting.ledger.wire import Argument, LineageKeys, Names
 
 _MOST_NAMED = 10_000
 """Of how many API keys it is remembered whose they were, so that one call is enough to look at both."""
+
+_TRIES = 16
+"""How often an act is tried again because another act came before it."""
 
 
 @contextmanager
@@ -64,8 +68,9 @@ class Accounts:
     def __init__(self, store: Store, journals: Path | None = None) -> None:
         """Use `store`, which was verified. `journals`: the folder of this service's journals, if it is one."""
         self._store = store
+        self._store.compare = self._compare
         self._journals_folder = journals
-        self._journals: dict[str, Journal] = {}
+        self._witnesses: dict[str, Witness] = {}
         self._named: dict[tuple[str, bytes], str] = {}
 
     @property
@@ -76,23 +81,41 @@ class Accounts:
     async def join(self, lineage: str) -> None:
         """Take up this service's journal of the lineage: from now on a store that is older is not believed.
 
-        Raises StoreBehind if the store is older than any journal of the lineage in the folder says,
-        LedgerUnavailable if the journal cannot be written. Without a folder of journals nothing is checked.
+        Raises StoreBehind if the store is older than any journal of the lineage in the folder says, LedgerUnavailable
+        if the journal cannot be written. Without a folder of journals nothing is checked.
         """
-        if self._journals_folder is None or lineage in self._journals:
+        if self._journals_folder is None or isinstance(self._witnesses.get(lineage), Journal):
             return
-        journal = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
-        self._journals[lineage] = journal
-        for contents in await asyncio.to_thread(read_acknowledged, journal_folder(self._journals_folder, lineage)):
-            asker = Asker(contents.service, contents.writes)
-            await self._read(lineage, asker=asker)
+        self._witnesses[lineage] = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
+        await self._compare(lineage)
+
+    async def _compare(self, lineage: str) -> None:
+        """Raise StoreBehind if the store is older than any journal of a lineage that this service has joined says.
+
+        A store that comes back may lack what it acknowledged to another service of this machine alone.
+        """
+        if self._journals_folder is None or not isinstance(self._witnesses.get(lineage), Journal):
+            return
+        folder = journal_folder(self._journals_folder, lineage)
+        for known in await asyncio.to_thread(read_acknowledged, folder):
+            await self._store.call(
+                lineage, "read", [LineageKeys(lineage).services], [], asker=_asker(known), durably=False, compared=True
+            )
+
+    async def check(self, lineage: str) -> LineageAccount:
+        """Return the lineage's account, if it can be charged now: what a service is ready for.
+
+        Raises LedgerUnavailable if the store cannot be called or the journal not be written, and UnknownLineage.
+        """
+        self._witness(lineage).check()
+        return await self.lineage(lineage)
 
     async def services_behind(self, lineage: str, journals: Iterable[Acknowledged]) -> int:
         """Return of how many of these services the store has fewer writes than it acknowledged."""
         behind = 0
         for journal in journals:
             try:
-                await self._read(lineage, asker=Asker(journal.service, journal.writes))
+                await self._read(lineage, asker=_asker(journal))
             except StoreBehind:
                 behind += 1
         return behind
@@ -100,25 +123,51 @@ class Accounts:
     async def close(self) -> None:
         """Close every connection and journal."""
         await self._store.close()
-        for journal in self._journals.values():
-            await asyncio.to_thread(journal.close)
+        for witness in self._witnesses.values():
+            await asyncio.to_thread(witness.close)
+
+    def _witness(self, lineage: str) -> Witness:
+        """Return what this service knows of its own chain: of one that keeps no journal, until it ends."""
+        if lineage not in self._witnesses:
+            self._witnesses[lineage] = Witness.fresh(lineage)
+        return self._witnesses[lineage]
 
     def _asker(self, lineage: str) -> Asker:
-        journal = self._journals.get(lineage)
-        return OWNER if journal is None else Asker(journal.service, journal.writes)
-
-    def _note(self, lineage: str, writes: int, receipts: Sequence[Receipt] = ()) -> None:
-        journal = self._journals.get(lineage)
-        if journal is not None and (receipts or writes > journal.writes):
-            journal.note(writes, receipts)
+        witness = self._witnesses.get(lineage)
+        return OWNER if witness is None else _asker(witness.known)
 
     async def call(
-        self, lineage: str, function: str, keys: Sequence[str], arguments: Sequence[wire.Argument], *, durably: bool
+        self, lineage: str, function: str, keys: Sequence[str], arguments: Sequence[Argument], *, durably: bool
     ) -> list[Any]:
-        """Call a function of the library on a lineage, as this service if it has joined, and return its reply."""
+        """Call a function of the library on a lineage, as this service, and return its reply."""
         named = [LineageKeys(lineage).services, *keys]
         asker = self._asker(lineage)
         return (await self._store.call(lineage, function, named, arguments, asker=asker, durably=durably)).values
+
+    async def act(
+        self,
+        lineage: str,
+        function: str,
+        keys: Sequence[str],
+        arguments: Sequence[Argument],
+        *,
+        kind: str,
+        subject: str,
+        detail: str,
+    ) -> list[Any]:
+        """Call a function that writes an act, with its hash, and return its reply. Raises LedgerBusy."""
+        own = LineageKeys(lineage)
+        for _ in range(_TRIES):
+            count, newest, now = await self.call(lineage, "end_of_acts", [own.account], [], durably=False)
+            with reading(lineage):
+                number, time = int(count) + 1, now.decode()
+            hash_ = chain.act_hash(newest or chain.GENESIS, number, kind, subject, detail, time)
+            named = [own.account, own.acts, *keys]
+            words: list[Argument] = [count, kind, subject, detail, time, hash_, *arguments]
+            reply = await self.call(lineage, function, named, words, durably=True)
+            if reply != [b"stale"]:
+                return reply
+        raise LedgerBusy
 
     async def _read(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Any]:
         """Return the fields of each key, or raise LedgerDamaged for one that is no hash."""
@@ -132,17 +181,15 @@ class Accounts:
 
     async def key_types(self, lineage: str, keys: Sequence[str]) -> list[str]:
         """Return the type of each key of the lineage, `none` where there is none; with a stream's newest number."""
-        named = [LineageKeys(lineage).services, *keys]
-        return [kind.decode() for kind in await self.call(lineage, "types", named[1:], [], durably=False)]
+        return [found.decode() for found in await self.call(lineage, "types", keys, [], durably=False)]
 
     async def _unknown(
         self, lineage: str, unknown: LedgerRefusal, others: Sequence[str], client: str = ""
     ) -> LedgerError:
         """Return what to raise where an account is not there: it was lost if others of its keys are."""
         account = f"the account of {client}" if client else "the lineage's account"
-        for key in others:
-            if await self._store.command(key, "EXISTS", key):
-                return LedgerDamaged(lineage, f"{account} is lost")
+        if any(found != "none" for found in await self.key_types(lineage, others)):
+            return LedgerDamaged(lineage, f"{account} is lost")
         return unknown
 
     # Lineages
@@ -152,14 +199,16 @@ class Accounts:
 
         An account that exists is left as it is, whatever its budget. `time` is in seconds since the epoch.
         """
-        keys = LineageKeys(lineage)
         await self.list_lineage(lineage)
-        await self.call(
+        words = wire.budget_arguments(budget)
+        await self.act(
             lineage,
             "open_lineage",
-            [keys.account, *keys.contents],
-            [*wire.budget_arguments(budget), repr(time)],
-            durably=True,
+            LineageKeys(lineage).contents[1:],
+            [*words, repr(time)],
+            kind="open",
+            subject="",
+            detail=_detail(words),
         )
         return await self.lineage(lineage)
 
@@ -171,9 +220,9 @@ class Accounts:
     async def lineage(self, lineage: str) -> LineageAccount:
         """Return the lineage's account. Raises UnknownLineage."""
         keys = LineageKeys(lineage)
-        replies = await self._read(lineage, keys.account, keys.tally)
+        (fields,) = await self._read(lineage, keys.account)
         with reading(lineage):
-            account = wire.read_lineage(lineage, replies)
+            account = wire.read_lineage(lineage, fields)
         if account is None:
             raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
         return account
@@ -200,10 +249,9 @@ class Accounts:
         A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage, and
         AcceptsTooLate if an account that accepted any charge would, after its first release, accept only
         Gaussian ones: that would choose the conversion by looking at what was charged. Raises CoinsNotProvidedFor if
-        the account paid for what is Gaussian but for a coin, and the new delta does not provide for coins.
+        the account paid for more coins than the new delta provides for.
         """
-        keys = LineageKeys(lineage)
-        await self._set_budget(lineage, "", [keys.account, keys.tally], budget, UnknownLineage(lineage))
+        await self._set_budget(lineage, "", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
         return await self.lineage(lineage)
 
     async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount]]:
@@ -211,110 +259,66 @@ class Accounts:
 
         Raises UnknownLineage.
         """
-        keys = LineageKeys(lineage)
-        names, replies = await self._read_with_clients(
-            lineage, [keys.account, keys.tally], lambda own: [own.account, own.tally]
-        )
+        names, (fields, *others) = await self.read_with_clients(lineage, [LineageKeys(lineage).account])
         with reading(lineage):
-            account = wire.read_lineage(lineage, replies[:2])
-            found = {
-                name: wire.read_client(lineage, name, replies[2 * place : 2 * place + 2])
-                for place, name in enumerate(names, 1)
-            }
+            account = wire.read_lineage(lineage, fields)
+            found = [wire.read_client(lineage, name, own) for name, own in zip(names, others, strict=True)]
         if account is None:
-            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        for name, client in found.items():
+            raise await self._unknown(lineage, UnknownLineage(lineage), LineageKeys(lineage).contents)
+        for name, client in zip(names, found, strict=True):
             if client is None:
                 raise LedgerDamaged(lineage, f"the account of {name} is lost")
-        return account, [client for client in found.values() if client is not None]
+        return account, [client for client in found if client is not None]
 
-    async def _read_with_clients(
-        self, lineage: str, keys: Sequence[str], of_client: Callable[[ClientKeys], Sequence[str]]
-    ) -> tuple[list[str], list[Any]]:
-        """Return every client's name, and the fields of keys of the lineage and then of each client, at one instant."""
-        listed = set(await self._client_names(lineage))
+    async def read_with_clients(self, lineage: str, keys: Sequence[str]) -> tuple[list[str], list[Any]]:
+        """Return every client's name, and the fields of keys of the lineage and then of each client's account."""
+        own = LineageKeys(lineage)
+        listed = await self._client_names(lineage)
         while True:
-            names = sorted(name.decode() for name in listed)
-            own = [key for name in names for key in of_client(LineageKeys(lineage).client(name))]
-            replies = await self._read(lineage, *keys, *own)
-            before, listed = listed, set(await self._client_names(lineage))
+            replies = await self._read(lineage, *keys, *(own.client(name).account for name in listed))
+            before, listed = listed, await self._client_names(lineage)
             if before == listed:  # or else one that was added meanwhile is named in receipts and not here
-                return names, replies
+                return listed, replies
 
-    async def applied(self, lineage: str) -> set[bytes]:
-        """Return the hashes of the receipts that were put back under new numbers."""
-        key = LineageKeys(lineage).applied
-        return set(await self._store.command(key, "SMEMBERS", key))
-
-    async def holdings(self, lineage: str) -> dict[str, dict[bytes, int]]:
-        """Return the steps held by each client, and under the empty name by the lineage, with the receipts' numbers.
-
-        Raises LedgerDamaged for what is no number, and where an account counts another number of steps.
-        """
-        keys = LineageKeys(lineage)
-        names, replies = await self._read_with_clients(
-            lineage, [keys.held, keys.account], lambda own: [own.held, own.account]
-        )
+    async def _client_names(self, lineage: str) -> list[str]:
+        (flat,) = await self._read(lineage, LineageKeys(lineage).clients)
         with reading(lineage):
-            read = [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
-            found = {
-                name: {step: int(number) for step, number in held.items()}
-                for name, held in zip(["", *names], read[::2], strict=True)
-            }
-            for (name, held), account in zip(found.items(), read[1::2], strict=True):
-                if int(account.get(b"held", len(held))) != len(held):
-                    who = f"client {name}" if name else "the lineage"
-                    raise LedgerDamaged(
-                        lineage, f"what {who} holds is not in its receipts, or not as many steps as it counts"
-                    )
-        return found
+            return sorted(name.decode() for name in wire.fields_of(flat))
+
+    async def names(self, lineage: str) -> Names:
+        """Return what the numbers in the lineage's receipts stand for."""
+        keys = LineageKeys(lineage)
+        found = await self._read(lineage, keys.terms, keys.clients, keys.services)
+        with reading(lineage):
+            return Names.read(*found)
+
+    async def scan(self, lineage: str, key: str) -> set[bytes] | dict[bytes, bytes]:
+        """Return what is in a set or a hash of the lineage, which may be large."""
+        cursor, found = b"0", list[bytes]()
+        is_set = await self.key_types(lineage, [key]) == ["set"]
+        while True:
+            cursor, some = await self.call(lineage, "scan", [key], [cursor], durably=False)
+            found += some
+            if cursor == b"0":
+                return set(found) if is_set else wire.fields_of(found)
 
     async def api_keys(self, lineage: str) -> tuple[list[tuple[str, ApiKey]], dict[str, tuple[ApiKey, ...]]]:
         """Return each API key that opens something with whose it is, and the keys that each client's account states.
 
         There are none of the latter for a client that only its receipts brought back.
         """
-        names, replies = await self._read_with_clients(
-            lineage, [LineageKeys(lineage).api_keys], lambda own: [own.account]
-        )
+        names, (known, *accounts) = await self.read_with_clients(lineage, [LineageKeys(lineage).api_keys])
         with reading(lineage):
-            known, *accounts = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
-            owners = [read_owner(digest, entry) for digest, entry in known.items()]
-            stated = {name: read_keys(fields[b"api_keys"]) for name, fields in zip(names, accounts, strict=True)}
+            owners = [read_owner(digest, entry) for digest, entry in wire.fields_of(known).items()]
+            stated = {
+                name: read_keys(wire.fields_of(fields)[b"api_keys"])
+                for name, fields in zip(names, accounts, strict=True)
+            }
             return owners, stated
-
-    async def indexed_receipts(self, lineage: str, client: str, upto: int) -> list[int]:
-        """Return the numbers up to `upto` of the receipts that the client is shown as its own."""
-        stream, numbers = LineageKeys(lineage).client(client).receipts, [0]
-        while entries := await self._page(lineage, stream, numbers[-1], _INDEX_PAGE):
-            numbers += [int(number.split(b"-")[0]) for number, _ in entries]
-        return [number for number in numbers[1:] if number <= upto]
-
-    async def stored_fields(
-        self, lineage: str
-    ) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]], frozenset[str]]:
-        """Return the fields of the lineage's account and of each client's, as they lie in the store, at one instant.
-
-        And the services that ever wrote to the lineage. Raises UnknownLineage.
-        """
-        keys = LineageKeys(lineage)
-        names = await self._client_names(lineage)
-        while True:
-            clients = sorted(name.decode() for name in names)
-            replies = await self._read(
-                lineage, keys.services, keys.account, *(keys.client(name).account for name in clients)
-            )
-            before, names = names, await self._client_names(lineage)
-            if set(before) == set(names):  # or else one that was added meanwhile is named in receipts and not here
-                break
-        services, own, *others = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies)
-        if not own:
-            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        return own, dict(zip(clients, others, strict=True)), frozenset(name.decode() for name in services)
 
     async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
         """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""
-        entries = await self._page(lineage, LineageKeys(lineage).acts, after, count)
+        entries = await self.call(lineage, "page", [LineageKeys(lineage).acts], [after, count, 0], durably=False)
         with reading(lineage):
             return [wire.read_act(entry) for entry in entries]
 
@@ -331,12 +335,15 @@ class Accounts:
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
         keys, own = LineageKeys(lineage), LineageKeys(lineage).client(client)
-        (status,) = await self.call(
+        words = wire.budget_arguments(budget)
+        (status,) = await self.act(
             lineage,
             "add_client",
-            [keys.account, keys.acts, keys.clients, keys.api_keys, own.account, own.tally, own.receipts, own.held],
-            [*wire.budget_arguments(budget), repr(time), client, first.digest, *first.terms],
-            durably=True,
+            [keys.clients, keys.api_keys, own.account, *own.contents],
+            [*words, repr(time), first.digest, *first.terms],
+            kind="add",
+            subject=client,
+            detail=_detail(words),
         )
         if status == b"unknown-lineage":
             raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
@@ -349,11 +356,11 @@ class Accounts:
     async def client(self, lineage: str, client: str) -> ClientAccount:
         """Return a client's account. Raises UnknownClient."""
         keys = LineageKeys(lineage).client(client)
-        replies = await self._read(lineage, keys.account, keys.tally)
+        (fields,) = await self._read(lineage, keys.account)
         with reading(lineage):
-            account = wire.read_client(lineage, client, replies)
+            account = wire.read_client(lineage, client, fields)
         if account is None:
-            raise await self._unknown(lineage, UnknownClient(client), [keys.tally, keys.receipts, keys.held], client)
+            raise await self._unknown(lineage, UnknownClient(client), keys.contents, client)
         return account
 
     async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, LineageAccount]:
@@ -363,11 +370,11 @@ class Accounts:
         """
         keys = LineageKeys(lineage)
         own = keys.client(client)
-        replies = await self._read(lineage, own.account, own.tally, keys.account, keys.tally)
+        fields, whole_fields = await self._read(lineage, own.account, keys.account)
         with reading(lineage):
-            account, whole = wire.read_client(lineage, client, replies), wire.read_lineage(lineage, replies[2:])
+            account, whole = wire.read_client(lineage, client, fields), wire.read_lineage(lineage, whole_fields)
         if account is None:
-            raise await self._unknown(lineage, UnknownClient(client), [own.tally, own.receipts, own.held], client)
+            raise await self._unknown(lineage, UnknownClient(client), own.contents, client)
         if whole is None:
             raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
         return account, whole
@@ -378,20 +385,25 @@ class Accounts:
 
     async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
         """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
-        keys = LineageKeys(lineage).client(client)
-        await self._set_budget(lineage, client, [keys.account, keys.tally], budget, UnknownClient(client))
+        await self._set_budget(
+            lineage, client, LineageKeys(lineage).client(client).account, budget, UnknownClient(client)
+        )
         return await self.client(lineage, client)
 
     async def revoke(self, lineage: str, client: str) -> None:
-        """Refuse this client from now on, its replays included.
+        """Refuse this client from now on, the questions that it paid for included.
 
         Raises UnknownClient; LedgerDamaged, having revoked the client, if the act cannot be written.
         """
         keys = LineageKeys(lineage)
-        status, *failure = await self.call(
-            lineage, "revoke", [keys.account, keys.acts, keys.client(client).account], [client], durably=True
-        )
-        if status == b"unknown-client":
+        own = keys.client(client).account
+        try:
+            status, *failure = await self.act(lineage, "revoke", [own], [], kind="revoke", subject=client, detail="")
+        except LedgerDamaged as error:  # the act cannot be numbered, and must not keep the right alive
+            words: list[Argument] = ["", "revoke", client, "", "", bytes(32)]
+            await self.call(lineage, "revoke", [keys.account, keys.acts, own], words, durably=True)
+            status, failure = b"", [error.what.encode()]
+        if status == b"unknown":
             raise UnknownClient(client)
         if failure:
             why = failure[0].decode(errors="replace")
@@ -404,18 +416,19 @@ class Accounts:
         """
         keys = LineageKeys(lineage)
         expected = self._named.get((lineage, digest))  # who has this key now is asked all the same
-        own = [] if expected is None else [keys.client(expected).account, keys.client(expected).tally]
+        own = [] if expected is None else [keys.client(expected).account]
         found, refused, *fields = await self.call(
             lineage, "find_client", [keys.api_keys, *own], [digest, scope], durably=False
         )
         if not found:
             self.forget(lineage, digest)
             raise UnknownKey
-        name = found.decode()
+        with reading(lineage):
+            name = found.decode()
         account = None
-        if name == expected and all(isinstance(one, list) for one in fields):
+        if name == expected and isinstance(fields[0], list):
             with reading(lineage):
-                account = wire.read_client(lineage, name, fields)
+                account = wire.read_client(lineage, name, fields[0])
         if account is None:
             try:
                 account = await self.client(lineage, name)
@@ -445,51 +458,104 @@ class Accounts:
         """
         return self._named.get((lineage, digest))
 
+    # API keys
+
+    async def rotate_key(
+        self, lineage: str, client: str, key: ApiKey | bytes, *, replaced: bytes | None = None, overlap: int = 0
+    ) -> None:
+        """Give a client another API key; the former ones are unknown from now on, or after `overlap` seconds.
+
+        key: or the `key_digest` of one that is good for all and for ever. replaced: the digest of the one key that
+        ends, if not all of them do. Raises UnknownClient, ClientRevoked, UnknownKey if `replaced` is none of the
+        client's, and KeyInUse if the new key is known already.
+        """
+        new = key if isinstance(key, ApiKey) else ApiKey(key)
+        await self._change_keys(lineage, client, "rotate-key", new, "all" if replaced is None else replaced, overlap)
+
+    async def add_key(self, lineage: str, client: str, key: ApiKey) -> None:
+        """Give a client a further API key. Raises UnknownClient, ClientRevoked, KeyInUse and TooManyKeys."""
+        await self._change_keys(lineage, client, "add-key", key, "none", 0)
+
+    async def remove_key(self, lineage: str, client: str, digest: bytes) -> None:
+        """Take one API key away from a client, at once. Raises UnknownClient, ClientRevoked and UnknownKey."""
+        await self._change_keys(lineage, client, "remove-key", None, digest, 0)
+
+    async def _change_keys(
+        self, lineage: str, client: str, kind: str, new: ApiKey | None, ending: str | bytes, seconds: int
+    ) -> None:
+        keys = LineageKeys(lineage)
+        named: Sequence[Argument] = ("", "", "") if new is None else (new.digest, *new.terms)
+        given = f"{new.id} {' '.join(new.terms)}, " if new is not None else ""
+        which = ending if isinstance(ending, str) else ending[:6].hex()
+        (status,) = await self.act(
+            lineage,
+            "change_keys",
+            [keys.api_keys, keys.client(client).account],
+            [*named, ending, seconds],
+            kind=kind,
+            subject=client,
+            detail=f"{given}ends {which} after {seconds}",
+        )
+        match status:
+            case b"unknown":
+                raise UnknownClient(client)
+            case b"revoked":
+                raise ClientRevoked(client)
+            case b"key-in-use":
+                raise KeyInUse
+            case b"unknown-key":
+                raise UnknownKey
+            case b"too-many-keys":
+                raise TooManyKeys(client)
+
     # Receipts
 
-    async def receipts(
-        self, lineage: str, *, client: str | None = None, after: int = 0, count: int = 100
-    ) -> list[Receipt]:
-        """Return at most `count` receipts of a lineage, or of one client in it, oldest first.
+    async def receipts(self, lineage: str, *, after: int = 0, count: int = 100) -> list[Receipt]:
+        """Return at most `count` receipts of a lineage with a sequence number above `after`, oldest first."""
+        page = [LineageKeys(lineage).receipts]
+        entries = await self.call(lineage, "page", page, [after, count, 0], durably=False)
+        return await self._read_receipts(lineage, entries)
 
-        Only those with a sequence number above `after` are returned: page on with the last one's.
+    async def client_receipts(
+        self, lineage: str, client: str, *, after: int = 0, count: int = 100, newest_first: bool = False
+    ) -> list[Receipt]:
+        """Return at most `count` receipts of a client with a number of its own above `after`, oldest first.
+
+        `newest_first` returns the newest instead, whatever `after` says.
         """
         keys = LineageKeys(lineage)
-        listed = keys.receipts if client is None else keys.client(client).receipts
-        entries = await self._page(lineage, listed, after, count)
-        if client is not None:
-            entries = await self._pick(lineage, entries)
+        named = [keys.client(client).receipts, keys.receipts]
+        entries = await self.call(lineage, "page_of_client", named, [after, count, int(newest_first)], durably=False)
+        receipts = await self._read_receipts(lineage, entries)
+        if any(receipt.client != client for receipt in receipts):
+            raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
+        return receipts
+
+    async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
+        if not entries:
+            return []
+        names = await self.names(lineage)
         with reading(lineage):
-            return [wire.read_receipt(entry) for entry in entries]
-
-    async def newest_receipts(self, lineage: str, client: str, count: int) -> list[Receipt]:
-        """Return a client's newest receipts, at most `count` of them, newest first."""
-        stream = LineageKeys(lineage).client(client).receipts
-        entries = await self._store.command(stream, "XREVRANGE", stream, "+", "-", "COUNT", count)
-        picked = await self._pick(lineage, entries)
-        with reading(lineage):
-            return [wire.read_receipt(entry) for entry in picked]
-
-    async def _pick(self, lineage: str, named: Sequence[Any]) -> list[Any]:
-        """Return the lineage's receipts that entries of a client's stream name."""
-        numbers = [number for number, _ in named]
-        return await self.call(lineage, "pick", [LineageKeys(lineage).receipts], numbers, durably=False)
-
-    async def _page(self, lineage: str, stream: str, after: int, count: int) -> list[Any]:
-        return await self.call(lineage, "page", [stream], [f"({after}-0", "+", count], durably=False)
-
-    async def _client_names(self, lineage: str) -> list[bytes]:
-        return await self.call(lineage, "list_clients", [LineageKeys(lineage).clients], [], durably=False)
+            return [wire.read_receipt(lineage, entry, names) for entry in entries]
 
     async def _set_budget(
-        self, lineage: str, subject: str, keys: Sequence[str], budget: Budget, unknown: LedgerRefusal
+        self, lineage: str, subject: str, account: str, budget: Budget, unknown: LedgerRefusal
     ) -> None:
-        own = LineageKeys(lineage)
-        arguments = [*wire.budget_arguments(budget), subject, int(budget.pays_for_coins)]
-        (status,) = await self.call(lineage, "set_budget", [own.account, own.acts, *keys], arguments, durably=True)
+        words = wire.budget_arguments(budget)
+        (status,) = await self.act(
+            lineage, "set_budget", [account], words, kind="budget", subject=subject, detail=_detail(words)
+        )
         if status == b"unknown":
             raise unknown
         if status == b"too-late":
             raise AcceptsTooLate
         if status == b"coins":
             raise CoinsNotProvidedFor
+
+
+def _asker(known: Acknowledged) -> Asker:
+    return Asker(known.service, known.writes)
+
+
+def _detail(words: Sequence[Argument]) -> str:
+    return " ".join(map(str, words))

@@ -90,8 +90,8 @@ def read_keys(packed: bytes) -> tuple[ApiKey, ...]:
 
 def read_owner(digest: bytes, entry: bytes) -> tuple[str, ApiKey]:
     """Read whose a key is, and its terms, from the lineage's hash of keys. Raises ValueError."""
-    client, _, terms = entry.decode().partition(" ")
-    return client, _read(digest, terms)
+    expires, scopes, client = entry.decode().split(" ", 2)
+    return client, _read(digest, f"{expires} {scopes}")
 
 
 def _read(digest: bytes, terms: str) -> ApiKey:

@@ -213,16 +213,20 @@ class EmbeddedStore:
     def _start(self, server_lock: int) -> None:
         binary = server_binary()
         path = self._new_socket_path()
-        (self.folder / "socket").write_text(str(path))
+        written = self._lock_file("socket")
+        os.ftruncate(written, 0)
+        os.write(written, os.fsencode(path))
+        os.close(written)
         log = self.folder / "valkey.log"
         log_start = log.stat().st_size if log.exists() else 0
-        words = [str(binary)]
+        # The server has no setting for the modes of its files, and takes them from whoever starts it.
+        words = ["/bin/sh", "-c", 'umask 077 && exec "$0" "$@"', str(binary)]
         for name, value in _settings(self.folder, path).items():
             words += [f"--{name}", value]
         # Above every descriptor that the actions below write to, whichever of them were free when it was opened.
         held = fcntl.fcntl(server_lock, fcntl.F_DUPFD_CLOEXEC, 10)
         self._server_pid = os.posix_spawn(
-            binary,
+            words[0],
             words,
             {"LC_ALL": "C", "PATH": os.defpath},
             file_actions=[

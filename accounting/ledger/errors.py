@@ -11,7 +11,13 @@ Scope = Literal["client", "lineage"]
 
 
 class LedgerError(Exception):
-    """Anything that the ledger raises."""
+    """Anything that the ledger raises. A class that always says the same has it as `says`."""
+
+    says = ""
+
+    def __init__(self, text: str = "") -> None:
+        """Say `text`, or what the class always says."""
+        super().__init__(text or self.says)
 
 
 class LedgerRefusal(LedgerError):
@@ -32,9 +38,9 @@ class BudgetExhausted(LedgerRefusal):
         self.spent = spent
         self.limit = limit
         self.remaining = max(0, limit - spent)
-        super().__init__(
-            f"the {scope}'s budget is exhausted: the request costs {cost} picorho, {self.remaining} of {limit} remain"
-        )
+        # Of the lineage's account a client hears only that it refuses.
+        amounts = f": the request costs {cost} picorho, {self.remaining} of {limit} remain" if scope == "client" else ""
+        super().__init__(f"the {scope}'s budget does not pay for the request{amounts}")
 
 
 class MechanismNotAccepted(LedgerRefusal):
@@ -44,35 +50,21 @@ class MechanismNotAccepted(LedgerRefusal):
         """`cost` is the refused cost, as text."""
         self.scope = scope
         self.cost = cost
-        why = "its owner said what it accepts"
-        if "approximate-" in cost:
-            why += ", and its delta must provide for releases that are Gaussian but for a coin"
-        super().__init__(f"the {scope}'s account does not pay for {cost!r}: {why}")
+        super().__init__(f"the {scope}'s account does not pay for {cost!r}: {self._why}")
+
+    _why = "its owner said what it accepts"
+
+
+class CoinsExhausted(MechanismNotAccepted):
+    """An account's delta does not provide for the coins of a release that is Gaussian but for a coin."""
+
+    _why = "its delta does not provide for so many releases that are Gaussian but for a coin"
 
 
 class IdempotencyConflict(LedgerRefusal):
     """The client used this idempotency key before, for a request with another body."""
 
-    def __init__(self) -> None:
-        """Name neither the key nor a body: both are the client's."""
-        super().__init__("this idempotency key was used before, for a request with another body")
-
-
-class TermsChanged(IdempotencyConflict):
-    """A request was sent before, decided at other terms or forgotten since, and not all of its answers are stored.
-
-    To charge it again would be a second charge for one request; the answer that the first one bought cannot be drawn
-    any more.
-    """
-
-    def __init__(self) -> None:
-        """Say what there is to be done."""
-        LedgerRefusal.__init__(
-            self,
-            "this idempotency key was used before the model or its price changed or its rows were forgotten, and not "
-            "all of that request's answers are stored; nothing was charged: send it with a new key to be charged at "
-            "the price of today",
-        )
+    says = "this idempotency key was used before, for a request with another body"
 
 
 class ClientRevoked(LedgerRefusal):
@@ -103,11 +95,9 @@ class UnknownLineage(LedgerRefusal):
 
 
 class UnknownKey(LedgerRefusal):
-    """No client of the lineage has this API key."""
+    """No client of the lineage has this API key. Names nothing: a wrong key must not find its way into a log."""
 
-    def __init__(self) -> None:
-        """Name nothing: a wrong key must not find its way into a log."""
-        super().__init__("no client has this key")
+    says = "no client has this key"
 
 
 class KeyExpired(LedgerRefusal):
@@ -147,56 +137,39 @@ class ClientExists(LedgerRefusal):
 class KeyInUse(LedgerRefusal):
     """The API key is another client's."""
 
-    def __init__(self) -> None:
-        """Name nothing."""
-        super().__init__("this API key is another client's")
+    says = "this API key is another client's"
 
 
 class AcceptsTooLate(LedgerRefusal):
     """An account that accepts any charge was to accept only Gaussian ones, after its first release."""
 
-    def __init__(self) -> None:
-        """Say why."""
-        super().__init__(
-            "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
-            "which conversion holds is chosen before the first release"
-        )
+    says = (
+        "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
+        "which conversion holds is chosen before the first release"
+    )
 
 
 class CoinsNotProvidedFor(LedgerRefusal):
-    """An account that paid for what is Gaussian but for a coin was to get a budget that does not provide for coins."""
+    """An account that paid for what is Gaussian but for a coin was to get a budget that provides for fewer coins."""
 
-    def __init__(self) -> None:
-        """Say what would be accepted."""
-        super().__init__(
-            "the account has paid for a release that is Gaussian but for a coin, and this budget's delta does not "
-            "provide for all the coins that it could buy; give it a larger delta or a smaller budget"
-        )
-
-
-class RowNotCharged(LedgerError):
-    """An answer was to be stored for a row that nobody paid for. Nothing was stored."""
-
-    def __init__(self, position: int) -> None:
-        """`position` counts from 0."""
-        self.position = position
-        super().__init__(f"row {position} was never charged, so no answer to it may be stored")
+    says = (
+        "the account has paid for more releases that are Gaussian but for a coin than this budget's delta provides "
+        "for; give it a larger delta"
+    )
 
 
 class LedgerUnavailable(LedgerError):
     """The store did not say what became of the call: give no answer.
 
-    A charge that ended like this may or may not have happened. Asking again with the same rows is safe: rows
-    that were charged are not charged again.
+    A charge that ended like this may or may not have happened. Asking again is safe: a question that was charged is not
+    charged again.
     """
 
 
 class LedgerBusy(LedgerUnavailable):
-    """More is waiting for the store than it can take soon. Nothing was sent: ask again in a second."""
+    """Calls before this one took too long, or others write under this service's name. Nothing was decided."""
 
-    def __init__(self) -> None:
-        """Say so."""
-        super().__init__("the ledger has more requests waiting than it takes: ask again in a second")
+    says = "the ledger is busy: ask again in a second"
 
 
 class LedgerDamaged(LedgerUnavailable):
@@ -236,8 +209,20 @@ class UnsafeStore(LedgerUnavailable):
         super().__init__("\n".join(failures))
 
 
+class WrongFormat(LedgerUnavailable):
+    """The store holds a lineage that another release of dpserve wrote in a format of its own."""
+
+    def __init__(self, lineage: str, ours: int, theirs: str) -> None:
+        """Name both formats."""
+        super().__init__(
+            f"lineage {lineage} is written in format {theirs} of the ledger, and this program knows format {ours}: use "
+            "the release of dpserve that wrote it, or begin anew in an empty store with what that release says is left "
+            "of each budget ('dpserve lineage show', 'dpserve clients list')"
+        )
+
+
 class WrongFunctionVersion(LedgerUnavailable):
-    """The store holds an altered function library, or a lineage that a newer one wrote in a format of its own."""
+    """The store holds an altered function library."""
 
     def __init__(self, ours: str, theirs: str) -> None:
         """Name both versions."""

@@ -1,12 +1,13 @@
-"""A service's own memory of what the store acknowledged to it: the witness against a store that comes back older.
+"""What a service knows of its own chain of receipts, and its memory of what the store acknowledged to it.
 
-A journal is one file of JSON lines for one service and one lineage: who it is, then every receipt the service got
-and how many of its writes the store had acknowledged by then.
+A journal is the witness against a store that comes back older: one file of JSON lines for one service and one lineage.
+Who it is, then for each call the receipts that the service got, and behind these how many of its writes the store had
+acknowledged by then, and the link of its chain.
 
 Promises: a write is in the journal before anything is answered on its strength, so it outlives the service's
 sudden death; it is on the disk about a second later, so that both the store and the journal's last second must be
-lost at once for a loss to go unseen; two services never share a journal; a line that was torn by a crash is
-dropped, and any other damage is an error.
+lost at once for a loss to go unseen; a journal that could not be written lets nothing be charged until it is; two
+services never share a journal; a line that was torn by a crash is dropped, and any other damage is an error.
 """
 
 import fcntl
@@ -14,8 +15,8 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
@@ -24,44 +25,102 @@ from typing import Any
 
 import msgspec
 
+from accounting.ledger import chain
 from accounting.ledger.errors import LedgerUnavailable
-from accounting.ledger.values import Receipt, checked_name
+from accounting.ledger.values import Receipt, checked_lineage, terms_of
 from accounting.losses import Cost
 
 LARGEST_FILE = 64 * 1024 * 1024
 """Bytes after which a journal goes on in a new file; the one before it is kept, older ones are not."""
 
+_FORMAT = 2
 _BETWEEN_SYNCS = 1.0
 _SUFFIX, _FORMER = ".jsonl", ".jsonl.1"
+_TAIL = 1 << 16
+_MEASURE = b'{"writes":'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Acknowledged:
-    """Whose a journal is, and how many of that service's writes were acknowledged to it."""
+    """Whose a journal is, and what was acknowledged to that service.
+
+    `writes` is how many writes, `link` the end of its chain and `newest` the lineage's number of its newest receipt.
+    """
 
     service: str
     lineage: str
     writes: int
+    link: bytes
+    newest: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JournalContents(Acknowledged):
     """All that a journal says: its receipts, too, in order."""
 
     receipts: tuple[Receipt, ...]
 
 
-class Journal:
+class Witness:
+    """What one service knows of its own chain in one lineage, as long as it lives."""
+
+    def __init__(self, known: Acknowledged) -> None:
+        """Know what was acknowledged before."""
+        self.known = known
+
+    @classmethod
+    def fresh(cls, lineage: str) -> "Witness":
+        """Return one of a service that is new, and is forgotten when this process ends."""
+        return cls(_newcomer(FORGETFUL + secrets.token_hex(16), lineage))
+
+    def check(self) -> None:
+        """Raise LedgerUnavailable if what comes next could not be written down."""
+
+    def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
+        """Take down what the store acknowledged: receipts, in order, and how many writes of this service it has."""
+        self.known = self._after(writes, receipts)
+
+    def close(self) -> None:
+        """Leave it to others."""
+
+    def _after(self, writes: int, receipts: Sequence[Receipt]) -> Acknowledged:
+        known = self.known
+        return replace(
+            known,
+            writes=max(known.writes, writes),
+            link=_link_after(known.link, receipts),
+            newest=receipts[-1].sequence if receipts else known.newest,
+        )
+
+
+def _link_after(link: bytes, receipts: Sequence[Receipt]) -> bytes:
+    """Return the link after the receipts of one call or more."""
+    call: list[bytes] = []
+    for receipt in receipts:
+        if receipt.link:
+            link, call = chain.next_link(link, call), []
+        call.append(receipt.linked)
+    return chain.next_link(link, call)
+
+
+FORGETFUL = "~"
+"""What the id of a service that keeps no journal begins with."""
+
+
+def _newcomer(service: str, lineage: str) -> Acknowledged:
+    return Acknowledged(service=service, lineage=lineage, writes=0, link=chain.first_link(lineage, service), newest=0)
+
+
+class Journal(Witness):
     """The journal that this process writes, from `open` to `close`."""
 
-    def __init__(self, path: Path, file: int, service: str, lineage: str, writes: int) -> None:
+    def __init__(self, path: Path, file: int, known: Acknowledged) -> None:
         """Use `open`. `file` is open for appending, and locked."""
-        self.service = service
-        self.writes = writes
+        super().__init__(known)
         self._path = path
         self._file = file
-        self._lineage = lineage
         self._size = os.fstat(file).st_size
+        self._unwritten = b""
         self._lock = threading.Lock()
         self._failure: OSError | None = None
         self._written = threading.Event()
@@ -77,13 +136,12 @@ class Journal:
         """
         home = journal_folder(folder, lineage)
         try:
-            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for one in (folder, home):
+                one.mkdir(mode=0o700, parents=True, exist_ok=True)
             number = 0
             while (file := _locked(path := home / f"{number}{_SUFFIX}")) is None:
                 number += 1
-            found = _acknowledged(path)
-            service, writes = (found.service, found.writes) if found else (secrets.token_hex(16), 0)
-            journal = cls(path, file, service, lineage, writes)
+            journal = cls(path, file, _acknowledged(path) or _newcomer(secrets.token_hex(16), lineage))
             journal.mend()
         except OSError as error:
             raise _unusable(folder, error) from error
@@ -96,28 +154,34 @@ class Journal:
         os.ftruncate(self._file, kept)
         self._size = kept
         if not kept:
-            self._append([self._title()])
+            self._append(_title(self.known))
         # What was read of it is relied on from now on, and so is that it will be found.
         os.fsync(self._file)
         _sync_folder(self._path.parent)
         _sync_folder(self._path.parent.parent)
 
-    def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
-        """Write down receipts and how many of this service's writes the store has acknowledged.
-
-        Raises LedgerUnavailable if they cannot be: then nothing may be answered on their strength.
-        """
+    def check(self) -> None:
+        """Write what could not be written before. Raises LedgerUnavailable if it still cannot be."""
         with self._lock:
             if self._failure is not None:
                 raise _unusable(self._path.parent, self._failure)
-            self.writes = max(self.writes, writes)
-            lines = [{"writes": self.writes, "receipt": describe_receipt(receipt)} for receipt in receipts]
-            try:
-                self._append(lines or [{"writes": self.writes}])
-                if self._size > LARGEST_FILE:
-                    self._go_on_in_a_new_file()
-            except OSError as error:
-                raise _unusable(self._path.parent, error) from error
+            if self._unwritten:
+                self._write(b"")
+        self._written.set()
+
+    def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
+        """Write down receipts and how many of this service's writes the store has acknowledged.
+
+        Raises LedgerUnavailable if they cannot be: then nothing may be answered on their strength, and nothing more be
+        charged before they are (`check`).
+        """
+        with self._lock:
+            super().note(writes, receipts)
+            lines = _line({"receipts": [describe_receipt(receipt) for receipt in receipts]}) if receipts else b""
+            known = self.known
+            self._write(lines + _line({"writes": known.writes, "link": known.link.hex(), "newest": known.newest}))
+            if self._failure is not None:
+                raise _unusable(self._path.parent, self._failure)
         self._written.set()
 
     def close(self) -> None:
@@ -127,22 +191,30 @@ class Journal:
         self._syncing.join()
         os.close(self._file)
 
-    def _append(self, lines: Iterable[dict[str, Any]]) -> None:
-        data = b"".join(map(_line, lines))
-        if os.write(self._file, data) != len(data):
+    def _write(self, data: bytes) -> None:
+        self._unwritten += data
+        try:
+            self._append(self._unwritten)
+        except OSError as error:
+            raise _unusable(self._path.parent, error) from error
+        self._unwritten = b""
+        if self._size > LARGEST_FILE:
+            with suppress(OSError):  # what was noted is written all the same, and the next note tries again
+                self._go_on_in_a_new_file()
+
+    def _append(self, data: bytes) -> None:
+        written = os.write(self._file, data)
+        if written != len(data):
             os.ftruncate(self._file, self._size)
             raise OSError("the disk is full")
         self._size += len(data)
-
-    def _title(self) -> dict[str, Any]:
-        return {"service": self.service, "lineage": self._lineage, "writes": self.writes}
 
     def _go_on_in_a_new_file(self) -> None:
         """Leave the file to history. Until the new one is in its place, whole, this journal goes on in the old one."""
         fresh, spare = self._path.with_suffix(".new"), self._path.with_suffix(".former")
         for stale in (fresh, spare):
             stale.unlink(missing_ok=True)
-        title = _line(self._title())
+        title = _title(self.known)
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,7 +254,7 @@ class Journal:
 
 def journal_folder(folder: Path, lineage: str) -> Path:
     """Return where the journals of a lineage lie within the folder of all journals."""
-    checked_name(lineage, "lineage")
+    checked_lineage(lineage)
     return folder / lineage
 
 
@@ -193,7 +265,7 @@ def read_journals(folder: Path) -> list[JournalContents]:
 
 
 def read_acknowledged(folder: Path) -> list[Acknowledged]:
-    """Return of every journal below `folder` all but its receipts, which are looked at as by `read_journals`."""
+    """Return of every journal below `folder` what was acknowledged last, without looking at its receipts."""
     found = map(_acknowledged, _paths(folder))
     return [contents for contents in found if contents is not None]
 
@@ -203,36 +275,81 @@ def read_journal(path: Path) -> JournalContents | None:
 
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """
-    receipts: list[Receipt] = []
-    found = _acknowledged(path, receipts.append)
-    return None if found is None else JournalContents(found.service, found.lineage, found.writes, tuple(receipts))
-
-
-def _acknowledged(path: Path, each: Callable[[Receipt], None] = lambda _: None) -> Acknowledged | None:
-    """Read a journal from its first line to its last, as `read_journal` does, and keep none of its receipts.
-
-    each: is given every receipt that is right.
-    """
     found: Acknowledged | None = None
+    receipts, call = list[Receipt](), list[Receipt]()
     for line in _lines(path):
         try:
-            receipt, writes = receipt_from(line["receipt"]) if "receipt" in line else None, int(line["writes"])
-            found = found or Acknowledged(str(line["service"]), str(line["lineage"]), writes)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a journal: {error}") from error
-        if writes > found.writes:
-            found = replace(found, writes=writes)
-        if receipt is not None:
-            _check(receipt, path)
-            each(receipt)
-    return found
+            if "receipts" in line:
+                call = [_checked(described, path) for described in line["receipts"]]
+                receipts += call
+                continue
+            before, found = found, _read_line(line, found)
+            if before is not None and "service" not in line and found.link != _link_after(before.link, call):
+                raise ValueError(f"{path}: what was acknowledged as write {found.writes} was altered")
+            call = []
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is not a journal: {error!r}") from error
+    if found is None and receipts:
+        raise ValueError(f"{path} is not a journal: it does not begin with a title")
+    return None if found is None else JournalContents(**vars(found), receipts=tuple(receipts))
 
 
-def _check(receipt: Receipt, path: Path) -> None:
-    if receipt.hash != receipt.hash_from_contents():
+def _acknowledged(path: Path) -> Acknowledged | None:
+    """Read a journal's first line, and the last one that says how many writes were acknowledged."""
+    for file in (path, path.with_suffix(_FORMER)):  # where it is cut short between two files, the former is whole
+        try:
+            if file.exists() and (found := _acknowledged_in(file)) is not None:
+                return found
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is not a journal: {error!r}") from error
+    return None
+
+
+def _acknowledged_in(path: Path) -> Acknowledged | None:
+    with path.open("rb") as file:
+        first = next(_whole_lines(file), None)
+        if first is None:
+            return None
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(len(first), size - _TAIL))
+        newest = _last_measure(file.read())
+        if newest is None and size > _TAIL:  # there is one line with many receipts, or none
+            file.seek(len(first))
+            newest = _last_measure(file.read())
+    title = _read_line(_parsed(path, first), None)
+    return _read_line(_parsed(path, newest), title) if newest else title
+
+
+def _last_measure(data: bytes) -> bytes | None:
+    whole = data[: data.rfind(b"\n") + 1]
+    at = whole.rfind(b"\n" + _MEASURE)
+    if at >= 0:
+        return whole[at + 1 :].split(b"\n", 1)[0]
+    return whole.split(b"\n", 1)[0] if whole.startswith(_MEASURE) else None
+
+
+def _read_line(line: dict[str, Any], title: Acknowledged | None) -> Acknowledged:
+    """Read a title, which begins a file, or what was acknowledged later."""
+    if "service" in line and line.get("format") != _FORMAT:
+        raise ValueError("is of another release of dpserve, in another format: move it away, or use that release")
+    if title is None or "service" in line:
+        title = Acknowledged(service=str(line["service"]), lineage=str(line["lineage"]), writes=0, link=b"", newest=0)
+    return Acknowledged(
+        service=title.service,
+        lineage=title.lineage,
+        writes=int(line["writes"]),
+        link=bytes.fromhex(line["link"]),
+        newest=int(line["newest"]),
+    )
+
+
+def _checked(described: dict[str, Any], path: Path) -> Receipt:
+    receipt = receipt_from(described)
+    if receipt.hash.hex() != described["hash"]:
         raise ValueError(f"{path}: receipt {receipt.sequence} was altered")
     if not receipt.pays_for_its_step:
         raise ValueError(f"{path}: receipt {receipt.sequence} names a step that it does not pay for")
+    return receipt
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -256,44 +373,61 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def describe_receipt(receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as plain values that JSON can hold; hashes in hexadecimal."""
+    """Return a receipt as plain values that JSON can hold; digests in hexadecimal."""
     return {
         "sequence": receipt.sequence,
+        "number": receipt.number,
         "lineage": receipt.lineage,
         "client": receipt.client,
         "model": receipt.model,
         "mechanism": receipt.mechanism,
         "cost": str(receipt.cost),
         "price": receipt.price,
-        "rows": receipt.rows,
-        "total": receipt.total,
-        "time": receipt.time,
-        "previous": receipt.previous.hex(),
+        "times": receipt.terms.times,
+        "after": receipt.terms.after.hex(),
+        "microseconds": receipt.microseconds,
+        "questions": b"".join(receipt.questions).hex(),
+        "lineage_questions": receipt.lineage_questions,
+        "service": receipt.service,
+        "link": receipt.link.hex(),
         "hash": receipt.hash.hex(),
-        "held": receipt.held.hex(),
-        "after": receipt.after.hex(),
-        "shared": receipt.shared,
     }
 
 
 def receipt_from(described: dict[str, Any]) -> Receipt:
     """Return the receipt that `describe_receipt` described. Raises KeyError, TypeError or ValueError."""
+    questions = bytes.fromhex(described["questions"])
     return Receipt(
-        sequence=int(described["sequence"]),
         lineage=str(described["lineage"]),
         client=str(described["client"]),
-        model=str(described["model"]),
-        mechanism=str(described["mechanism"]),
-        cost=_cost(described["cost"]),
+        sequence=int(described["sequence"]),
+        number=int(described["number"]),
+        terms=terms_of(
+            str(described["model"]),
+            str(described["mechanism"]),
+            _cost(described["cost"]),
+            int(described["times"]),
+            bytes.fromhex(described["after"]),
+        ),
         price=int(described["price"]),
-        rows=int(described["rows"]),
-        total=int(described["total"]),
-        time=float(described["time"]),
-        previous=bytes.fromhex(described["previous"]),
-        hash=bytes.fromhex(described["hash"]),
-        held=bytes.fromhex(described.get("held", "")),
-        after=bytes.fromhex(described.get("after", "")),
-        shared=bool(described.get("shared", False)),
+        microseconds=int(described["microseconds"]),
+        questions=tuple(questions[at : at + 16] for at in range(0, len(questions), 16)),
+        lineage_questions=int(described["lineage_questions"]),
+        service=str(described["service"]),
+        link=bytes.fromhex(described["link"]),
+    )
+
+
+def _title(known: Acknowledged) -> bytes:
+    return _line(
+        {
+            "format": _FORMAT,
+            "service": known.service,
+            "lineage": known.lineage,
+            "writes": known.writes,
+            "link": known.link.hex(),
+            "newest": known.newest,
+        }
     )
 
 

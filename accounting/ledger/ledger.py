@@ -1,91 +1,55 @@
-"""The ledger: who may learn how much, who has paid for what, and the one answer each payment bought.
+"""The ledger: who may learn how much, and which questions were paid for by whom.
 
-Two accounts pay for every release, the lineage's and the client's. The order of a request's way is: charge,
-compute, settle, send what settling returned. Promises:
+Two accounts pay for every release, the lineage's and the client's. `charge` is the only call of a prediction: charge,
+then answer. The answer is a function of the question and of the model, so that it needs no storing. Promises:
 
 - A charge that `charge` returned is durable, and is never given back.
 - An account never pays more than its budget; a refusal changes nothing.
-- A row is charged once. Asking again, for whatever reason, finds it charged or answered, at no cost: a charge
-  whose outcome is not known (`LedgerUnavailable`) may therefore be asked again with the same rows.
-- A row has one answer: the first that was settled. Whoever settles later gets that one to send.
-- A store that lost what it acknowledged to this service is found out and gives no decision (`join`).
+- The lineage pays once for a question, whoever asks it again, and each client once from its own account. Asking again,
+  for whatever reason, is free: a charge whose outcome is not known (`LedgerUnavailable`) may be asked again.
+- A store that lost what it acknowledged, to this service or to another one of this machine, gives no decision (`join`).
+
+Each service has a chain of receipts of its own in each lineage (`chain`), and makes one call on a lineage at a time. A
+call names how many writes of the service the store has acknowledged. Since nobody else writes under the service's name,
+the store can have more only if it did a call whose reply did not arrive: then it decides nothing and says so, the
+service reads the receipts of that call, takes them into its journal and chain, and asks again. So
+
+- no service ever waits for, or is refused because of, another one: nothing is tried again but after a lost reply;
+- a call that is still under way when it was given up cannot be done after a later one;
+- no receipt is missing from the journal of its service once the service has charged again.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
-from itertools import zip_longest
+from itertools import dropwhile, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from accounting.ledger import wire
-from accounting.ledger.accounts import UNREADABLE, reading, unreadable
+from accounting.ledger.accounts import UNREADABLE, Accounts, reading, unreadable
 from accounting.ledger.embedded import EmbeddedStore
-from accounting.ledger.errors import LedgerError, LedgerRefusal, LedgerUnavailable
-from accounting.ledger.heads import Head, Heads, SharedHeads
-from accounting.ledger.holdings import (
-    Holding,
-    HoldQuote,
-    HoldRequest,
-    hold_call,
-    read_hold_quote,
-    read_holding,
-)
-from accounting.ledger.keyed_accounts import KeyedAccounts
-from accounting.ledger.micro_batches import MicroBatches
-from accounting.ledger.store import DEADLINE, Reply, Store
-from accounting.ledger.values import Charge, ChargeRequest, Quote, Standing
-from accounting.ledger.wire import DecidedBefore, LineageKeys
+from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
+from accounting.ledger.holdings import Holding, HoldQuote, HoldRequest
+from accounting.ledger.journal import Witness
+from accounting.ledger.store import DEADLINE, Asker, Store
+from accounting.ledger.values import Asked, Charge, ChargeRequest, Quote, Receipt
+from accounting.ledger.wire import LineageKeys
 
-ROWS_IN_A_BATCH = 1000
-"""How many rows of several requests share a call: enough to share its cost, not enough to keep others waiting."""
+_TRIES = 3
+"""How often a call is sent: once again after a lost reply, and once more if that one's was lost, too."""
 
-MOST_TIMES_TOLD = 2
-"""How often a call is sent again because the chain ended elsewhere than its hashes were foreseen from."""
-
-FEWEST_TOLD_ONCE, FEWEST_TOLD = 4, 8
-"""Requests of a call that is sent again at most once, and so often: for fewer the store's own hashes are as cheap."""
-
-SHARE_TO_BE_TOLD = 0.1
-"""Of the deadline for one call: what has taken longer is sent to be decided."""
-
-REMEMBERED_ROWS = 1_000_000
-"""How many answered rows of a lineage are remembered at most, unless the owner says otherwise."""
-
-Asked = TypeVar("Asked")
-Got = TypeVar("Got")
-
-Settlement = Sequence[tuple[bytes, bytes]]
-"""Row ids, each with the answer that was computed for it."""
+_PAGE = 1000
 
 
-class Ledger(KeyedAccounts):
+class Ledger(Accounts):
     """A ledger in a store that speaks the Redis protocol. Make one with `connect` or `open`."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        journals: Path | None = None,
-        remembered_rows: int = REMEMBERED_ROWS,
-        heads: SharedHeads | None = None,
-    ) -> None:
-        """Use `store`, which was verified.
-
-        `remembered_rows`: the most answered rows to keep for replays, no fewer than half of them; a forgotten
-        answer costs again. `journals`: the folder of this service's journals. `heads`: what it shares with the other
-        processes of this machine that charge the same lineages.
-        """
-        if remembered_rows < 1:
-            raise ValueError(f"at least one row must be remembered, not {remembered_rows}")
+    def __init__(self, store: Store, *, journals: Path | None = None) -> None:
+        """Use `store`, which was verified. `journals`: the folder of this service's journals."""
         super().__init__(store, journals)
-        self._remembered_rows = remembered_rows
-        self._heads = Heads(heads)
-        self._charges: dict[str, MicroBatches[ChargeRequest, Charge]] = {}
-        self._settlements: dict[str, MicroBatches[Settlement, list[bytes]]] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
 
     @classmethod
     async def connect(
@@ -96,8 +60,6 @@ class Ledger(KeyedAccounts):
         deadline: float = DEADLINE,
         replicas: int = 0,
         journals: Path | None = None,
-        remembered_rows: int = REMEMBERED_ROWS,
-        heads: SharedHeads | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> Self:
         """Connect to the store at `url` and verify its settings and function library.
@@ -111,7 +73,7 @@ class Ledger(KeyedAccounts):
         store = Store(url, deadline=deadline, replicas=replicas, rehearsal=rehearsal, check=check)
         try:
             await store.verify()
-            return cls(store, journals=journals, remembered_rows=remembered_rows, heads=heads)
+            return cls(store, journals=journals)
         except BaseException:
             await store.close()
             raise
@@ -126,19 +88,11 @@ class Ledger(KeyedAccounts):
         deadline: float = DEADLINE,
         replicas: int = 0,
         journals: Path | None = None,
-        remembered_rows: int = REMEMBERED_ROWS,
-        heads: SharedHeads | None = None,
     ) -> AsyncIterator[Self]:
         """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts."""
         if isinstance(store, str) and "://" in store:
             async with await cls.connect(
-                store,
-                rehearsal=rehearsal,
-                deadline=deadline,
-                replicas=replicas,
-                journals=journals,
-                remembered_rows=remembered_rows,
-                heads=heads,
+                store, rehearsal=rehearsal, deadline=deadline, replicas=replicas, journals=journals
             ) as ledger:
                 yield ledger
             return
@@ -160,8 +114,6 @@ class Ledger(KeyedAccounts):
                 deadline=deadline,
                 replicas=replicas,
                 journals=journals,
-                remembered_rows=remembered_rows,
-                heads=heads,
                 check=embedded.check_in_place,
             ) as ledger:
                 yield ledger
@@ -186,182 +138,153 @@ class Ledger(KeyedAccounts):
 
     async def close(self) -> None:
         """Wait for the calls under way, then close every connection and journal."""
-        for charges in self._charges.values():
-            await charges.drain()
-        for settlements in self._settlements.values():
-            await settlements.drain()
+        for turn in self._turns.values():
+            async with turn:
+                pass
         await super().close()
 
-    # Releases
-
     async def charge(self, request: ChargeRequest) -> Charge:
-        """Charge both accounts for the request's new rows, durably, or raise.
+        """Charge both accounts for the request's new questions, durably, or raise.
 
-        Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient, UnknownKey
-        or UnknownLineage, having changed nothing; LedgerUnavailable if no decision is known. Rows that were paid
-        for before are free and come back answered, or unanswered for the caller to compute. Charges that are
-        asked for at the same time go to the store in one call.
+        Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient, UnknownKey,
+        KeyExpired, ScopeMissing or UnknownLineage, having changed nothing; LedgerUnavailable if no decision is known:
+        ask again, it is charged once.
         """
-        batches = self._charges.get(request.lineage)
-        if batches is None:
-            batches = self._charges[request.lineage] = MicroBatches(
-                self.charge_batch, weight=lambda asked: len(asked.rows), capacity=ROWS_IN_A_BATCH
-            )
-        return await batches.submit(request)
-
-    async def charge_batch(self, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerError]:
-        """Decide on the requests one after the other, each whole or not at all, in one call per lineage.
-
-        Returns for each, in order, a charge, a refusal, or the LedgerUnavailable that kept it from being decided.
-        Raises LedgerUnavailable if no decision is known.
-        """
-        positions: dict[str, list[int]] = {}
-        for position, request in enumerate(requests):
-            positions.setdefault(request.lineage, []).append(position)
-        decisions: dict[int, Charge | LedgerError] = {}
-        for lineage, places in positions.items():
-            decided = await self._charge_lineage(lineage, [requests[place] for place in places])
-            decisions.update(zip(places, decided, strict=True))
-        return [decisions[position] for position in range(len(requests))]
-
-    async def _charge_lineage(self, lineage: str, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerError]:
-        reply, began, foreseen = await self._send_charges(lineage, requests)
-        read: list[Charge | DecidedBefore | LedgerError]
-        read = list(_read_each(lineage, wire.read_decision, requests, reply.values))
-        # Before anything else can fail: what was charged is written down, whatever becomes of the others.
-        receipts = [charge.receipt for charge in read if isinstance(charge, Charge) and charge.receipt]
-        came = Head(receipts[-1].sequence, receipts[-1].hash) if receipts else began
-        self._heads.came(lineage, came, foreseen=foreseen)
-        self._note(lineage, reply.writes, receipts)
-        return [
-            await self._charge_as_before(decision) if isinstance(decision, DecidedBefore) else decision
-            for decision in read
-        ]
-
-    async def _send_charges(self, lineage: str, requests: Sequence[ChargeRequest]) -> tuple[Reply, Head, Head]:
-        """Return the reply, the head that hashes were foreseen from, and the one that was foreseen last.
-
-        The store says if the chain ends elsewhere, having decided nothing: others write too. A few requests are decided
-        all the same, and so are those that others came before so often: then the store computes their hashes. A store
-        that is slow to say so is not asked to again, so that the calls together take about two deadlines at most.
-        """
-        head, began = self._heads.newest(lineage), time.monotonic()
-        may_be_told = 0 if len(requests) < FEWEST_TOLD_ONCE else 1 if len(requests) < FEWEST_TOLD else MOST_TIMES_TOLD
-        while True:
-            told = may_be_told > 0 and time.monotonic() - began < self._store.deadline * SHARE_TO_BE_TOLD
-            call = wire.charge_call(requests, remembered_rows=self._remembered_rows, head=head, told=told)
-            assert call.head is not None
-            self._heads.foresee(lineage, call.head)
-            reply = await self._store.call(lineage, "charge", call.keys, call.arguments, asker=self._asker(lineage))
-            with reading(lineage):
-                newest = wire.read_stale(reply.values)
-            if newest is None:
-                return reply, head, call.head
-            head, may_be_told = newest, may_be_told - 1
-
-    async def _charge_as_before(self, decided: DecidedBefore) -> Charge | LedgerError:
-        """Ask again at the terms of then; the others of the batch were decided, and are told so if this fails."""
-        try:
-            (decision,) = await self._charge_lineage(decided.request.lineage, [decided.request])
-        except LedgerError as error:
-            return error
-        except UNREADABLE as error:
-            return unreadable(decided.request.lineage, error)
+        (decision,) = await self.charge_batch([request])
+        if isinstance(decision, LedgerError):
+            raise decision
         return decision
 
-    @staticmethod
-    def standing(request: ChargeRequest, charge: Charge) -> Standing:
-        """Return how both accounts stood once `request` was decided so. Raises LedgerDamaged."""
-        return wire.read_standing_of(request.lineage, charge)
+    async def charge_batch(self, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerError]:
+        """Decide on the requests one after the other, each whole or not at all, in one durable call for each lineage.
+
+        Returns for each, in order, a charge, a refusal, or the LedgerUnavailable that kept it from being decided.
+        """
+        places: dict[str, list[int]] = {}
+        for place, request in enumerate(requests):
+            places.setdefault(request.lineage, []).append(place)
+        decisions: dict[int, Charge | LedgerError] = {}
+        for lineage, own in places.items():
+            asked = [requests[place].asked for place in own]
+            try:
+                decided = await self._decide(lineage, "charge", asked)
+            except LedgerUnavailable as error:
+                decided = [error] * len(own)
+            decisions.update(zip(own, decided, strict=True))
+        return [decisions[place] for place in range(len(requests))]
+
+    async def apply(self, lineage: str, requests: Sequence[Asked]) -> list[Charge]:
+        """Charge what was released before and may be lost from the store; it looks at no limit and no right.
+
+        What was paid for is not charged again. Raises UnknownLineage, LedgerUnavailable.
+        """
+        charges = []
+        for decision in await self._decide(lineage, "apply", requests):
+            if isinstance(decision, LedgerError):
+                raise decision
+            charges.append(decision)
+        return charges
 
     async def quote(self, request: ChargeRequest) -> Quote:
         """Return what charging the request would cost now and whether it would be admitted; spend nothing.
 
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
         """
-        call = wire.charge_call([request], remembered_rows=self._remembered_rows, head=None)
-        (reply,) = await self.call(request.lineage, "quote", call.keys[1:], call.arguments, durably=False)
-        with reading(request.lineage):
-            quote = wire.read_quote(request, reply)
-        if isinstance(quote, DecidedBefore):
-            return await self.quote(quote.request)
-        if isinstance(quote, LedgerError):
-            raise quote
-        return quote
+        return await self._quote(request.asked)
 
     async def hold(self, request: HoldRequest) -> Holding:
         """See to it that a release is held and paid for, durably, or raise; what is held already costs nothing.
 
         The client's account pays for the steps that it does not hold, the lineage's for those that nobody held.
-        Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient or
-        UnknownLineage, having changed nothing; LedgerUnavailable if no decision is known: ask again, it is charged
-        once.
+        Raises what `charge` raises.
         """
-        named, arguments = hold_call(request)
-        lineage = request.lineage
-        keys = [LineageKeys(lineage).services, *named]
-        reply = await self._store.call(lineage, "hold", keys, arguments, asker=self._asker(lineage))
-        with reading(request.lineage):
-            holding = read_holding(request, reply.values)
-        if isinstance(holding, LedgerRefusal):
-            raise holding
-        if holding.receipt:
-            self._heads.came(lineage, Head(holding.receipt.sequence, holding.receipt.hash))
-        self._note(lineage, reply.writes, holding.receipts)
-        return holding
+        (decision,) = await self._decide(request.lineage, "charge", [request.asked])
+        if isinstance(decision, LedgerError):
+            raise decision
+        return Holding.of(decision)
 
     async def quote_hold(self, request: HoldRequest) -> HoldQuote:
         """Return what holding a release would cost now and whether it would be admitted; spend nothing.
 
-        Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
+        Raises what `quote` raises.
         """
-        named, arguments = hold_call(request)
-        reply = await self.call(request.lineage, "quote_hold", named, arguments, durably=False)
+        return HoldQuote.of(await self._quote(request.asked))
+
+    async def _quote(self, request: Asked) -> Quote:
+        keys, arguments = wire.charge_call([request])
+        reply = await self.call(request.lineage, "quote", keys, arguments, durably=False)
         with reading(request.lineage):
-            quote = read_hold_quote(request, reply)
-        if isinstance(quote, LedgerRefusal):
+            quote = wire.read_quote(request, reply)
+        if isinstance(quote, LedgerError):
             raise quote
         return quote
 
-    async def settle(self, lineage: str, answers: Settlement) -> list[bytes]:
-        """Store an answer for each row that has none yet, durably; return each row's answer, by position.
+    async def _decide(self, lineage: str, function: str, requests: Sequence[Asked]) -> list[Charge | LedgerError]:
+        """Let the store decide on requests of one lineage, when it is this call's turn."""
+        turn = self._turns.setdefault(lineage, asyncio.Lock())
+        try:
+            async with asyncio.timeout(self._store.deadline):
+                await turn.acquire()
+        except TimeoutError as error:
+            raise LedgerBusy from error
+        try:
+            return await self._decide_in_turn(lineage, function, requests)
+        finally:
+            turn.release()
 
-        Send what is returned, not what was given: another caller may have been first. Raises RowNotCharged,
-        having stored nothing, if a row was never charged; LedgerUnavailable if it is not known what is stored.
-        """
-        if not answers:
-            return []
-        batches = self._settlements.get(lineage)
-        if batches is None:
+    async def _decide_in_turn(
+        self, lineage: str, function: str, requests: Sequence[Asked]
+    ) -> list[Charge | LedgerError]:
+        witness = self._witness(lineage)
+        services = LineageKeys(lineage).services
+        for _ in range(_TRIES):
+            witness.check()
+            known = witness.known
+            keys, arguments = wire.charge_call(requests, writes=known.writes, link=known.link)
+            reply = await self._store.call(
+                lineage, function, [services, *keys], arguments, asker=Asker(known.service, known.writes)
+            )
+            if reply.values == [b"stale"]:
+                await self._catch_up(lineage, witness, reply.writes)
+                continue
+            charges, receipts = _read_each(lineage, known.service, known.link, requests, reply.values)
+            # Before anything is answered, and whatever becomes of the other requests.
+            if reply.writes > known.writes:
+                witness.note(reply.writes, receipts)
+            return charges
+        raise LedgerBusy
 
-            async def send(settlements: Sequence[Settlement]) -> list[list[bytes] | LedgerError]:
-                return await self.settle_batch(lineage, settlements)
-
-            batches = self._settlements[lineage] = MicroBatches(send, weight=len, capacity=ROWS_IN_A_BATCH)
-        return await batches.submit(answers)
-
-    async def settle_batch(self, lineage: str, settlements: Sequence[Settlement]) -> list[list[bytes] | LedgerError]:
-        """Settle each as `settle` does, whatever becomes of the others, in one call.
-
-        Returns for each, in order, every row's answer, or the error that `settle` would raise. Raises LedgerUnavailable
-        if it is not known what is stored.
-        """
-        keys = LineageKeys(lineage)
-        named = [keys.services, keys.account, keys.rows, keys.old_rows]
-        arguments = wire.settle_call(settlements)
-        reply = await self._store.call(lineage, "settle", named, arguments, asker=self._asker(lineage))
-        self._note(lineage, reply.writes)
-        return list(_read_each(lineage, partial(wire.read_standing, lineage), settlements, reply.values))
+    async def _catch_up(self, lineage: str, witness: Witness, writes: int) -> None:
+        """Take down the receipts of this service's calls whose replies did not arrive."""
+        known = witness.known
+        # After a reconciliation the receipt of that number may be another one, or none.
+        newest = await self.receipts(lineage, after=known.newest - 1, count=1) if known.newest else []
+        found = newest and (newest[0].sequence, newest[0].service) == (known.newest, known.service)
+        own, after = list[Receipt](), known.newest if found else 0
+        while page := await self.receipts(lineage, after=after, count=_PAGE):
+            own += [receipt for receipt in page if receipt.service == known.service]
+            after = page[-1].sequence
+        missed = list(dropwhile(lambda receipt: receipt.link != known.link, own))
+        if found and len(missed) != len(own):
+            raise LedgerDamaged(lineage, f"receipt {own[0].sequence} does not follow from this service's before it")
+        witness.note(writes, missed)
 
 
 def _read_each(
-    lineage: str, read: Callable[[Asked, Any], Got | LedgerError], asked: Sequence[Asked], replies: Sequence[Any]
-) -> Iterator[Got | LedgerError]:
+    lineage: str, service: str, link: bytes, requests: Sequence[Asked], replies: Sequence[Any]
+) -> tuple[list[Charge | LedgerError], list[Receipt]]:
     """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone."""
-    for one, reply in zip_longest(asked, replies[: len(asked)]):
+    charges: list[Charge | LedgerError] = []
+    receipts: list[Receipt] = []
+    for request, reply in zip_longest(requests, replies[: len(requests)]):
+        decision: Charge | LedgerError
         try:
-            yield read(one, reply)
+            decision = wire.read_charge(request, reply, service, b"" if receipts else link)
         except LedgerError as error:
-            yield error
+            decision = error
         except UNREADABLE as error:
-            yield unreadable(lineage, error)
+            decision = unreadable(lineage, error)
+        if isinstance(decision, Charge):
+            receipts += decision.receipts
+        charges.append(decision)
+    return charges, receipts

@@ -1,30 +1,29 @@
 """Backing a ledger up, restoring it, and reconciling it with what its services remember.
 
-A backup holds accounts, acts and receipts, and not the answered rows: after a restoration every row costs again,
-and nothing that was spent is forgotten. A store that was restored is older than what it acknowledged, so every
-service that kept its journal refuses to go on until `reconcile` has put back the receipts that the journals hold.
+A store that was restored is older than what it acknowledged, so every service that kept its journal refuses to go on
+until `reconcile` has put back the receipts that the journals hold.
 
-Promises: putting receipts back never charges one twice, however often it is done; it looks at no limit, because
-what was released was released; receipts that nobody remembers are not passed over in silence, they have to be
-declared and are charged.
+Promises: putting receipts back never charges a question twice, however often it is done, for a receipt names the
+questions that it paid for; it looks at no limit, because what was released was released; receipts that nobody remembers
+are not passed over in silence, they have to be declared and are charged.
 """
 
 import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
 
-from accounting.ledger import chain
 from accounting.ledger.accounts import reading
-from accounting.ledger.backups import Balances, CannotBackUp, CannotRestore, Section, lines_of, sections_of
+from accounting.ledger.api_keys import read_keys
+from accounting.ledger.backups import CannotBackUp, CannotRestore, Section, flaws_of, lines_of, sections_of
+from accounting.ledger.books import Books, Payer, flat
 from accounting.ledger.errors import LedgerDamaged, LedgerError, UnknownLineage
-from accounting.ledger.holdings import apply_held_call, check_coins
-from accounting.ledger.journal import JournalContents
+from accounting.ledger.journal import FORGETFUL, JournalContents
 from accounting.ledger.ledger import Ledger
-from accounting.ledger.values import Receipt
+from accounting.ledger.values import Asked, Line, Receipt, terms_of
 from accounting.ledger.verification import all_acts, all_receipts
-from accounting.ledger.wire import Argument, LineageKeys
+from accounting.ledger.wire import Argument, LineageKeys, fields_of, words_of_act, words_of_receipt
 from accounting.losses import Cost
 
 __all__ = [
@@ -33,30 +32,26 @@ __all__ = [
     "DeclaredLoss",
     "LossDeclaredBefore",
     "LossUndeclared",
+    "ReceiptUnfit",
     "Reconciliation",
-    "StepNotPaidFor",
-    "apply",
     "backup",
+    "put_back",
     "reconcile",
     "restore",
 ]
 
 _RECEIPTS_IN_A_CALL = 200
-
-_WRITTEN_BY_ACTS = frozenset(
-    (b"limit", b"accepts", b"delta", b"created", b"revoked", b"api_keys", b"acts", b"acts_head", b"epoch", b"format")
-)
-"""Of an account's fields those that its receipts do not write."""
+_WORDS_IN_A_CALL = 5000
 
 
-class StepNotPaidFor(LedgerError):
-    """A receipt names a step of a release that its model and cost are not those of. Nothing was put back."""
+class ReceiptUnfit(LedgerError):
+    """A receipt charges what its cost does not, or names a step that it does not pay for. Nothing was put back."""
 
     def __init__(self, receipt: Receipt) -> None:
         """Say which receipt."""
         super().__init__(
-            f"receipt {receipt.sequence} of lineage {receipt.lineage} names a step that it does not pay for: it was "
-            "altered, or is none of this ledger's; leave its journal out"
+            f"receipt {receipt.sequence} of lineage {receipt.lineage} names a step or price that it does not pay for: "
+            "it was altered, or is none of this ledger's; leave its journal out"
         )
 
 
@@ -108,7 +103,6 @@ class DeclaredLoss:
         """Refuse a loss of less than nothing."""
         if self.releases < 0:
             raise ValueError(f"a declared loss must not be of {self.releases} releases")
-        check_coins(self.cost)
 
 
 @dataclass(frozen=True)
@@ -134,36 +128,30 @@ async def backup(ledger: Ledger, lineages: Sequence[str] = ()) -> AsyncIterator[
 
 async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[Section | Receipt]:
     for lineage in lineages:
-        try:
-            section = await _section(ledger, lineage)
-        except UnknownLineage:
-            continue  # listed, and never opened
+        keys = LineageKeys(lineage)
+        names, (account, services, *clients) = await ledger.read_with_clients(lineage, [keys.account, keys.services])
+        if not account:
+            try:
+                await ledger.lineage(lineage)
+            except UnknownLineage:
+                continue  # listed, and never opened
         with reading(lineage):
-            balances, newest = Balances(section), int(section.account[b"seq"])
+            fields = fields_of(account)
+            newest, newest_act = int(fields[b"seq"]), int(fields[b"acts"])
+            own = dict(zip(names, map(fields_of, clients), strict=True))
+        acts = await all_acts(ledger, lineage, newest_act)
+        section, books = Section(lineage, fields, own, fields_of(services), acts), Books(lineage, acts)
         yield section
         async for receipt in all_receipts(ledger, lineage, newest):
-            balances.enter(receipt)
+            books.enter(receipt)
             yield receipt
         with reading(lineage):
-            flaws = balances.flaws()
+            flaws = flaws_of(section, books)
         if flaws:
             raise CannotBackUp(
                 f"lineage {lineage} is not right: {flaws[0]}; 'dpserve ledger verify' says all that is wrong, and a "
                 "backup from before or the journals can mend it"
             )
-
-
-async def _section(ledger: Ledger, lineage: str) -> Section:
-    while True:
-        # What was put back after the accounts were read is not in them, and must not be taken for it.
-        applied = await ledger.applied(lineage)
-        own, clients, services = await ledger.stored_fields(lineage)
-        if applied == await ledger.applied(lineage):
-            break
-    with reading(lineage):
-        newest = int(own[b"acts"])
-    acts = await all_acts(ledger, lineage, newest)
-    return Section(lineage, own, clients, acts, frozenset(applied), frozenset(services))
 
 
 async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
@@ -173,52 +161,92 @@ async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
     if what was written is not what the backup says: then the lineage may spend nothing.
     """
     sections = sections_of(lines)
-    existing = {account.lineage for account in await ledger.lineages()}
-    for section, receipts in sections:
-        if section.lineage in existing:
+    for section, _ in sections:
+        with suppress(UnknownLineage, LedgerDamaged):  # what was half restored is gone on with, and compared at the end
+            await ledger.lineage(section.lineage)
             raise CannotRestore(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
-        for receipt in receipts:
-            if not receipt.pays_for_its_step:
-                raise CannotRestore(str(StepNotPaidFor(receipt)))
     for section, receipts in sections:
         await _restore_section(ledger, section, receipts)
     return [section.lineage for section, _ in sections]
 
 
 async def _restore_section(ledger: Ledger, section: Section, receipts: Sequence[Receipt]) -> None:
-    """Restore a lineage that may spend nothing until all of it is there, so that half of it is no new beginning."""
-    keys = LineageKeys(section.lineage)
-    account = _undone(section.account) | {b"limit": b"0"}
-    arguments: list[Argument] = [2 * len(account), *_flat(account)]
-    arguments += [len(section.applied), *sorted(section.applied), len(section.services), *sorted(section.services)]
-    for name, stored in section.clients.items():
-        fields = _undone(stored)
-        arguments += [name, fields[b"api_keys"], 2 * len(fields), *_flat(fields)]
-    for act in section.acts:
-        arguments += [f"{act.sequence}-0", act.kind, act.subject, act.detail, act.time, act.previous, act.hash]
-    named = [keys.account, keys.acts, keys.tally, keys.receipts, keys.held, keys.rows, keys.applied]
-    named += [keys.api_keys, keys.clients]
-    named += [keys.client(name).account for name in section.clients]
-    await ledger.list_lineage(section.lineage)
-    await ledger.call(section.lineage, "restore", named, arguments, durably=True)
-    outcomes = await apply(ledger, section.lineage, receipts)
-    own, clients, _ = await ledger.stored_fields(section.lineage)
-    own[b"limit"] = section.account[b"limit"]
-    as_it_was = _holds(own, section.account) and clients.keys() == section.clients.keys()
-    as_it_was = as_it_was and all(_holds(clients[name], stored) for name, stored in section.clients.items())
-    if outcomes.count("appended") != len(receipts) or not as_it_was:
-        raise LedgerDamaged(section.lineage, "what was restored is not what the backup says; empty the ledger")
-    await ledger.call(section.lineage, "finish_restore", [keys.account], [section.account[b"limit"]], durably=True)
+    """Restore a lineage. Its account comes last: without it every call finds the lineage lost."""
+    lineage, keys = section.lineage, LineageKeys(section.lineage)
+    books = Books(lineage, section.acts)
+    for receipt in receipts:
+        books.enter(receipt)
+    numbers = {name: fields[b"number"] for name, fields in section.clients.items()} | {"": b"0"}
+    terms = {terms: b"%d" % number for number, terms in enumerate(dict.fromkeys(one.terms for one in receipts), 1)}
+    services = {entry.decode(): value.split(b" ")[0] for entry, value in section.services.items()}
+    owners = {
+        key.digest: f"{' '.join(key.terms)} {name}".encode()
+        for name, fields in section.clients.items()
+        for key in read_keys(fields[b"api_keys"])
+    }
+    writing = _Restoring(ledger, lineage)
+    await writing.hash(keys.services, section.services)
+    await writing.hash(keys.clients, {name.encode(): number for name, number in numbers.items() if name})
+    await writing.hash(keys.terms, {one.packed: number for one, number in terms.items()})
+    await writing.hash(keys.api_keys, owners)
+    await writing.stream(keys.acts, [(f"{act.sequence}-0", words_of_act(act)) for act in section.acts])
+    for name, fields in section.clients.items():
+        own, paid = keys.client(name), books.clients.get(name, Payer())
+        await writing.hash(own.account, fields)
+        await writing.set(own.questions, sorted(books.of_client(name)))
+        await writing.stream(own.receipts, [(f"{number}-{sequence}", [b"", b""]) for number, sequence in paid.numbers])
+    entries = [
+        (
+            f"{one.sequence}-{one.number}",
+            words_of_receipt(one, terms[one.terms], numbers[one.client], services[one.service]),
+        )
+        for one in receipts
+    ]
+    await writing.stream(keys.receipts, entries)
+    first = {one: numbers[who] for one, who in books.first_payers.items()}
+    await writing.hash(keys.questions, first)
+    right = [one async for one in all_receipts(ledger, lineage, len(receipts) + 1)] == receipts
+    right = right and await all_acts(ledger, lineage, len(section.acts) + 1) == section.acts
+    right = right and await ledger.scan(lineage, keys.questions) == first
+    for name in section.clients:
+        right = right and set(await ledger.scan(lineage, keys.client(name).questions)) == books.of_client(name)
+    if not right:
+        raise LedgerDamaged(lineage, "what was restored is not what the backup says; empty the ledger")
+    await ledger.list_lineage(lineage)
+    await writing.hash(keys.account, section.account)
 
 
-def _undone(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the fields of an account before its first receipt: putting the receipts back writes the others."""
-    kept = {name: value for name, value in fields.items() if name in _WRITTEN_BY_ACTS}
-    return kept | {b"spent": b"0"} | ({b"seq": b"0"} if b"seq" in fields else {})
+class _Restoring:
+    """Writes the keys of a lineage that has no account yet, a part at a time."""
 
+    def __init__(self, ledger: Ledger, lineage: str) -> None:
+        self._ledger = ledger
+        self._lineage = lineage
 
-def _holds(found: Mapping[bytes, bytes], fields: Mapping[bytes, bytes]) -> bool:
-    return all(found.get(name) == value for name, value in fields.items())
+    async def hash(self, key: str, fields: Mapping[bytes, bytes]) -> None:
+        words = flat(fields)
+        for start in range(0, len(words), _WORDS_IN_A_CALL - _WORDS_IN_A_CALL % 2):
+            part = words[start : start + _WORDS_IN_A_CALL]
+            await self._write(key, ["hash", len(part), *part])
+
+    async def set(self, key: str, members: Sequence[bytes]) -> None:
+        for start in range(0, len(members), _WORDS_IN_A_CALL):
+            part = members[start : start + _WORDS_IN_A_CALL]
+            await self._write(key, ["set", len(part), *part])
+
+    async def stream(self, key: str, entries: Sequence[tuple[str, Sequence[Argument]]]) -> None:
+        for start in range(0, len(entries), _RECEIPTS_IN_A_CALL):
+            part = entries[start : start + _RECEIPTS_IN_A_CALL]
+            words: list[Argument] = ["stream", len(part)]
+            for id_, fields in part:
+                words += [id_, len(fields), *fields]
+            await self._write(key, words)
+
+    async def _write(self, key: str, words: Sequence[Argument]) -> None:
+        keys = LineageKeys(self._lineage)
+        reply = await self._ledger.call(self._lineage, "restore", [keys.account, key], words, durably=True)
+        if reply != [b"done"]:
+            raise LedgerDamaged(self._lineage, "somebody opened it while it was restored; empty the ledger")
 
 
 async def reconcile(
@@ -230,129 +258,87 @@ async def reconcile(
     is not given, and no loss is declared; LossDeclaredBefore; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
-    lost = await _lost(ledger, lineage, own)
-    missing = await _missing(ledger, lineage, lost)
-    unheard = sorted((await ledger.stored_fields(lineage))[2] - {journal.service for journal in own})
+    keys = LineageKeys(lineage)
+    account = await ledger.lineage(lineage)
+    lost = await _lost(ledger, lineage, account.newest_receipt, own)
+    missing = _missing(own, lost, account.newest_receipt)
+    wrote = (await ledger.names(lineage)).services.values()
+    kept = {service for service in wrote if not service.startswith(FORGETFUL)}
+    unheard = sorted(kept - {journal.service for journal in own})
     if (missing or unheard) and declared is None:
         raise LossUndeclared(lineage, missing, unheard)
-    declaration = await _declaration(ledger, lineage, declared) if declared is not None else []
-    outcomes = await apply(ledger, lineage, lost)
-    releases = sum(receipt.rows for receipt in declaration)
-    await apply(ledger, lineage, declaration)
+    if declared is not None and declared.releases:
+        await ledger.apply(lineage, [await _declaration(ledger, lineage, declared)])
+    charged = await put_back(ledger, lineage, lost)
+    releases = declared.releases if declared is not None else 0
     detail = f"{len(lost)} receipts put back, {releases} releases declared lost"
-    keys = LineageKeys(lineage)
     services: list[Argument] = []
     for journal in own:
         services += [journal.service, journal.writes]
-    await ledger.call(lineage, "reconcile", [keys.account, keys.acts], [detail, *services], durably=True)
-    return Reconciliation(
-        lineage, outcomes.count("appended") + outcomes.count("again"), outcomes.count("again"), releases, len(own)
-    )
+        detail += f"; {journal.service} {journal.writes} {journal.link.hex()}"
+    await ledger.act(lineage, "reconcile", [keys.services], services, kind="reconcile", subject="", detail=detail)
+    renumbered = sum(new.sequence != old.sequence for old, new in charged)
+    return Reconciliation(lineage, len(charged), renumbered, releases, len(own))
 
 
-async def apply(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[str]:
-    """Charge receipts that the store may lack; one that it has is left alone. Raises UnknownLineage.
+async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[tuple[Receipt, Receipt]]:
+    """Charge receipts that the store may lack; what was paid for is left alone. Raises UnknownLineage.
 
-    Returns for each: 'there', 'appended' (the next in the chain, as it was) or 'again' (under a new number). Raises
-    StepNotPaidFor, before the first of them is put back.
+    Returns those of which something was charged, each with its new receipt. Raises ReceiptUnfit, before any is put
+    back.
     """
-    outcomes: list[str] = []
     for receipt in receipts:
-        if not receipt.pays_for_its_step:
-            raise StepNotPaidFor(receipt)
-    for held, run in groupby(receipts, key=lambda receipt: bool(receipt.held)):
-        outcomes += await (_apply_held if held else _apply_rows)(ledger, lineage, list(run))
-    return outcomes
-
-
-async def _apply_held(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[str]:
-    outcomes = []
-    for receipt in receipts:
-        (outcome,) = await ledger.call(lineage, "apply_held", *apply_held_call(receipt), durably=True)
-        if outcome == b"unknown-lineage":
-            raise UnknownLineage(lineage)
-        outcomes.append(outcome.decode())
-    return outcomes
-
-
-async def _apply_rows(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[str]:
-    keys, outcomes = LineageKeys(lineage), list[str]()
+        if not receipt.pays_for_its_step or receipt.price != receipt.cost.picorho:
+            raise ReceiptUnfit(receipt)
+    done: list[tuple[Receipt, Receipt]] = []
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
-        named = [keys.account, keys.tally, keys.receipts, keys.applied, keys.clients]
-        places: dict[str, int] = {"": 0}
-        arguments: list[Argument] = [lineage]
-        for receipt in receipts[start : start + _RECEIPTS_IN_A_CALL]:
-            if receipt.client not in places:
-                places[receipt.client] = len(places)
-                client = keys.client(receipt.client)
-                named += [client.account, client.tally, client.receipts]
-            arguments += [places[receipt.client], receipt.client, receipt.model, receipt.mechanism, str(receipt.cost)]
-            arguments += [receipt.price, receipt.rows, repr(receipt.time), receipt.sequence]
-            arguments += [receipt.hash, receipt.terms_digest]
-        reply = await ledger.call(lineage, "apply", named, arguments, durably=True)
-        if reply == [b"unknown-lineage"]:
-            raise UnknownLineage(lineage)
-        outcomes += [outcome.decode() for outcome in reply]
-    return outcomes
+        part = receipts[start : start + _RECEIPTS_IN_A_CALL]
+        asked = [Asked(lineage, one.client, one.time, (Line(one.terms, one.questions),)) for one in part]
+        for old, charge in zip(part, await ledger.apply(lineage, asked), strict=True):
+            done += [(old, new) for new in charge.receipts]
+    return done
 
 
-async def _lost(ledger: Ledger, lineage: str, journals: Sequence[JournalContents]) -> list[Receipt]:
-    """Return the receipts of the journals that are neither in the chain nor put back, by number."""
-    remembered = {receipt.hash: receipt for journal in journals for receipt in journal.receipts}
-    account = await ledger.lineage(lineage)
-    there = await ledger.applied(lineage)
-    async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
-        there.add(receipt.hash)
-    return sorted((remembered[known] for known in remembered.keys() - there), key=lambda receipt: receipt.sequence)
+async def _lost(ledger: Ledger, lineage: str, newest: int, journals: Sequence[JournalContents]) -> list[Receipt]:
+    """Return the receipts of the journals that name a question which the store does not know as paid for, by number."""
+    paid: dict[str, set[bytes]] = {}
+    async for receipt in all_receipts(ledger, lineage, newest):
+        paid.setdefault(receipt.client, set()).update(receipt.questions)
+    everyone = set().union(*paid.values())
+    lost = {
+        receipt.hash: receipt
+        for journal in journals
+        for receipt in journal.receipts
+        if not (paid.get(receipt.client, set()) if receipt.client else everyone).issuperset(receipt.questions)
+    }
+    return sorted(lost.values(), key=lambda receipt: receipt.sequence)
 
 
-async def _missing(ledger: Ledger, lineage: str, lost: Sequence[Receipt]) -> int:
+def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newest: int) -> int:
     """Return how many receipts at least must have been lost beside `lost`: the gaps that these show."""
     if not lost:
         return 0
-    first = lost[0]
-    before = await ledger.receipts(lineage, after=first.sequence - 2, count=1) if first.sequence > 1 else []
-    if first.sequence == 1:
-        follows = first.previous == chain.GENESIS
-    else:
-        follows = bool(before) and before[0].sequence == first.sequence - 1 and before[0].hash == first.previous
-    gaps = lost[-1].sequence - first.sequence + 1 - len({receipt.sequence for receipt in lost})
-    newest = (await ledger.lineage(lineage)).newest_receipt
-    return gaps + (0 if follows else max(1, first.sequence - 1 - newest))
+    first, last = min(newest + 1, lost[0].sequence), lost[-1].sequence
+    known = {receipt.sequence for journal in journals for receipt in journal.receipts}
+    return last - first + 1 - len(known.intersection(range(first, last + 1)))
 
 
-async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> list[Receipt]:
-    """Return the receipt of a declared loss, none for a loss of nothing.
+async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> Asked:
+    """Return the charge of a declared loss: one question, which stands for so many releases.
 
-    Its hash stands for the loss and the epoch, which ends when a reconciliation does: one that was cut short is
-    finished by the same words and charges once. Raises LossDeclaredBefore for the same loss in an earlier epoch.
+    It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
+    finished by the same words and charges once. Raises LossDeclaredBefore for the same loss in an earlier one.
     """
-    if not declared.releases:
-        return []
-    epoch, applied = (await ledger.lineage(lineage)).epoch, await ledger.applied(lineage)
-    before = (_receipt_of(lineage, declared, earlier).hash for earlier in range(epoch))
-    if not declared.another and not applied.isdisjoint(before):
+    account = await ledger.lineage(lineage)
+    before = sum(act.kind == "reconcile" for act in await all_acts(ledger, lineage, account.newest_act))
+    charged = set(await ledger.scan(lineage, LineageKeys(lineage).questions))
+    if not declared.another and any(_question_of(lineage, declared, round_) in charged for round_ in range(before)):
         raise LossDeclaredBefore(lineage)
-    return [_receipt_of(lineage, declared, epoch)]
+    terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
+    line = Line(terms, (_question_of(lineage, declared, before),))
+    return Asked(lineage, declared.client, declared.time, (line,))
 
 
-def _receipt_of(lineage: str, declared: DeclaredLoss, epoch: int) -> Receipt:
-    loss = json.dumps(["declared loss", lineage, epoch, declared.client, str(declared.cost), declared.releases])
-    return Receipt(
-        sequence=0,
-        lineage=lineage,
-        client=declared.client,
-        model="declared loss",
-        mechanism="declared loss",
-        cost=declared.cost,
-        price=declared.cost.picorho,
-        rows=declared.releases,
-        total=declared.cost.picorho * declared.releases,
-        time=declared.time,
-        previous=chain.GENESIS,
-        hash=hashlib.sha256(loss.encode()).digest(),
-    )
-
-
-def _flat(fields: Mapping[bytes, bytes]) -> list[bytes]:
-    return [word for pair in fields.items() for word in pair]
+def _question_of(lineage: str, declared: DeclaredLoss, before: int) -> bytes:
+    loss = ["declared loss", lineage, before, declared.client, str(declared.cost), declared.releases]
+    return hashlib.sha256(json.dumps(loss).encode()).digest()[:16]

@@ -1,53 +1,52 @@
-"""The link to the store that holds the ledger: one way to call it, with a deadline, and to doubt its reply.
+"""The store that holds the ledger: one way to call it, with a deadline, and to doubt its reply.
 
-Promises: a call ends within the deadline; nothing below retries it, so that an outcome that is not known is
-reported as not known; a reply is taken only for the call it answers; a write is durable, on as many replicas as
-were asked for, before its reply is taken; the store's settings were looked at on every connection that is used;
-whatever else happens is a `LedgerUnavailable` of one line that never shows the URL's password.
+Promises: a call ends within the deadline; nothing below retries it, so that an outcome that is not known is reported as
+not known; a reply is taken only for the call it answers; a write is durable, on as many replicas as were asked for,
+before its reply is taken; no function of the library decides anything in a run of a server whose settings this store
+has not looked at, and settings that change while a server runs are noticed within a second; whatever else happens is a
+`LedgerUnavailable` of one line that never shows the URL's password.
 """
 
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import redis.exceptions as refused
+from redis.asyncio import Redis
 
+from accounting.ledger.connections import address, connections_to
 from accounting.ledger.errors import (
     LedgerDamaged,
-    LedgerError,
     LedgerUnavailable,
     StoreBehind,
     UnsafeStore,
+    WrongFormat,
     WrongFunctionVersion,
 )
-from accounting.ledger.links import Exchange, Words, address, link_to
 
-FORMAT = 1
-"""The newest way of writing a lineage that the library knows."""
+FORMAT = 2
+"""The way of writing a lineage that the library knows."""
 
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
 
-_PARTS = ("library", "sha256", "receipts", "rows", "keys", "charges", "accounts", "recovery", "holdings")
-_NONCE_BYTES = 8
+LEAST_VERSION = (7, 2)
+"""What a server must be: the first that waits for a disk (`WAITAOF`). Valkey says which Redis it is like."""
 
-_TRIED = "dpserve:{trial}:written"
-_TRIED_TOO = f"{_TRIED}:renamed"
-_TRIAL: tuple[Words, ...] = (
-    ("HSET", _TRIED, "field", "value"),
-    ("HDEL", _TRIED, "field"),
-    ("SADD", _TRIED, "member"),
-    ("UNLINK", _TRIED),
-    ("XADD", _TRIED, "*", "field", "value"),
-    ("RENAME", _TRIED, _TRIED_TOO),
-    ("UNLINK", _TRIED_TOO),
-)
-"""Every command that the library writes with, on keys of no lineage, which are gone after it."""
+LOOK_AGAIN = 0.5
+"""Seconds after which a server's settings are looked at again before the next call."""
+
+_PARTS = ("library", "accounts", "charge", "recovery")
+_NONCE_BYTES = 8
+_TRIES = 3
+
+Words = Sequence[str | bytes | int]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def our_library() -> FunctionLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who calls: a service by its journal's id, with the writes that were acknowledged to it; or the owner."""
+    """Who calls: a service by its id, with the writes that were acknowledged to it; or the owner."""
 
     service: str = ""
     acknowledged: int = 0
@@ -99,8 +98,12 @@ class Reply:
     writes: int
 
 
+async def _compare_nothing(lineage: str) -> None:
+    del lineage
+
+
 class Store:
-    """A store that speaks the Redis protocol: Redis or Valkey, 7.2 or later.
+    """A store that speaks the Redis protocol: Valkey, or Redis 7.2 or later.
 
     `url` is `redis://[user:password@]host:port/db`, `rediss://...`, `unix:///path/to/socket?db=0`,
     `redis+sentinel://host:port,host:port/service` or `redis+cluster://host:port,host:port`. Raises ValueError for
@@ -128,16 +131,23 @@ class Store:
         self.deadline = deadline
         self.rehearsal = rehearsal
         self.address = address(url)
+        self.compare: Callable[[str], Awaitable[None]] = _compare_nothing
+        """Compares a lineage with what others know of it; called before the first call in each run of a server."""
         self._check = check
         self._replicas = replicas
         self._must_wait = replicas > 0
-        self._inspected: set[bytes] = set()
         self._promotes = url.startswith("redis+sentinel://")
-        self._link = link_to(url, self._inspect, deadline=deadline, connections=connections)
+        self._connections = connections_to(url, deadline)
+        self._free = asyncio.Semaphore(connections)
+        self._token = secrets.token_hex(16)
+        self._runs: dict[Redis, str] = {}
+        self._looked: dict[Redis, float] = {}
+        self._looking = asyncio.Lock()
+        self._compared: dict[str, str] = {}
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._link.close()
+        await self._connections.close()
 
     @property
     def waits(self) -> bool:
@@ -148,35 +158,79 @@ class Store:
         """See to it that the store keeps what it acknowledges and runs our function library, on every primary.
 
         Raises UnsafeStore with a line for each setting to change; with `rehearsal` the settings are not looked
-        at. Raises WrongFunctionVersion if the store's library is newer than ours, or altered.
+        at. Raises WrongFunctionVersion if the store's library is altered.
         """
         if self._promotes and self._replicas == 0 and not self.rehearsal:
             raise UnsafeStore(
                 ("Sentinels may promote a replica that lacks what was acknowledged; set `--ledger-replicas 1` or more",)
             )
-        try:
-            async with asyncio.timeout(self.deadline):
-                await self._link.visit()
-        except (refused.RedisError, OSError, TimeoutError) as error:
-            raise self._unavailable(error) from error
+
+        async def look_at_all() -> None:
+            for client in await self._connections.primaries():
+                await self._look(client)
+
+        await self._within_deadline(look_at_all())
 
     async def command(self, key: str, *words: str | bytes | int, durably: bool = False) -> Any:
         """Send one command to where `key` lives and return its raw reply; `durably` waits for the disks."""
         self._check()
+        return await self._within_deadline(self._command(key, words, durably=durably))
+
+    async def call(
+        self,
+        lineage: str,
+        function: str,
+        keys: Sequence[str | bytes],
+        arguments: Words,
+        *,
+        asker: Asker = OWNER,
+        durably: bool = True,
+        compared: bool = False,
+    ) -> Reply:
+        """Call one function of the ledger's library on a lineage and return what it replied.
+
+        `keys` open with the lineage's services. A function that only reads need not be `durably` done. `compared` says
+        that the call is part of the comparison with what others know. Raises StoreBehind if the store has fewer of the
+        asker's writes than it acknowledged.
+        """
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        library = our_library()
+        header = (str(library.version), nonce, self._token, asker.service, asker.acknowledged)
+        words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, *header, *arguments)
+        for tries_left in reversed(range(_TRIES)):
+            self._check()
+            try:
+                reply = await self._within_deadline(
+                    self._command(str(keys[0]), words, durably=durably, lineage="" if compared else lineage)
+                )
+                break
+            except LedgerUnavailable as error:
+                said = str(error.__cause__)
+                if tries_left and said.startswith(("DPSERVEUNSEEN", "Function not found", "ERR Function not found")):
+                    self._runs.clear()  # another run of the server, or somebody removed the library: look, load it
+                    self._looked.clear()
+                    continue
+                told = _told(lineage, said)
+                if told is None:
+                    raise  # `from error` would make it its own cause
+                raise told from error
+        if not isinstance(reply, list) or len(reply) < 3 or reply[0] != nonce:
+            await self._connections.renew()
+            raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
+        return Reply(reply[3:], int(reply[1]))
+
+    async def _command(self, key: str, words: Words, *, durably: bool, lineage: str = "") -> Any:
+        client = await self._connections.client_for(key)
+        if time.monotonic() - self._looked.get(client, -LOOK_AGAIN) >= LOOK_AGAIN or client not in self._runs:
+            await self._look(client)
+        if lineage and self._compared.get(lineage) != (run := self._runs[client]):
+            await self.compare(lineage)
+            self._compared[lineage] = run
         commands: list[Words] = [words]
         waits = durably and self.waits
         if waits:
             commands += [("WAITAOF", 1, self._replicas, timeout) for timeout in self._waits_for()]
-        try:
-            replies = await self._link.send(key, commands)
-            for reply in replies:
-                if isinstance(reply, refused.RedisError):
-                    raise reply
-        except refused.ReadOnlyError as error:
-            self._link.abandon()  # the primary is another one now
-            raise self._unavailable(error) from error
-        except (refused.RedisError, OSError, TimeoutError) as error:
-            raise self._unavailable(error) from error
+        replies = await self._send(client, commands)
         if waits:
             own, theirs = replies[-1]
             if own < 1 or theirs < self._replicas:
@@ -185,6 +239,26 @@ class Store:
                     f"{self._replicas} replicas'"
                 )
         return replies[0]
+
+    async def _send(self, client: Redis, commands: Sequence[Words]) -> list[Any]:
+        async with self._free:
+            if len(commands) == 1:
+                return [await client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
+            async with client.pipeline(transaction=False) as pipeline:  # all of it on one connection, as WAITAOF needs
+                for words in commands:
+                    pipeline.execute_command(*words)
+                return await pipeline.execute()
+
+    async def _within_deadline(self, work: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await work
+        except (refused.ReadOnlyError, refused.ConnectionError, refused.MovedError, OSError) as error:
+            self._looked.clear()
+            await self._connections.renew()  # another server may be the primary now
+            raise self._unavailable(error) from error
+        except (refused.RedisError, TimeoutError) as error:
+            raise self._unavailable(error) from error
 
     def _waits_for(self) -> list[int]:
         """Return the milliseconds of one WAITAOF after the other, the last of which ends before the deadline.
@@ -198,62 +272,38 @@ class Store:
         short = [timeout for timeout in (3, 6, 12, 25, 50, 100, 200) if timeout < all_of_it / 8]
         return [*short, all_of_it - sum(short)]
 
-    async def call(
-        self,
-        lineage: str,
-        function: str,
-        keys: Sequence[str | bytes],
-        arguments: Sequence[str | bytes | int],
-        *,
-        asker: Asker = OWNER,
-        durably: bool = True,
-    ) -> Reply:
-        """Call one function of the ledger's library on a lineage and return what it replied.
-
-        `keys` open with the lineage's services. A function that only reads need not be `durably` done. Raises
-        StoreBehind if the store has fewer of the asker's writes than it acknowledged.
-        """
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        library = our_library()
-        words = [str(library.version), nonce, asker.service, asker.acknowledged, *arguments]
-        try:
-            reply = await self.command(
-                str(keys[0]), "FCALL", f"{library.name}_{function}", len(keys), *keys, *words, durably=durably
-            )
-        except LedgerUnavailable as error:
-            said = str(error.__cause__)
-            if said.startswith("Function not found"):  # somebody removed the library: look again, and load it
-                self._inspected.clear()
-                self._link.abandon()
-            told = _told(lineage, said)
-            if told is None:
-                raise  # `from error` would make it its own cause
-            raise told from error
-        if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce:
-            self._link.abandon()
-            raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
-        return Reply(reply[2:], int(reply[1]))
-
-    async def _inspect(self, exchange: Exchange) -> None:
-        """Look at the store behind a new connection."""
-        try:
-            failures = await self._unsafe_settings(exchange) if not self.rehearsal else []
-            if (await exchange(("ROLE",)))[0] != b"master":
+    async def _look(self, client: Redis) -> None:
+        """Look at the server's role and settings, and, in a run that is new, install the library and say so to it."""
+        async with self._looking:
+            if time.monotonic() - self._looked.get(client, -LOOK_AGAIN) < LOOK_AGAIN and client in self._runs:
+                return  # somebody else did
+            self._looked.pop(client, None)
+            role = await client.role()
+            failures = await self._unsafe_settings(client) if not self.rehearsal else []
+            if _text(role[0]) != "master":
                 failures.append("the ledger's store is a replica; give the address of its primary")
+            elif role[2] and self._replicas == 0 and not self.rehearsal:
+                failures.append(
+                    "the ledger's store has replicas, one of which may be promoted without what was acknowledged; set "
+                    "`--ledger-replicas 1` or more"
+                )
             if failures:
                 raise UnsafeStore(tuple(failures))
-            run = _field(await exchange(("INFO", "server")), b"run_id")
-            if run not in self._inspected:
-                await self._install_library(exchange)
-                await _try_to_write(exchange)
-                self._inspected.add(run)
-        except refused.BusyLoadingError as error:
-            raise self._unavailable(error) from error
+            described = await client.info("server")
+            version = str(described["redis_version"])
+            if tuple(map(int, version.split(".")[:2])) < LEAST_VERSION:
+                raise UnsafeStore((f"the ledger's store is Redis {version}; it needs Redis or Valkey 7.2 or later",))
+            run = str(described["run_id"])
+            if self._runs.get(client) != run:
+                await self._install_library(client)
+                await self._attest(client, run)
+                self._runs[client] = run
+            self._looked[client] = time.monotonic()
 
-    async def _unsafe_settings(self, exchange: Exchange) -> list[str]:
+    async def _unsafe_settings(self, client: Redis) -> list[str]:
         names = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
         try:
-            found = _settings(await exchange(("CONFIG", "GET", *names)))
+            found = {_text(name): _text(value) for name, value in (await client.config_get(*names)).items()}
         except refused.ResponseError as error:
             raise UnsafeStore(
                 ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
@@ -274,19 +324,37 @@ class Store:
             if found.get(name) not in values
         ]
 
-    async def _install_library(self, exchange: Exchange) -> None:
+    async def _install_library(self, client: Redis) -> None:
         ours = our_library()
-        theirs = _code(await exchange(("FUNCTION", "LIST", "LIBRARYNAME", ours.name, "WITHCODE")))
+        listed = await client.execute_command(  # type: ignore[no-untyped-call]
+            "FUNCTION", "LIST", "LIBRARYNAME", ours.name, "WITHCODE"
+        )
+        theirs = _code(listed)
         if theirs is None:
             try:
-                await exchange(("FUNCTION", "LOAD", ours.code))
+                await client.execute_command("FUNCTION", "LOAD", ours.code)  # type: ignore[no-untyped-call]
             except refused.ResponseError as error:
                 if "already exists" not in str(error):  # another program loaded it in this moment
                     raise
         elif theirs != ours.code:
             raise WrongFunctionVersion(f"version {ours.version}", f"version {ours.version}, altered")
 
-    def _unavailable(self, error: Exception) -> LedgerError:
+    async def _attest(self, client: Redis, run: str) -> None:
+        """Let the functions know that this store has looked at this run of the server."""
+        library, nonce = our_library(), secrets.token_bytes(_NONCE_BYTES)
+        words = ("FCALL", f"{library.name}_attest", 0, str(library.version), nonce, self._token, run)
+        reply = await client.execute_command(*words)  # type: ignore[no-untyped-call]
+        match reply:
+            case [found, b"attested"] if found == nonce:
+                return
+            case [_, b"denied", command]:
+                lacks = f"the ledger's user may not write to the store (no right to {command.decode()})"
+                raise UnsafeStore(
+                    (f"{lacks}; give it an ACL with `~dpserve:*`, `+@read`, `+@write` and `+@scripting`",)
+                )
+        raise LedgerUnavailable("the ledger's store was started again while it was looked at")
+
+    def _unavailable(self, error: Exception) -> LedgerUnavailable:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, TimeoutError | refused.TimeoutError):
             return LedgerUnavailable(f"the ledger's store did not answer within {self.deadline:g} s")
@@ -310,35 +378,13 @@ def _told(lineage: str, said: str) -> LedgerUnavailable | None:
             return StoreBehind(lineage, int(writes), int(acknowledged))
         case "DPSERVEDAMAGED":
             return LedgerDamaged(lineage, line)
-        case "DPSERVENEWER":
-            return WrongFunctionVersion(f"for format {FORMAT}", f"for format {line}")
+        case "DPSERVEFORMAT":
+            return WrongFormat(lineage, FORMAT, line)
         case "DPSERVEMALFORMED":
             return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
         case "DPSERVEFAILED":
             return LedgerUnavailable(f"the ledger's store reports: {line}")
     return None
-
-
-async def _try_to_write(exchange: Exchange) -> None:
-    """Write and remove a key with each command that writes, and raise UnsafeStore if the user may not.
-
-    A node of a cluster that has not the key looks at the rights first too, and then says where it is.
-    """
-    denied = []
-    for words in _TRIAL:
-        try:
-            await exchange(words)
-        except refused.NoPermissionError as error:
-            denied.append(str(error))
-        except refused.ResponseError:
-            continue  # that there is no memory left or that the key is another node's is no matter of rights
-    if denied:
-        raise UnsafeStore(
-            (
-                f"the ledger's user may not write to the store ({denied[0]}); give it an ACL with `~dpserve:*`, "
-                "`+@read`, `+@write` and `+@scripting`",
-            )
-        )
 
 
 def _code(listed: Sequence[Any]) -> str | None:
@@ -349,13 +395,5 @@ def _code(listed: Sequence[Any]) -> str | None:
     return code.decode()
 
 
-def _field(info: bytes, name: bytes) -> bytes:
-    for line in info.splitlines():
-        if line.startswith(name + b":"):
-            return line.partition(b":")[2]
-    return b""
-
-
-def _settings(reply: Sequence[bytes]) -> dict[str, str]:
-    words = [word.decode() for word in reply]
-    return dict(zip(words[::2], words[1::2], strict=True))
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""

@@ -1,24 +1,21 @@
-"""Whether a lineage's books are right: its chains walked, every balance computed again from the receipts.
+"""Whether a lineage's books are right, and whether the store's other keys say what its receipts say.
 
-Promises: with no findings, the receipts and acts are those that were written (as far as SHA-256 and the newest
-hash can tell), every account has spent exactly what its receipts say, every budget is the one last set, and every
-client has its own API key and is shown its own receipts. A service may go on charging meanwhile: the accounts are
-read first, at one instant, and the receipts up to there.
+Promises: with no findings, what `books` promises; every client has its own API key, is shown its own receipts, and is
+taken to have paid for what it paid for; and every receipt in the journals that are given is there. A service may go on
+charging meanwhile: what it charges after the accounts were read is left out.
 """
 
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 
-from accounting.budgets import Budget
-from accounting.ledger import chain
-from accounting.ledger.accounts import Accounts
+from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.api_keys import ApiKey
+from accounting.ledger.books import Books, Payer
 from accounting.ledger.errors import LedgerDamaged
 from accounting.ledger.journal import JournalContents
-from accounting.ledger.values import Account, Act, ClientAccount, LineageAccount, Receipt
+from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
 from accounting.ledger.wire import LineageKeys
-from accounting.losses import Cost
 
 _PAGE = 1000
 
@@ -30,14 +27,13 @@ class Verification:
     lineage: str
     receipts: int
     acts: int
-    head: bytes
+    acts_head: bytes
     findings: tuple[str, ...]
 
 
-async def all_receipts(ledger: Accounts, lineage: str, upto: int, client: str | None = None) -> AsyncIterator[Receipt]:
-    """Yield the receipts of a lineage, or of a client in it, with numbers up to `upto`, oldest first."""
-    after = 0
-    while after < upto and (page := await ledger.receipts(lineage, client=client, after=after, count=_PAGE)):
+async def all_receipts(ledger: Accounts, lineage: str, upto: int, *, after: int = 0) -> AsyncIterator[Receipt]:
+    """Yield the receipts of a lineage with numbers above `after` and up to `upto`, oldest first."""
+    while after < upto and (page := await ledger.receipts(lineage, after=after, count=_PAGE)):
         for receipt in page:
             if receipt.sequence <= upto:
                 yield receipt
@@ -59,175 +55,116 @@ async def verify(ledger: Accounts, lineage: str, witnesses: Iterable[JournalCont
     finding.
     """
     try:
-        return await _walk(ledger, lineage, witnesses)
+        return await _walk(ledger, lineage, list(witnesses))
     except LedgerDamaged as damage:
         return Verification(lineage, 0, 0, b"", (damage.what,))
 
 
-async def _walk(ledger: Accounts, lineage: str, witnesses: Iterable[JournalContents]) -> Verification:
+async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalContents]) -> Verification:
     damage = await _damaged_keys(ledger, lineage)
     if damage:
         return Verification(lineage, 0, 0, b"", tuple(damage))
+    keys = LineageKeys(lineage)
     account, clients = await ledger.snapshot(lineage)
-    books = _Books(lineage)
+    with reading(lineage):
+        paid_first = await ledger.scan(lineage, keys.questions)
+        paid_later = {one.client: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients}
+        owners, stated = await ledger.api_keys(lineage)
+    books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
-    books.close(account, clients)
-    books.check_holdings(await ledger.holdings(lineage))
-    books.check_acts(account, clients, await all_acts(ledger, lineage, account.newest_act))
-    books.check_api_keys(*await ledger.api_keys(lineage))
-    for client in clients:
-        shown = await ledger.indexed_receipts(lineage, client.client, account.newest_receipt)
-        books.check_index(client.client, shown)
-    applied = await ledger.applied(lineage)
+    books.compare(account, clients)
+    # What was charged since the accounts were read may have been seen among the questions.
+    newest = (await ledger.lineage(lineage)).newest_receipt
+    since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
+    findings = [*books.findings, *_of_questions(books, clients, paid_first, paid_later, since)]
+    findings += _of_api_keys(owners, stated)
+    findings += await _of_indices(ledger, account, books)
     for journal in witnesses:
-        books.check_witness(journal, applied)
-    return Verification(lineage, account.newest_receipt, account.newest_act, account.head, tuple(books.findings))
+        findings += _of_witness(books, journal)
+    return Verification(lineage, account.newest_receipt, account.newest_act, account.acts_head, tuple(findings))
 
 
 async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
     """Return a line for each key that is not what a charge takes it for."""
-    account, clients = await ledger.snapshot(lineage)
+    _, clients = await ledger.snapshot(lineage)
     keys = LineageKeys(lineage)
-    hashes = [keys.services, keys.rows, keys.old_rows, keys.api_keys, keys.held]
-    streams = {keys.receipts: account.newest_receipt, keys.acts: account.newest_act}
-    sets = [keys.applied, keys.clients]
+    kinds = dict.fromkeys((keys.services, keys.questions, keys.terms, keys.clients, keys.api_keys), "hash")
+    kinds |= dict.fromkeys((keys.receipts, keys.acts), "stream")
     for client in clients:
         own = keys.client(client.client)
-        hashes += [own.requests, own.old_requests, own.held]
-        streams[own.receipts] = account.newest_receipt
-    kinds = dict.fromkeys(hashes, "hash") | dict.fromkeys(streams, "stream") | dict.fromkeys(sets, "set")
-    found = dict(zip(kinds, await ledger.key_types(lineage, list(kinds)), strict=True))
+        kinds |= {own.receipts: "stream", own.questions: "set", own.requests: "hash", own.old_requests: "hash"}
     damage = []
-    for key, kind in found.items():
-        is_a, _, newest = kind.partition(" ")
+    for key, found in zip(kinds, await ledger.key_types(lineage, list(kinds)), strict=True):
+        is_a, _, newest = found.partition(" ")
         if is_a not in (kinds[key], "none"):
             damage.append(f"{key} is a {is_a} and not a {kinds[key]}")
-        elif newest and int(newest) > streams[key]:
+        elif newest and key in (keys.receipts, keys.acts):
             now = await ledger.lineage(lineage)  # it may have been charged meanwhile
-            if int(newest) > max(now.newest_receipt, now.newest_act):
+            if int(newest) > (now.newest_receipt if key == keys.receipts else now.newest_act):
                 damage.append(f"{key} has an entry {newest}, which nothing accounts for")
     return damage
 
 
-def _is_budget(budget: Budget, detail: str) -> bool:
-    """Tell whether an act's detail says this budget: its limit, what it accepts and, if it says so, its delta."""
-    limit, accepts, *delta = detail.split()
-    stated = [float(word) for word in delta]
-    return (budget.picorho, budget.accepts) == (int(limit), accepts) and stated in ([], [budget.delta])
+def _of_questions(
+    books: Books,
+    clients: Sequence[ClientAccount],
+    paid_first: object,
+    paid_later: dict[str, set[bytes] | dict[bytes, bytes]],
+    since: Sequence[Receipt],
+) -> list[str]:
+    """Return what is wrong with the questions that are taken to be paid for, whoever `since` paid for more."""
+    numbers = {b"%d" % client.number: client.client for client in clients} | {b"0": ""}
+    later = {(receipt.client, question) for receipt in since for question in receipt.questions}
+    findings = []
+    found = {
+        question: numbers.get(number, f"number {number!r}")
+        for question, number in (paid_first.items() if isinstance(paid_first, dict) else ())
+    }
+    known = {question: who for question, who in found.items() if (who, question) not in later}
+    if known != books.first_payers:
+        findings.append("the questions that the lineage has paid for are not those of its receipts")
+    for client in clients:
+        name = client.client
+        own = {one for one in paid_later[name] if (name, one) not in later}
+        if own != books.of_client(name):
+            findings.append(f"the questions that client {name} has paid for are not those of its receipts")
+    return findings
 
 
-@dataclass
-class _Books:
-    """The balances as the receipts have them."""
+def _of_api_keys(owners: Sequence[tuple[str, ApiKey]], stated: Mapping[str, Sequence[ApiKey]]) -> list[str]:
+    known = set(owners)
+    findings = [
+        f"an API key of client {name} is not known as this client's, or at other terms"
+        for name, keys in stated.items()
+        if any((name, key) not in known for key in keys)
+    ]
+    strays = {name for name, key in owners if name not in stated or key not in (stated[name] or (key,))}
+    return findings + [
+        f"an API key is known as client {name}'s, and is not, or at other terms" for name in sorted(strays)
+    ]
 
-    lineage: str
-    findings: list[str] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=lambda: [chain.GENESIS])
-    tallies: dict[str, Counter[Cost]] = field(default_factory=dict)
-    spent: Counter[str] = field(default_factory=Counter)
-    numbers: dict[str, list[int]] = field(default_factory=dict)
-    whole: Counter[Cost] = field(default_factory=Counter)
-    whole_spent: int = 0
-    held: dict[str, dict[bytes, int]] = field(default_factory=lambda: {"": {}})
 
-    def enter(self, receipt: Receipt) -> None:
-        expected = len(self.hashes)
-        if receipt.sequence != expected:
-            self.findings.append(f"receipt {expected} is missing: the next one is {receipt.sequence}")
-            self.hashes += [receipt.previous] * (receipt.sequence - expected)
-        if receipt.previous != self.hashes[-1]:
-            self.findings.append(f"receipt {receipt.sequence} does not follow from the one before it")
-        if receipt.hash != receipt.hash_from_contents() or receipt.lineage != self.lineage:
-            self.findings.append(f"receipt {receipt.sequence} was altered")
-        if receipt.price != receipt.cost.picorho or receipt.total != receipt.price * receipt.rows:
-            self.findings.append(f"receipt {receipt.sequence} charges {receipt.total} picorho, which its cost does not")
-        self.hashes.append(receipt.hash)
-        self.spent[receipt.client] += receipt.total
-        self.numbers.setdefault(receipt.client, []).append(receipt.sequence)
-        self.tallies.setdefault(receipt.client, Counter())[receipt.cost] += receipt.rows
-        self.whole_spent += receipt.price * receipt.lineage_rows
-        if receipt.lineage_rows:
-            self.whole[receipt.cost] += receipt.lineage_rows
-        if receipt.held:
-            self._enter_step(receipt)
+async def _of_indices(ledger: Accounts, account: LineageAccount, books: Books) -> list[str]:
+    """Return a line for each client who is shown other receipts than those that name it."""
+    findings = []
+    for name, paid in sorted(books.clients.items()):
+        shown, after = list[tuple[int, int]](), 0
+        with suppress(LedgerDamaged):
+            while page := await ledger.client_receipts(account.lineage, name, after=after, count=_PAGE):
+                shown += [(one.number, one.sequence) for one in page]
+                after = page[-1].number
+        if [one for one in shown if one[1] <= account.newest_receipt] != paid.numbers:
+            findings.append(f"the receipts that client {name} is shown are not those that name this client")
+    return findings
 
-    def _enter_step(self, receipt: Receipt) -> None:
-        own, everyone = self.held.setdefault(receipt.client, {}), self.held[""]
-        if not receipt.pays_for_its_step:
-            self.findings.append(f"receipt {receipt.sequence} names a step that it does not pay for")
-        paid_before = receipt.held in everyone
-        if receipt.shared != paid_before or receipt.rows != 1 or (receipt.client and receipt.held in own):
-            self.findings.append(f"receipt {receipt.sequence} charges a step to the wrong accounts")
-        own.setdefault(receipt.held, receipt.sequence)
-        everyone.setdefault(receipt.held, receipt.sequence)
 
-    def check_holdings(self, found: Mapping[str, Mapping[bytes, int]]) -> None:
-        for name in sorted(self.held.keys() | found.keys()):
-            expected, there = self.held.get(name, {}), found.get(name, {})
-            # A step may have been charged since the accounts were read.
-            newer = {step for step, number in there.items() if number > len(self.hashes) - 1}
-            if {step: number for step, number in there.items() if step not in newer} != expected:
-                self.findings.append(f"what {f'client {name}' if name else 'the lineage'} holds is not in its receipts")
-
-    def close(self, account: LineageAccount, clients: Sequence[ClientAccount]) -> None:
-        if len(self.hashes) - 1 != account.newest_receipt:
-            self.findings.append(
-                f"the account counts {account.newest_receipt} receipts, and there are {len(self.hashes) - 1}"
-            )
-        if self.hashes[-1] != account.head:
-            self.findings.append("the newest receipt's hash is not the one that the account holds")
-        self._compare("the lineage", account, self.whole_spent, self.whole)
-        for client in clients:
-            tally = self.tallies.get(client.client, Counter())
-            self._compare(f"client {client.client}", client, self.spent[client.client], tally)
-        known = {client.client for client in clients} | {""}
-        self.findings += [f"receipts name a client {name!r}, who is none" for name in sorted(self.spent.keys() - known)]
-
-    def _compare(self, who: str, account: Account, spent: int, tally: Counter[Cost]) -> None:
-        if account.spent != spent:
-            self.findings.append(f"{who} has spent {account.spent} picorho, and its receipts say {spent}")
-        if dict(account.tally) != dict(tally):
-            self.findings.append(f"the tally of {who} is not that of its receipts")
-
-    def check_acts(self, account: LineageAccount, clients: Sequence[ClientAccount], acts: Sequence[Act]) -> None:
-        previous, last = chain.GENESIS, dict[tuple[str, str], str]()
-        for number, act in enumerate(acts, 1):
-            if act.sequence != number or act.previous != previous or act.hash != act.hash_from_contents():
-                self.findings.append(f"act {number} was altered or is missing")
-            previous = act.hash
-            kind = "budget" if act.kind in ("open", "add") else act.kind
-            last[kind, act.subject] = act.detail
-        if len(acts) != account.newest_act or previous != account.acts_head:
-            self.findings.append("the newest act is not the one that the account holds")
-        if account.epoch != sum(act.kind == "reconcile" for act in acts):
-            self.findings.append(f"the epoch is {account.epoch}, which is not how often the lineage was reconciled")
-        for one in (account, *clients):
-            name = one.client if isinstance(one, ClientAccount) else ""
-            # A client that only its receipts brought back has no act, a limit of 0, and is revoked for ever.
-            if not _is_budget(one.budget, last.get(("budget", name), "0 any")):
-                self.findings.append(f"the budget of {name or 'the lineage'} is not the one that was last set")
-        added = {act.subject for act in acts if act.kind == "add"}
-        for client in clients:
-            if client.revoked != (("revoke", client.client) in last or client.client not in added):
-                self.findings.append(
-                    f"client {client.client} is revoked without an act, or not revoked in spite of one"
-                )
-
-    def check_api_keys(self, owners: Sequence[tuple[str, ApiKey]], stated: Mapping[str, Sequence[ApiKey]]) -> None:
-        known = set(owners)
-        for name, keys in stated.items():
-            if any((name, key) not in known for key in keys):
-                self.findings.append(f"an API key of client {name} is not known as this client's, or at other terms")
-        for name in sorted({name for name, key in owners if name not in stated or key not in (stated[name] or [key])}):
-            self.findings.append(f"an API key is known as client {name}'s, and is not, or at other terms")
-
-    def check_index(self, client: str, shown: Sequence[int]) -> None:
-        if list(shown) != self.numbers.get(client, []):
-            self.findings.append(f"the receipts that client {client} is shown are not those that name this client")
-
-    def check_witness(self, journal: JournalContents, applied: set[bytes]) -> None:
-        for receipt in journal.receipts:
-            ours = self.hashes[receipt.sequence] if receipt.sequence < len(self.hashes) else b""
-            if ours != receipt.hash and receipt.hash not in applied:
-                self.findings.append(f"receipt {receipt.sequence}, which a service was given, is not in the ledger")
+def _of_witness(books: Books, journal: JournalContents) -> list[str]:
+    findings = []
+    for receipt in journal.receipts:
+        # What was put back has another number, and may have been paid for anew by another receipt.
+        ours = books.hashes[receipt.sequence - 1] if receipt.sequence <= len(books.hashes) else b""
+        paid = books.clients.get(receipt.client, Payer()) if receipt.client else books.whole
+        if ours != receipt.hash and not (books.reconciled and paid.questions.issuperset(receipt.questions)):
+            findings.append(f"receipt {receipt.sequence}, which a service was given, is not in the ledger")
+    return findings

@@ -1,21 +1,23 @@
 """How the ledger's values are written in the store: the names of its keys, arguments, and how replies read.
 
-All keys of a lineage carry the hash tag `{lineage}`, so that a cluster keeps them together; every key that a
-function touches is handed to it.
+All keys of a lineage carry the hash tag `{lineage}`, so that a cluster keeps them together; every key that a function
+touches is handed to it. A client's name is percent-encoded in the names of its keys, so that no name can reach into
+another's keys.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from struct import Struct
-from typing import Any, Protocol, cast
+from typing import Any, cast
+from urllib.parse import quote
 
 from accounting.budgets import Accepts, Budget
-from accounting.ledger import chain
 from accounting.ledger.api_keys import read_keys
+from accounting.ledger.chain import GENESIS
 from accounting.ledger.errors import (
     BudgetExhausted,
     ClientRevoked,
+    CoinsExhausted,
     IdempotencyConflict,
     KeyExpired,
     LedgerDamaged,
@@ -23,30 +25,28 @@ from accounting.ledger.errors import (
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
-    RowNotCharged,
     Scope,
     ScopeMissing,
-    TermsChanged,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
-    WrongFunctionVersion,
+    WrongFormat,
 )
-from accounting.ledger.heads import Head
 from accounting.ledger.store import FORMAT
 from accounting.ledger.values import (
+    QUESTION,
     Act,
-    Answered,
+    Asked,
     Charge,
-    ChargeRequest,
     ClientAccount,
     LineageAccount,
     Quote,
     Receipt,
     Standing,
     Terms,
-    Unanswered,
-    checked_name,
+    checked_client,
+    checked_lineage,
+    microseconds,
 )
 from accounting.losses import Cost
 
@@ -56,254 +56,144 @@ LINEAGES = "dpserve:lineages"
 IDEMPOTENCY_KEYS = 20_000
 """How many idempotency keys of a client are remembered at most; the oldest are forgotten first."""
 
+TALLY = b"n:"
+"""What the fields of an account that count its releases begin with; the cost follows."""
+
 Argument = str | bytes | int
 
 _UNREADABLE = "the ledger's store gave a reply that cannot be read"
 
 
-class Asked(Protocol):
-    """What a refusal names of the request that it refuses."""
-
-    @property
-    def lineage(self) -> str:
-        """The lineage asked of."""
-        ...
-
-    @property
-    def client(self) -> str:
-        """The client who asks."""
-        ...
-
-    @property
-    def terms(self) -> Terms:
-        """What it would have been charged at."""
-        ...
-
-
-_LENGTH = Struct(">I")
-_POSITION_AND_LENGTH = Struct(">II")
-
-
 @dataclass(frozen=True)
 class ClientKeys:
-    """The names of one client's keys."""
+    """The names of one client's keys: see `charge.lua`."""
 
     account: str
-    tally: str
     receipts: str
+    questions: str
     requests: str
     old_requests: str
-    held: str
-
-
-@dataclass(frozen=True)
-class LineageKeys:
-    """The names of a lineage's keys. Raises ValueError for a name that cannot be one."""
-
-    lineage: str
-
-    def __post_init__(self) -> None:
-        """Refuse a name that would reach outside of the lineage's keys."""
-        checked_name(self.lineage, "lineage")
-
-    def _key(self, name: str) -> str:
-        return f"dpserve:{{{self.lineage}}}:{name}"
-
-    @property
-    def services(self) -> str:
-        """Hash: service to the number of its writes. The first key of every function."""
-        return self._key("services")
-
-    @property
-    def account(self) -> str:
-        """Hash: the lineage's account."""
-        return self._key("account")
-
-    @property
-    def tally(self) -> str:
-        """Hash: cost to number of releases."""
-        return self._key("tally")
-
-    @property
-    def receipts(self) -> str:
-        """Stream: the receipts, under their sequence numbers."""
-        return self._key("receipts")
-
-    @property
-    def acts(self) -> str:
-        """Stream: the owner's acts, under their sequence numbers."""
-        return self._key("acts")
-
-    @property
-    def applied(self) -> str:
-        """Set: the hashes of the receipts that were put back under new numbers."""
-        return self._key("applied")
-
-    @property
-    def held(self) -> str:
-        """Hash: the step of a release to the receipt that paid for it first."""
-        return self._key("held")
-
-    @property
-    def rows(self) -> str:
-        """Hash: row id to what became of the row, the young generation."""
-        return self._key("rows")
-
-    @property
-    def old_rows(self) -> str:
-        """Hash: the old generation, which is forgotten next."""
-        return self._key("rows:old")
-
-    @property
-    def clients(self) -> str:
-        """Set: the clients' names."""
-        return self._key("clients")
-
-    @property
-    def api_keys(self) -> str:
-        """Hash: API key digest to whose it is, when it expires and its scopes."""
-        return self._key("keys")
 
     @property
     def contents(self) -> list[str]:
-        """Every key of the lineage itself but services and account: none of them is there before it is opened."""
-        return [
-            self.acts,
-            self.tally,
-            self.receipts,
-            self.rows,
-            self.old_rows,
-            self.clients,
-            self.api_keys,
-            self.applied,
-            self.held,
-        ]
+        """Every key but the account: none of them is there before it is opened."""
+        return [self.receipts, self.questions, self.requests, self.old_requests]
+
+
+class LineageKeys:
+    """The names of a lineage's keys. Raises ValueError for a name that cannot be one.
+
+    services: hash, service to its number and the number of its writes; the first key of every function. account: hash.
+    receipts: stream, an id is the lineage's number and the client's. acts: stream, by number. questions: hash, question
+    to the number of the client who paid for it first. terms: hash, what receipts were charged at to its number.
+    clients: hash, name to number. api_keys: hash, digest to terms and client.
+    """
+
+    def __init__(self, lineage: str) -> None:
+        """Refuse a name that would reach outside of the lineage's keys."""
+        checked_lineage(lineage)
+        self._prefix = f"dpserve:{{{lineage}}}:"
+        names = ("services", "account", "receipts", "acts", "questions", "terms", "clients", "keys")
+        self.services, self.account, self.receipts, self.acts, *others = (self._prefix + name for name in names)
+        self.questions, self.terms, self.clients, self.api_keys = others
+
+    @property
+    def contents(self) -> list[str]:
+        """Every key of the lineage itself but the account: none of them is there before it is opened."""
+        return [self.acts, self.receipts, self.questions, self.terms, self.clients, self.api_keys, self.services]
 
     def client(self, client: str) -> ClientKeys:
-        """Return a client's keys: account, tally, receipt numbers, idempotency keys young and old, what it holds."""
-        checked_name(client, "client's name")
-        name = f"client:{client}"
-        parts = (name, f"{name}:tally", f"{name}:receipts", f"{name}:requests", f"{name}:requests:old", f"{name}:held")
-        return ClientKeys(*map(self._key, parts))
+        """Return a client's keys."""
+        name = f"{self._prefix}client:{quote(checked_client(client), safe='')}"
+        return ClientKeys(name, *(f"{name}:{part}" for part in ("receipts", "questions", "requests", "requests:old")))
 
 
 @lru_cache(maxsize=256)
 def _keys_of_charges(lineage: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    contents = (keys.tally, keys.receipts, keys.rows, keys.old_rows, keys.clients, keys.api_keys)
-    return keys.services, keys.account, *contents
+    return keys.account, keys.receipts, keys.questions, keys.terms, keys.clients, keys.api_keys
 
 
 @lru_cache(maxsize=4096)
-def _keys_of_charged(lineage: str, client: str) -> tuple[str, ...]:
+def _keys_of_payer(lineage: str, client: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage).client(client)
-    return keys.account, keys.tally, keys.receipts, keys.requests, keys.old_requests
+    return keys.account, keys.receipts, keys.questions, keys.requests, keys.old_requests
 
 
-@dataclass(frozen=True, slots=True)
-class ChargeCall:
-    """The keys and arguments of one call of the functions `charge` and `quote`, for one lineage.
+def charge_call(requests: Sequence[Asked], *, writes: int = 0, link: bytes = b"") -> tuple[list[str], list[Argument]]:
+    """Return the keys, without the services, and arguments of `charge`, `apply` and `quote`, for requests of one
+    lineage.
 
-    head: the end of the chain after it, if all came true that is foreseen in it; None if nothing is.
+    `writes` and `link`: of the service that asks. What requests have in common is sent once.
     """
-
-    keys: list[str]
-    arguments: list[Argument]
-    head: Head | None
-
-
-def charge_call(
-    requests: Sequence[ChargeRequest], *, remembered_rows: int, head: Head | None, told: bool = False
-) -> ChargeCall:
-    """Return the call that asks for all of `requests`, of one lineage.
-
-    `remembered_rows` bounds the rows that the ledger remembers. If `head` is still the end of the chain and every
-    row is new and admitted, the hashes that are foreseen here come true and need not be computed by the store. If it is
-    not, nothing is decided and `read_stale` returns what is, where `told` asks for that. What requests have in common,
-    which in a tick is nearly all that they say, is sent once.
-    """
-    if told and head is None:
-        raise ValueError("who does not say where the chain ends cannot be told that it ends elsewhere")
     lineage = requests[0].lineage
-    named = list(_keys_of_charges(lineage))
-    places: dict[str, int] = {}
-    numbers: dict[tuple[Argument, ...], int] = {}
+    keys = list(_keys_of_charges(lineage))
+    places: dict[str, int] = {"": 0}
+    payers: dict[tuple[Argument, ...], int] = {}
+    terms: dict[Terms, int] = {}
     asked: list[Argument] = []
-    first = b"" if head is None else head.hash + b"%d" % head.sequence
     for request in requests:
-        client, terms = request.client, request.terms
+        client = request.client
         if client not in places:
-            places[client] = len(places) + 1
-            named += _keys_of_charged(lineage, client)
-        offer = (
-            places[client],
-            client,
-            request.model,
-            request.mechanism,
-            terms.text,
-            terms.standing,
-            terms.price,
-            request.key_digest,
-        )
-        foreseen = b""
-        if head is not None:
-            distinct = len(set(request.row_ids)) if len(request.row_ids) > 1 else 1
-            foreseen = chain.receipt_hash(head.hash, request.terms_digest, head.sequence + 1, distinct)
-            head = Head(head.sequence + 1, foreseen)
-        asked += (
-            numbers.setdefault(offer, len(numbers)),
-            repr(request.time),
-            b"".join(request.row_ids),
-            request.terms_digest,
-            foreseen,
-            _rarely_said(request),
-        )
-    generation = max(1, remembered_rows // 2)
-    arguments: list[Argument] = [lineage, generation, IDEMPOTENCY_KEYS // 2, first, int(told), len(numbers)]
-    for shared in numbers:
-        arguments += shared
-    return ChargeCall(named, arguments + asked, head)
+            places[client] = len(places)
+            keys += _keys_of_payer(lineage, client)
+        payer = payers.setdefault((places[client], client, request.key_digest), len(payers) + 1)
+        lines = request.lines
+        asked += (payer, microseconds(request.time), request.fingerprint, request.key)
+        asked.append(len(lines))
+        for line in lines:
+            asked += (terms.setdefault(line.terms, len(terms) + 1), b"".join(line.questions))
+    arguments: list[Argument] = [writes, link, IDEMPOTENCY_KEYS // 2, len(payers), len(terms)]
+    for named in payers:
+        arguments += named
+    for one in terms:
+        arguments += one.arguments
+    return keys, arguments + asked
 
 
-def _rarely_said(request: ChargeRequest) -> bytes:
-    """Return what few requests have, in one argument: whether an answer is required, body digest, idempotency key."""
-    idempotency = request.idempotency
-    if idempotency is None:
-        return b"1" if request.answered_only else b""
-    return b"%d" % request.answered_only + idempotency.body_digest + idempotency.key.encode()
-
-
-def read_stale(reply: Sequence[Any]) -> Head | None:
-    """Read where the chain ends from the reply to a call that nothing was decided of; None from any other."""
-    match reply:
-        case [b"stale", bytes(newest), bytes(number)]:
-            return Head(int(number), newest)
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class DecidedBefore:
-    """A request that was decided before, at the terms that `request` has: ask with it."""
-
-    request: ChargeRequest
-
-
-def read_decision(request: ChargeRequest, reply: Sequence[Any]) -> Charge | DecidedBefore | LedgerError:
-    """Read what the function `charge` replied to one request."""
-    match reply:
-        case [b"charged", number, releases, answers, previous, standing, *earlier]:
-            sent_before = int(earlier[0]) or None if earlier else None
-            return _charge(request, int(number), int(releases), answers, previous, sent_before, standing)
-    return _undecided(request, _words(reply))
-
-
-def read_quote(request: ChargeRequest, reply: Sequence[Any]) -> Quote | DecidedBefore | LedgerError:
-    """Read what the function `quote` replied to one request."""
+def read_charge(request: Asked, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
+    """Read what the function `charge` replied to one request. `link`: of the call, if no receipt before has it."""
     match _words(reply):
-        case ["quoted", bytes(letters), *refused]:
-            free = tuple(letter != ord("n") for letter in letters)
-            refused_for = refusal(request, _words(refused[0])) if refused else None
-            return Quote(request.price * free.count(False), free, refused_for)
+        case ["charged", earlier, standing, first, own, *letters]:
+            sequence, number, receipts = int(first), int(own), list[Receipt]()
+            free: list[bool] = []
+            for line, said in zip(request.lines, letters, strict=True):
+                new = tuple(one for one, letter in zip(line.questions, said, strict=True) if letter in b"nc")
+                free += [letter not in b"nc" for letter in said]
+                if not new:
+                    continue
+                receipts.append(
+                    Receipt(
+                        lineage=request.lineage,
+                        client=request.client,
+                        sequence=sequence,
+                        number=number,
+                        terms=line.terms,
+                        price=line.terms.price,
+                        microseconds=microseconds(request.time),
+                        questions=new,
+                        lineage_questions=said.count(b"n"),
+                        service=service,
+                        link=link,
+                    )
+                )
+                sequence, number, link = sequence + 1, number + bool(request.client), b""
+            return Charge(tuple(receipts), tuple(free), int(earlier) if earlier else None, _standing(standing))
+        case others:
+            return _undecided(request, others)
+
+
+def read_quote(request: Asked, reply: Sequence[Any]) -> Quote | LedgerError:
+    """Read what the function `quote` replied."""
+    match _words(reply):
+        case ["quoted", refused, *letters]:
+            lines = list(zip(request.lines, letters, strict=True))
+            new = [sum(letter in b"nc" for letter in said) for _, said in lines]
+            total = sum(
+                line.terms.price * line.terms.times * count for (line, _), count in zip(lines, new, strict=True)
+            )
+            free = tuple(letter not in b"nc" for _, said in lines for letter in said)
+            return Quote(total, free, _refusal(request, _words(refused)) if refused else None)
         case others:
             return _undecided(request, others)
 
@@ -314,7 +204,7 @@ def _words(reply: Any) -> list[Any]:
     return [reply[0].decode(), *reply[1:]]
 
 
-def _undecided(request: ChargeRequest, reply: list[Any]) -> DecidedBefore | LedgerError:
+def _undecided(request: Asked, reply: list[Any]) -> LedgerError:
     match reply:
         case ["damaged", what]:
             return LedgerDamaged(request.lineage, what.decode(errors="replace"))
@@ -322,39 +212,22 @@ def _undecided(request: ChargeRequest, reply: list[Any]) -> DecidedBefore | Ledg
             return LedgerUnavailable(f"the ledger's store cannot read the request: {what.decode(errors='replace')}")
         case ["failed", what]:
             return LedgerUnavailable(f"the ledger's store reports: {what.decode(errors='replace')}")
-        case ["newer", what]:
-            return WrongFunctionVersion(f"for format {FORMAT}", f"for format {what.decode(errors='replace')}")
-        case ["terms", *_] if request.answered_only:  # these are the very terms that the store told
-            return LedgerDamaged(request.lineage, f"what an idempotency key of {request.client} stands for")
-        case ["terms", model, mechanism, cost]:
-            return DecidedBefore(
-                ChargeRequest(
-                    lineage=request.lineage,
-                    client=request.client,
-                    model=model.decode(),
-                    mechanism=mechanism.decode(),
-                    cost=Cost.parse(cost.decode()),
-                    rows=request.rows,
-                    time=request.time,
-                    idempotency=request.idempotency,
-                    answered_only=True,
-                    key_digest=request.key_digest,
-                )
-            )
-    return refusal(request, reply)
+        case ["format", what]:
+            return WrongFormat(request.lineage, FORMAT, what.decode(errors="replace"))
+    return _refusal(request, reply)
 
 
-def refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
+def _refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
     """Read a refusal of a request, its first word as text. Raises LedgerUnavailable for anything else."""
     match list(reply):
         case ["exhausted", scope, cost, spent, limit]:
-            return BudgetExhausted(scope_of(scope), int(cost), int(spent), int(limit))
-        case ["not-accepted", scope]:
-            return MechanismNotAccepted(scope_of(scope), request.terms.text)
+            return BudgetExhausted(_scope(scope), int(cost), int(spent), int(limit))
+        case ["not-accepted", scope, cost]:
+            return MechanismNotAccepted(_scope(scope), cost.decode())
+        case ["coins", scope, _]:
+            return CoinsExhausted(_scope(scope), str(request.lines[-1].terms.cost))
         case ["conflict"]:
             return IdempotencyConflict()
-        case ["unanswered"]:
-            return TermsChanged()
         case ["revoked"]:
             return ClientRevoked(request.client)
         case ["unknown-client"]:
@@ -376,67 +249,8 @@ def _refusal_of_key(reply: Sequence[Any]) -> LedgerRefusal:
     raise LedgerUnavailable(_UNREADABLE)
 
 
-def _charge(
-    request: ChargeRequest,
-    number: int,
-    releases: int,
-    answers: bytes,
-    previous: bytes,
-    earlier: int | None,
-    standing: bytes,
-) -> Charge:
-    rows: list[Answered | Unanswered] = [Unanswered(row) for row in request.row_ids]
-    if answers:
-        for position, answer in _unpacked(answers):
-            rows[position - 1] = Answered(rows[position - 1].row_id, answer)
-    receipt = None
-    if number:
-        receipt = Receipt(
-            sequence=number,
-            lineage=request.lineage,
-            client=request.client,
-            model=request.model,
-            mechanism=request.mechanism,
-            cost=request.cost,
-            price=request.price,
-            rows=releases,
-            total=request.price * releases,
-            time=request.time,
-            previous=previous,
-            hash=chain.receipt_hash(previous, request.terms_digest, number, releases),
-        )
-    return Charge(receipt, tuple(rows), earlier, standing)
-
-
-def settle_call(settlements: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[Argument]:
-    """Return the arguments of one call of the function `settle`."""
-    arguments: list[Argument] = []
-    for settlement in settlements:
-        arguments.append(b"".join(row for row, _ in settlement))
-        arguments.append(b"".join(_LENGTH.pack(len(answer)) + answer for _, answer in settlement))
-    return arguments
-
-
-def read_standing(
-    lineage: str, settlement: Sequence[tuple[bytes, bytes]], reply: Sequence[Any]
-) -> list[bytes] | LedgerError:
-    """Read what the function `settle` replied to one settlement: every row's answer, by position."""
-    match reply:
-        case [b"settled", b""]:
-            return [answer for _, answer in settlement]
-        case [b"settled", standing]:
-            answers = [answer for _, answer in settlement]
-            for position, answer in _unpacked(standing):
-                answers[position - 1] = answer
-            return answers
-    match _words(reply):
-        case ["uncharged", position]:
-            return RowNotCharged(int(position) - 1)
-        case ["damaged", what]:
-            return LedgerDamaged(lineage, what.decode(errors="replace"))
-        case ["failed", what]:
-            return LedgerUnavailable(f"the ledger's store reports: {what.decode(errors='replace')}")
-    return LedgerUnavailable(_UNREADABLE)
+def _scope(word: bytes) -> Scope:
+    return "client" if word == b"client" else "lineage"
 
 
 @lru_cache(maxsize=4096)
@@ -444,122 +258,143 @@ def _budget_of(limit: int, accepts: str, delta: str) -> Budget:
     return Budget(limit, cast(Accepts, accepts), float(delta))
 
 
-def read_standing_of(lineage: str, charge: Charge) -> Standing:
-    """Read how both accounts stood once the request was decided. Raises LedgerDamaged."""
-    try:
-        spent, limit, accepts, delta, whole_spent, whole_limit = charge.standing.decode().split(" ")
-        return Standing(_budget_of(int(limit), accepts, delta), int(spent), max(0, int(whole_limit) - int(whole_spent)))
-    except ValueError as error:
-        raise LedgerDamaged(lineage, f"what the store holds cannot be read: {error!r}") from error
+def _standing(said: bytes) -> Standing:
+    spent, limit, accepts, delta, whole_spent, whole_limit = said.decode().split(" ")
+    return Standing(_budget_of(int(limit), accepts, delta), int(spent), max(0, int(whole_limit) - int(whole_spent)))
 
 
 def budget_arguments(budget: Budget) -> list[Argument]:
-    """Return a budget as the three arguments that the functions take."""
-    return [budget.picorho, budget.accepts, repr(budget.delta)]
+    """Return a budget as the functions take it: its limit, what it accepts, its delta and how many coins it allows."""
+    return [budget.picorho, budget.accepts, repr(budget.delta), budget.coins_allowed]
 
 
-def read_lineage(lineage: str, reply: Sequence[Any]) -> LineageAccount | None:
-    """Read what the function `read` replied of a lineage's account, None if there is none."""
-    fields = _fields(reply[0])
+def read_lineage(lineage: str, flat: Sequence[bytes]) -> LineageAccount | None:
+    """Read the fields of a lineage's account, None if there is none. Raises WrongFormat."""
+    fields = fields_of(flat)
     if not fields:
         return None
-    written = int(fields.get(b"format", FORMAT))
-    if written > FORMAT:
-        raise WrongFunctionVersion(f"for format {FORMAT}", f"for format {written}")
+    if fields.get(b"format") != b"%d" % FORMAT:
+        raise WrongFormat(lineage, FORMAT, fields.get(b"format", b"1").decode(errors="replace"))
     return LineageAccount(
         lineage=lineage,
-        budget=_budget(fields),
-        spent=int(fields[b"spent"]),
-        tally=_tally(reply[1]),
-        created=float(fields[b"created"]),
-        newest_receipt=int(fields[b"seq"]),
-        head=fields.get(b"head", chain.GENESIS),
+        **_account(fields),
         newest_act=int(fields[b"acts"]),
-        acts_head=fields.get(b"acts_head", chain.GENESIS),
-        epoch=int(fields.get(b"epoch", 0)),
+        acts_head=fields.get(b"acts_head", GENESIS),
     )
 
 
-def read_client(lineage: str, client: str, reply: Sequence[Any]) -> ClientAccount | None:
-    """Read what the function `read` replied of a client's account, None if there is none."""
-    fields = _fields(reply[0])
+def read_client(lineage: str, client: str, flat: Sequence[bytes]) -> ClientAccount | None:
+    """Read the fields of a client's account, None if there is none."""
+    fields = fields_of(flat)
     if not fields:
         return None
     return ClientAccount(
         lineage=lineage,
         client=client,
-        budget=_budget(fields),
-        spent=int(fields[b"spent"]),
-        tally=_tally(reply[1]),
-        created=float(fields[b"created"]),
+        number=int(fields[b"number"]),
+        **_account(fields),
         revoked={b"0": False, b"1": True}[fields[b"revoked"]],
         api_keys=read_keys(fields[b"api_keys"]),
     )
 
 
-def read_receipt(entry: Sequence[Any]) -> Receipt:
-    """Read one entry of a stream of receipts."""
-    number, words = entry
-    fields = _fields(words)
+def _account(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+    return {
+        "budget": _budget_of(int(fields[b"limit"]), fields[b"accepts"].decode(), fields[b"delta"].decode()),
+        "spent": int(fields[b"spent"]),
+        "coins": int(fields[b"coins"]),
+        "coined": int(fields[b"coined"]),
+        "tally": {
+            Cost.parse(name.removeprefix(TALLY).decode()): int(releases)
+            for name, releases in fields.items()
+            if name.startswith(TALLY)
+        },
+        "created": float(fields[b"created"]),
+        "newest_receipt": int(fields[b"seq"]),
+        "asked": int(fields[b"asked"]),
+    }
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the numbers in a lineage's receipts stand for."""
+
+    terms: Mapping[bytes, tuple[Terms, int]]
+    clients: Mapping[bytes, str]
+    services: Mapping[bytes, str]
+
+    @classmethod
+    def read(cls, terms: Sequence[bytes], clients: Sequence[bytes], services: Sequence[bytes]) -> "Names":
+        """Read them from the fields of the three hashes."""
+        return cls(
+            {number: Terms.unpacked(packed) for packed, number in _pairs(terms)},
+            {number: name.decode() for name, number in _pairs(clients)} | {b"0": ""},
+            {entry.split(b" ")[0]: service.decode() for service, entry in _pairs(services)},
+        )
+
+
+def read_receipt(lineage: str, entry: Sequence[Any], names: Names) -> Receipt:
+    """Read one entry of the stream of receipts."""
+    id_, words = entry
+    fields = fields_of(words)
+    sequence, number = map(int, id_.split(b"-"))
+    terms, price = names.terms[fields[b"t"]]
+    packed = fields[b"q"]
+    if len(packed) % QUESTION:
+        raise ValueError("a receipt's questions are cut off")
     return Receipt(
-        sequence=int(number.split(b"-")[0]),
-        lineage=fields[b"lineage"].decode(),
-        client=fields[b"client"].decode(),
-        model=fields[b"model"].decode(),
-        mechanism=fields[b"mechanism"].decode(),
-        cost=Cost.parse(fields[b"cost"].decode()),
-        price=int(fields[b"price"]),
-        rows=int(fields[b"rows"]),
-        total=int(fields[b"total"]),
-        time=float(fields[b"time"]),
-        previous=fields[b"previous"],
-        hash=fields[b"hash"],
-        held=fields.get(b"held", b""),
-        after=fields.get(b"after", b""),
-        shared=fields.get(b"shared") == b"1",
+        lineage=lineage,
+        client=names.clients[fields[b"c"]],
+        sequence=sequence,
+        number=number,
+        terms=terms,
+        price=price,
+        microseconds=int(fields[b"w"]),
+        questions=tuple(packed[at : at + QUESTION] for at in range(0, len(packed), QUESTION)),
+        lineage_questions=int(fields[b"l"]),
+        service=names.services[fields[b"s"]],
+        link=fields[b"k"],
     )
+
+
+def words_of_receipt(receipt: Receipt, terms: bytes, client: bytes, service: bytes) -> list[Argument]:
+    """Return the fields and values of a receipt's entry, with these numbers, as `write_receipts` writes them."""
+    fields: dict[str, Argument] = {
+        "t": terms,
+        "c": client,
+        "w": receipt.microseconds,
+        "l": receipt.lineage_questions,
+        "s": service,
+        "q": b"".join(receipt.questions),
+        "k": receipt.link,
+    }
+    return [word for pair in fields.items() for word in pair]
+
+
+def words_of_act(act: Act) -> list[Argument]:
+    """Return the fields and values of an act's entry."""
+    words = ("kind", act.kind, "subject", act.subject, "detail", act.detail, "time", act.time, "hash", act.hash)
+    return list(words)
 
 
 def read_act(entry: Sequence[Any]) -> Act:
     """Read one entry of a stream of acts."""
     number, words = entry
-    fields = _fields(words)
+    fields = fields_of(words)
     return Act(
         sequence=int(number.split(b"-")[0]),
         kind=fields[b"kind"].decode(),
         subject=fields[b"subject"].decode(),
         detail=fields[b"detail"].decode(),
         time=fields[b"time"].decode(),
-        previous=fields[b"previous"],
         hash=fields[b"hash"],
     )
-
-
-def scope_of(word: bytes) -> Scope:
-    """Return whose account refused."""
-    return "client" if word == b"client" else "lineage"
-
-
-def _unpacked(answers: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at < len(answers):
-        position, length = _POSITION_AND_LENGTH.unpack_from(answers, at)
-        at += _POSITION_AND_LENGTH.size + length
-        yield position, answers[at - length : at]
 
 
 def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _budget(fields: dict[bytes, bytes]) -> Budget:
-    accepts = cast(Accepts, fields[b"accepts"].decode())  # which Budget checks
-    return Budget(int(fields[b"limit"]), accepts, float(fields[b"delta"]))
-
-
-def _tally(flat: Sequence[bytes]) -> dict[Cost, int]:
-    return {Cost.parse(cost.decode()): int(releases) for cost, releases in _pairs(flat)}
+def fields_of(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the fields of a hash, or of a stream's entry, as the store replies them."""
+    return dict(_pairs(flat))

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.distinguishing.claims import claim_of
 from audit.distinguishing.likelihood import scores
+from audit.distinguishing.mechanism import claimed_tradeoff
 from audit.distinguishing.worlds import Worlds, worst_case
 from audit.estimators import GAUSSIAN, Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
 from mechanisms.gaussian import Gaussian
@@ -64,7 +64,7 @@ class LiveAudit:
 
     def __post_init__(self) -> None:
         """Publish that nothing was seen yet."""
-        self._claim = claim_of(self.mechanism.cost, self.delta)
+        self._claim = claimed_tradeoff(self.mechanism.cost, self.delta)
         self._direction = worst_case(self.mechanism, self.classes)
         self._latest = self._published(0.0, 0, 0, refuted=False)
 

@@ -1,4 +1,7 @@
-"""The distinguishing audit of a mechanism: answers under either of two worlds, scored and held against its claim."""
+"""The distinguishing audit of a mechanism: answers under either of two worlds, scored and held against its claim.
+
+The claim is what a cost states, as a member of a family of trade-off functions.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,14 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import domains
+from accounting.analyses import side_by_side
+from accounting.losses import (
+    BoundedRangeLoss,
+    Composition,
+    Cost,
+    GaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SubsampledGaussianLoss,
+    composition_of,
+)
 from audit import estimators
-from audit.distinguishing.claims import Claim, claim_of
 from audit.distinguishing.likelihood import scores
 from audit.distinguishing.worlds import Worlds
-from audit.estimators import Design, LowerBound
-from audit.estimators.attack import attack
-from audit.estimators.error_rates import epsilon_delta_of_errors, gdp_of_errors, refutes
-from audit.estimators.many_thresholds import FEWEST_SCORES
+from audit.estimators import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Design, Family, LowerBound
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 
@@ -25,18 +35,80 @@ CONVICTION_CONFIDENCE = 1 - 1e-9
 """A sound mechanism is convicted by one audit in a thousand million at most."""
 
 _CHUNK = 2000
+_LARGEST_FACTOR = 16.0
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What an audit found. bounds: lower bounds by the estimator's name; see `Claim` for what they are held against.
+class ClaimedTradeoff:
+    """What one release is said to cost.
+
+    cost: the claim. delta: where epsilon is stated, 0 where the cost has a pure epsilon and delta was left at 0.
+    epsilon: at delta. family, parameter: the trade-off function that the cost states, as a member of a family.
+    """
+
+    cost: Cost
+    delta: float
+    epsilon: float
+    family: Family
+    parameter: float
+
+
+def claimed_tradeoff(cost: Cost, delta: float) -> ClaimedTradeoff:
+    """Return what `cost` claims, its epsilon taken at delta. Raises ValueError where none is finite there.
+
+    A cost of one loss has that loss's own family; several losses together have the family of their composition, with
+    the factor for parameter by which every loss would have to be larger: the claim is 1.
+    """
+    composition = composition_of({cost: 1})
+    if delta == 0:
+        epsilon = cost.pure_epsilon
+        if epsilon == float("inf"):
+            raise ValueError("Gaussian noise has no epsilon at delta = 0; state a delta above 0")
+    else:
+        epsilon = min(side_by_side({cost: 1}, delta).epsilon, cost.pure_epsilon)
+    if len(composition) == 1 and sum(composition.values()) == 1:
+        (loss,) = composition
+        match loss:
+            case GaussianLoss():
+                return ClaimedTradeoff(cost, delta, epsilon, GAUSSIAN, loss.mu)
+            case LaplaceLoss():
+                return ClaimedTradeoff(cost, delta, epsilon, LAPLACE, loss.epsilon)
+            case BoundedRangeLoss():
+                return ClaimedTradeoff(cost, delta, epsilon, BOUNDED_RANGE, loss.epsilon)
+    family = estimators.of_composition("factor", _scaled(composition), delta or 1e-9, largest=_LARGEST_FACTOR)
+    return ClaimedTradeoff(cost, delta, epsilon, family, 1.0)
+
+
+def _scaled(composition: Composition) -> Callable[[float], Composition]:
+    def losses(factor: float) -> Composition:
+        return Composition({_times(loss, factor): count for loss, count in composition.items()})
+
+    return losses
+
+
+def _times(loss: PrivacyLoss, factor: float) -> PrivacyLoss:
+    match loss:
+        case GaussianLoss():
+            return GaussianLoss(loss.mu * factor)
+        case LaplaceLoss():
+            return LaplaceLoss(loss.epsilon * factor)
+        case BoundedRangeLoss():
+            return BoundedRangeLoss(loss.epsilon * factor)
+        case SubsampledGaussianLoss():
+            return SubsampledGaussianLoss(loss.noise_multiplier / factor, loss.sampling_rate)
+    raise ValueError(f"a {loss.kind} loss has no family to audit it by")
+
+
+@dataclass(frozen=True)
+class MechanismFinding:
+    """What an audit found. bounds: lower bounds by the estimator's name, to be held against the claim.
 
     convicted: whether the claim is refuted with `conviction_confidence`, by exact bounds alone.
     """
 
     mechanism: str
     status: str
-    claim: Claim = field(repr=False)
+    claim: ClaimedTradeoff = field(repr=False)
     trials: int
     confidence: float
     conviction_confidence: float
@@ -94,7 +166,7 @@ def judge(
     confidence: float = 0.95,
     conviction_confidence: float = CONVICTION_CONFIDENCE,
     delta: float,
-) -> Finding:
+) -> MechanismFinding:
     """Return what scores of log-likelihood ratios say about a mechanism's claim at delta.
 
     Exact findings can convict: an epsilon at delta above the claimed one, errors below the claim's trade-off function
@@ -104,8 +176,8 @@ def judge(
     """
     domains.require_between("the confidence", confidence, 0, 1)
     domains.require_between("the confidence of a conviction", conviction_confidence, 0, 1)
-    claim = claim_of(mechanism.cost, delta)
-    return Finding(
+    claim = claimed_tradeoff(mechanism.cost, delta)
+    return MechanismFinding(
         mechanism=mechanism.name,
         status=mechanism.status,
         claim=claim,
@@ -117,38 +189,33 @@ def judge(
     )
 
 
-def contradicts(claim: Claim, scores_in: Floats, scores_out: Floats, confidence: float) -> bool:
+def contradicts(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, confidence: float) -> bool:
     """Whether the scores refute the claim, wrongly with probability at most 1 - confidence; see `judge`."""
-    gaussian = claim.family is estimators.GAUSSIAN
-    each = 1 - (1 - confidence) / (3 if gaussian else 2)
+    gaussian = claim.family is GAUSSIAN
+    each = estimators.confidence_of_each(confidence, 3 if gaussian else 2)
     if gaussian and estimators.pooled_gdp(scores_in, scores_out, each, threshold=0.0).value > claim.parameter:
         return True
-    _, errors = attack(
-        scores_in,
-        scores_out,
-        None,
-        lambda errors: epsilon_delta_of_errors(errors, each, claim.delta),
-    )
-    if epsilon_delta_of_errors(errors, each, claim.delta) > claim.epsilon:
+    if estimators.epsilon_delta(scores_in, scores_out, each, delta=claim.delta).value > claim.epsilon:
         return True
-    _, errors = attack(scores_in, scores_out, None, lambda errors: gdp_of_errors(errors, each))
-    return claim.parameter <= claim.family.largest and refutes(errors, each, claim.family, claim.parameter)
+    _, errors = estimators.thresholded(
+        scores_in, scores_out, None, lambda errors: estimators.gdp_of_errors(errors, each)
+    )
+    return claim.parameter <= claim.family.largest and estimators.refuted_by_limits(
+        claim.family, claim.parameter, *errors.upper_limits(each)
+    )
 
 
-def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Claim) -> dict[str, LowerBound]:
+def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: ClaimedTradeoff) -> dict[str, LowerBound]:
     pair = scores_in, scores_out, confidence
     found = {
         "epsilon_delta": estimators.epsilon_delta(*pair, delta=claim.delta),
         "tradeoff": estimators.tradeoff(*pair, claim.family),
-        "credible_epsilon_delta": estimators.credible_epsilon_delta(*pair, delta=claim.delta),
     }
-    if claim.delta == 0:
-        found["katz"] = estimators.katz(*pair)
-    if claim.family is not estimators.GAUSSIAN:
+    if claim.family is not GAUSSIAN:
         return found
     found["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
     fewest = min(map(len, (scores_in, scores_out)))
-    if fewest >= FEWEST_SCORES:
+    if fewest >= estimators.FEWEST_SCORES:
         design = Design.of_log_ratios(claim.parameter, fewest)
         found["many_thresholds"] = estimators.gdp_of_many_thresholds(*pair, design=design)
     return found

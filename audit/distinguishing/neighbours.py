@@ -6,13 +6,15 @@ both the records and the row can do is more than any of them shows; `worlds.wors
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.distinguishing.worlds import Worlds
+from mechanisms.published import softmax
 from training.data.records import Declaration, Records
+from training.questions import MeteredModel
 
 Floats = NDArray[np.float64]
 Kind = Literal["natural", "outlier", "mislabelled"]
@@ -23,28 +25,7 @@ _PROPOSALS = 64
 _ROUNDS = 60
 
 
-class Head(Protocol):
-    """What is attacked: a certified head, or a published network."""
-
-    @property
-    def certificate(self) -> Any:
-        """Its certificate."""
-        ...
-
-    def features(self, X: Floats) -> Floats:
-        """Return the public features of rows."""
-        ...
-
-    def logits(self, phi: Floats) -> Floats:
-        """Return the exact logits."""
-        ...
-
-    def logit_sensitivity(self, phi: Floats) -> Floats:
-        """Return how far one record moves each row's logits, or is claimed to."""
-        ...
-
-
-AnyHead = TypeVar("AnyHead", bound=Head)
+AnyHead = TypeVar("AnyHead", bound=MeteredModel)
 Train = Callable[[Records], AnyHead]
 
 
@@ -53,8 +34,8 @@ class Neighbours:
     """Two heads that one record makes the difference between. row: (d,); label: its class."""
 
     kind: Kind
-    head_in: Head
-    head_out: Head
+    head_in: MeteredModel
+    head_out: MeteredModel
     row: Floats
     label: int
 
@@ -69,12 +50,16 @@ class Neighbours:
         )
 
     def movement(self, X: Floats) -> Floats:
-        """Return how far each row's logits move, in L2 and but for what all share, over the sensitivity: (n,)."""
+        """Return how far each row's logits move, in L2 and but for what all share, over the sensitivity: (n,).
+
+        0 for a row without features, whose logits are 0 whatever the records.
+        """
         worlds = self.worlds(X)
         difference = worlds.logits_in - worlds.logits_out
         difference = difference - difference.mean(axis=1, keepdims=True)
-        moved: Floats = np.sqrt((difference**2).sum(axis=1)) / worlds.sensitivity
-        return moved
+        moved = np.sqrt((difference**2).sum(axis=1))
+        shares: Floats = np.divide(moved, worlds.sensitivity, out=moved, where=(moved > 0) | (worlds.sensitivity > 0))
+        return shares
 
 
 def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:
@@ -90,7 +75,7 @@ def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.rand
     if kind == "natural":
         index = int(rng.integers(len(records)))
     else:
-        own = _probabilities(whole, records.X)[np.arange(len(records)), records.y]
+        own = softmax(whole.logits(whole.features(records.X)))[np.arange(len(records)), records.y]
         index = int(np.argmin(own))
     rest = train(without(records, index))
     return Neighbours(kind, whole, rest, records.X[index], int(records.y[index]))
@@ -99,7 +84,7 @@ def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.rand
 def _mislabelled(records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:
     base = train(records)
     rows = np.concatenate([records.X, random_rows(records.declaration, len(records), rng)])
-    probabilities = _probabilities(base, rows)
+    probabilities = softmax(base.logits(base.features(rows)))
     labels = probabilities.argmin(axis=1)
     residual = probabilities - np.eye(probabilities.shape[1])[labels]
     norms = np.linalg.norm(base.features(rows), axis=1)
@@ -148,10 +133,3 @@ def strongest_row(pair: Neighbours, declaration: Declaration, X: Floats, rng: np
         best = proposals[int(np.argmax(pair.movement(proposals)))]
     strongest: Floats = best[None]
     return strongest
-
-
-def _probabilities(head: Head, X: Floats) -> Floats:
-    logits = head.logits(head.features(X))
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return shares

@@ -1,7 +1,9 @@
 """The distinguishing audit of a service: two running services of neighbouring models, asked and told apart.
 
-The auditor holds both bundles, as an owner does, and has a key of each service. A row that was asked before is answered
-with the same bytes, so every trial asks a row of its own: the strongest row with a change too small to matter.
+The auditor holds both bundles, as an owner does, and has a key of each service. A question that was asked before is
+answered with the same bytes, by anybody, so every trial asks a question of its own: the strongest row a few steps of
+its features away. Every trial's noise is then independent of the others', and its score is computed from the logits of
+the very row that was asked, so that the distance costs no power.
 """
 
 import hashlib
@@ -11,32 +13,21 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.losses import (
-    BoundedRangeLoss,
-    ClaimedGaussianLoss,
-    ClaimedLaplaceLoss,
-    Cost,
-    GaussianLoss,
-    LaplaceLoss,
-)
 from audit.distinguishing.likelihood import scores
 from audit.distinguishing.neighbours import Neighbours
 from audit.distinguishing.worlds import Worlds
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
+from audit.endpoint import served_mechanism
 from mechanisms.mechanism import Mechanism
-from mechanisms.published import Published
-from mechanisms.selected_neuron import SelectedNeuron
 
 Floats = NDArray[np.float64]
+_DRAWS = 4
 Kept = Callable[[Mapping[str, Any], Callable[[], tuple[Floats, Floats]]], tuple[Floats, Floats]]
 
-JITTER = 2.0**-20
-"""How far, of a feature's range, a trial's row may lie from the strongest one."""
+JITTER = 2.0**-10
+"""How far, of a feature's range, a trial's row may lie from the strongest one: 2^14 steps of its features or so."""
 
 
-class Service(Protocol):
+class PredictionClient(Protocol):
     """A service through its public client, as `dpserve.Client`."""
 
     def model(self) -> Mapping[str, Any]:
@@ -48,48 +39,41 @@ class Service(Protocol):
         ...
 
 
-def served_mechanism(model: Mapping[str, Any]) -> Mechanism:
-    """Return the mechanism that a service says it answers with, from its name and its losses.
+def nearby_rows(
+    row: Floats,
+    count: int,
+    lower: Floats,
+    upper: Floats,
+    rng: np.random.Generator,
+    features: Callable[[Floats], Floats],
+    asked: set[bytes] | None = None,
+) -> Floats:
+    """Return rows (count, d) within the bounds, each within JITTER of the range of `row` (1, d), no two one question.
 
-    A Gaussian's noise multiplier is taken back from mu and may differ from the service's in the last digit. Raises
-    ValueError for a mechanism that is not known here.
+    features: the model's, which tell what one question is. asked: questions that must not be asked again; takes up
+    those of the rows. Raises ValueError where there are not so many questions so close.
     """
-    name = str(model["mechanism"])
-    cost = Cost.parse(str(model["price_per_row"]["losses"]))
-    match name, cost.losses:
-        case "gaussian", (GaussianLoss() as loss,):
-            return Gaussian(1 / loss.mu)
-        case "laplace", (LaplaceLoss() as loss,):
-            return Laplace(loss.epsilon)
-        case "label", (BoundedRangeLoss() as loss,):
-            return Label(loss.epsilon)
-        case "selected-neuron", (BoundedRangeLoss() as selection, GaussianLoss() | LaplaceLoss() as noise):
-            return SelectedNeuron(selection.epsilon, noise)
-        case "published", (ClaimedLaplaceLoss() as loss,):
-            return Published(len(model["classes"]), loss.epsilon, "laplace")
-        case "published", (ClaimedGaussianLoss() as loss,):
-            return Published(len(model["classes"]), loss.mu, "gaussian")
-    raise ValueError(f"the audit does not know the mechanism {name!r} with the losses {cost}")
-
-
-def nearby_rows(row: Floats, count: int, lower: Floats, upper: Floats, rng: np.random.Generator) -> Floats:
-    """Return `count` different rows (count, d) within the bounds, each within JITTER of the range of `row` (1, d).
-
-    Raises ValueError where floating point has fewer.
-    """
-    moves = rng.uniform(-JITTER, JITTER, (count, row.shape[1])) * (upper - lower)
-    # Reflected at the bounds, for clipping would make rows alike where the strongest row lies on all of them.
-    moved = row + moves
-    moved = np.where(moved > upper, 2 * upper - moved, moved)
-    rows: Floats = np.clip(np.where(moved < lower, 2 * lower - moved, moved), lower, upper)
-    if len(np.unique(rows, axis=0)) < count:
-        raise ValueError(f"there are not {count} different rows so close to one another")
-    return rows
+    known: set[bytes] = set() if asked is None else asked
+    found: list[Floats] = []
+    for _ in range(_DRAWS):
+        moves = rng.uniform(-JITTER, JITTER, (count, row.shape[1])) * (upper - lower)
+        # Reflected at the bounds, for clipping would make rows alike where the strongest row lies on all of them.
+        moved = row + moves
+        moved = np.where(moved > upper, 2 * upper - moved, moved)
+        rows: Floats = np.clip(np.where(moved < lower, 2 * lower - moved, moved), lower, upper)
+        for one, phi in zip(rows, features(rows) + 0.0, strict=True):
+            question = hashlib.sha256(phi.tobytes()).digest()
+            if question not in known and len(found) < count:
+                known.add(question)
+                found.append(one)
+        if len(found) == count:
+            return np.stack(found)
+    raise ValueError(f"there are not {count} different questions so close to one another")
 
 
 def observe_services(
-    service_in: Service,
-    service_out: Service,
+    service_in: PredictionClient,
+    service_out: PredictionClient,
     pair: Neighbours,
     row: Floats,
     trials: int,
@@ -108,7 +92,7 @@ def observe_services(
     feature_map = pair.head_in.certificate.feature_map
     lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
     found: tuple[list[Floats], list[Floats]] = ([], [])
-    rows = nearby_rows(row, trials, lower, upper, rng)
+    rows = nearby_rows(row, trials, lower, upper, rng, pair.head_in.features)
     batch = min(int(service_in.model()["largest_batch"]), int(service_out.model()["largest_batch"]))
     for start in range(0, trials, batch):
         asked = rows[start : start + batch]
@@ -132,7 +116,7 @@ def observe_services(
     return mechanism, np.concatenate(found[0]), np.concatenate(found[1])
 
 
-def _agreed(service_in: Service, service_out: Service, pair: Neighbours) -> Mechanism:
+def _agreed(service_in: PredictionClient, service_out: PredictionClient, pair: Neighbours) -> Mechanism:
     models = service_in.model(), service_out.model()
     for model, head, which in zip(models, (pair.head_in, pair.head_out), ("first", "second"), strict=True):
         if model["model_id"] != head.certificate.model_id:

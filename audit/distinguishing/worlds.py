@@ -35,11 +35,6 @@ class Worlds:
         """C."""
         return int(self.logits_in.shape[1])
 
-    def repeated(self, times: int) -> "Worlds":
-        """Return the same rows so many times over."""
-        tall = (times, 1)
-        return Worlds(np.tile(self.logits_in, tall), np.tile(self.logits_out, tall), np.tile(self.sensitivity, times))
-
 
 def worst_case(mechanism: Mechanism, classes: int) -> Worlds:
     """Return one row of sensitivity 1 whose logits are exactly as far apart as the mechanism's proof allows.
@@ -66,14 +61,3 @@ def worst_case(mechanism: Mechanism, classes: int) -> Worlds:
     # A hair less than allowed, so that rounding here is not what an audit finds.
     difference *= 1 - _ROUNDING
     return Worlds((base + difference / 2)[None], (base - difference / 2)[None], np.ones(1))
-
-
-def permitted(worlds: Worlds, mechanism: Mechanism) -> NDArray[np.bool_]:
-    """Whether each row's logits differ by no more than its sensitivity, in the norm that the mechanism's claim is in.
-
-    That is L2, and for the published mechanism the largest change of one neuron. (n,).
-    """
-    distance = np.abs(worlds.logits_in - worlds.logits_out)
-    norm = distance.max(axis=1) if mechanism.name == "published" else np.sqrt((distance**2).sum(axis=1))
-    allowed: NDArray[np.bool_] = norm <= worlds.sensitivity * (1 + _ROUNDING)
-    return allowed

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from accounting import analyses, conversions, numerical_pld
 from accounting import tradeoff as tradeoffs
-from accounting.compositions import Composition
+from accounting.losses import Composition
 
 Floats = NDArray[np.float64]
 TradeOff = Callable[[float, Floats], Floats]

@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 from accounting import domains
-from accounting.crossings import crossing
-from audit.estimators.attack import LowerBound, checked, errors_at, held_out
-from audit.estimators.error_rates import gdp_of_errors
+from audit.estimators.bounds import gdp_of_errors
+from audit.estimators.errors import LowerBound, checked, errors_at, held_out, largest_met
 
 Floats = NDArray[np.float64]
 
@@ -171,11 +170,7 @@ def _largest_below(limit: float, design: Design) -> float:
         total = float(design.weights @ _gaussian_deltas(mu, design.epsilons)) + _ROUNDING - limit
         return total or math.ulp(0.0)
 
-    if excess(0.0) > 0:
-        return 0.0
-    if excess(_LARGEST_MU) <= 0:
-        return _LARGEST_MU
-    return crossing(excess, 0.0, _LARGEST_MU, tolerance=2.0**-40).met
+    return largest_met(excess, 0.0, _LARGEST_MU, 2.0**-40)
 
 
 def _gaussian_deltas(mu: float, epsilons: Floats) -> Floats:

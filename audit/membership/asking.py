@@ -30,15 +30,16 @@ class Answered:
 
 
 def ask(endpoints: Sequence[Endpoint], rows: Floats, journal: Journal, *, on_rows: OnRows = lambda _: None) -> Answered:
-    """Ask every key about every row (n, d), in order. Raises EndpointError.
+    """Ask every key about every row, in order. rows: (n, d), or (keys, n, d), each key's own. Raises EndpointError.
 
     Several keys take turns, a batch each, so that where the account they share ends they were answered about nearly the
     same rows.
     """
     classes = len(endpoints[0].model()["classes"])
-    answers = np.full((len(endpoints), len(rows), classes), np.nan)
+    each = np.broadcast_to(rows, (len(endpoints), *rows.shape[-2:]))
+    answers = np.full((*each.shape[:2], classes), np.nan)
     turns = [
-        _Turns(key, endpoint, rows, answers[key], journal, on_rows, _batch(endpoint, len(rows), len(endpoints)))
+        _Turns(key, endpoint, each[key], answers[key], journal, on_rows, _batch(endpoint, each.shape[1], len(each)))
         for key, endpoint in enumerate(endpoints)
     ]
     going = turns

@@ -23,16 +23,22 @@ from accounting.losses import Cost
 from audit.endpoint import Endpoint, EndpointError
 from audit.membership import signals
 from audit.membership.asking import Answered, ask
-from audit.membership.attack_network import EPOCHS
 from audit.membership.candidates import Candidates, Difference, Labelled, difference
-from audit.membership.charges import Charges, charges_of, overdraw
-from audit.membership.claims import Claim, claim_of_accounts, claim_of_releases, coin_of
+from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
+from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, coin_of
 from audit.membership.journal import Journal
 from audit.membership.mimicry import Mimicry, mimicry_of
-from audit.membership.plan import QueryPlan, largest_epsilon, planned
-from audit.membership.repeats import Replays, ask_again, near_copies
-from audit.membership.scoring import Shadowed, scores_of
-from audit.membership.shadow_models import Draws, Pool, ShadowModels, ShadowRecipe, train_shadow_models
+from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
+from audit.membership.questions import as_asked
+from audit.membership.scoring import Shadowed, attack_networks_are_there, scores_of
+from audit.membership.shadow_models import (
+    Draws,
+    Pool,
+    ShadowModels,
+    ShadowRecipe,
+    check_trainable,
+    train_shadow_models,
+)
 from audit.membership.verdict import Verdict, verdict
 
 Floats = NDArray[np.float64]
@@ -68,7 +74,7 @@ class Choices:
     most: int | None = None
     seed: int = 0
     shadow_epochs: int | None = None
-    attack_epochs: int = EPOCHS
+    attack_epochs: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be attacked with."""
@@ -138,6 +144,7 @@ class Attack:
         choices = self.choices
         model = _one_model(self.endpoints)
         self.candidates.check(model)
+        self.candidates = self.candidates.as_asked(model)
         shadows = _Shadows.of(model, self.candidates, choices)
         self.progress("comparing members with non-members", 0.0)
         told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
@@ -161,16 +168,20 @@ class Attack:
         journal.settle(plan.of_each)
         self.on_plan(plan)
         records, member = _in_turn(self.candidates, plan)
-        rows = near_copies(records.X, plan.copies, model, choices.seed)
+        names = [endpoint.name() for endpoint in self.endpoints]
+        rows = rows_of_keys(records.X, plan.copies, model, choices.seed, names)
+        rows = as_asked(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
         answered = self._ask(rows, journal)
-        usable, seen = _usable(answered, len(records), choices.copies)
+        by_candidate = _by_candidate(answered, choices.copies)
+        seen = (~np.isnan(by_candidate[:, :, 0])).sum(axis=0)
+        usable = seen > 0
         _check_enough(member[usable], choices.confidence, answered.exhausted)
-        replays = self._ask_again(records, answered)
+        replays = self._ask_again(rows, answered)
         overdraws = [overdraw(endpoint) for endpoint in self.endpoints]
         rest = _not_asked(self.candidates, plan, records[~usable] if not usable.all() else None)
         records, member, seen = records[usable], member[usable], seen[usable]
         releases = int(seen.max())
-        answers = signals.averaged(_by_candidate(answered, choices.copies)[:, usable])
+        answers = signals.averaged(by_candidate[:, usable])
         shadowed = self._shadowed(shadows, records, rest, releases)
         scores = scores_of(
             answers, records.y, member, shadowed, choices.seed, epochs=choices.attack_epochs, progress=self.progress
@@ -204,14 +215,13 @@ class Attack:
             "candidates": self.choices.most,
         }
 
-    def _ask_again(self, records: Labelled, answered: Answered) -> Replays:
+    def _ask_again(self, rows: Floats, answered: Answered) -> Replays:
         """Repeat the first row that was answered, with the key that it was answered to."""
-        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :: self.choices.copies, 0]))[0])
-        first = answered.answers[key, row * self.choices.copies]
-        return ask_again(self.endpoints[key], records.X[row], first)
+        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :, 0]))[0])
+        return ask_again(self.endpoints[key], rows[key, row], answered.answers[key, row])
 
     def _ask(self, rows: Floats, journal: Journal) -> Answered:
-        total, done = len(rows) * len(self.endpoints), 0
+        total, done = rows.shape[0] * rows.shape[1], 0
 
         def on_rows(count: int) -> None:
             nonlocal done
@@ -233,7 +243,8 @@ class Attack:
         trained = self.train(
             Pool(inputs, everyone.y), shadows.mimicry.recipe, draws, lambda share: self.progress(what, share)
         )
-        return _answering(trained, shadows.mimicry, inputs, everyone, releases, draws.seed, draws.records)
+        answers = shadows.mimicry.answers(trained.logits, inputs, draws.seed, releases)
+        return Shadowed(answers, everyone.y, trained.members, trained.held_out, draws.records)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,28 +265,18 @@ class _Shadows:
         everyone = members + len(candidates.others) + (0 if population is None else len(population))
         count = choices.shadow_records or min(members, everyone // 2)
         mimicry = mimicry_of(model, count, epochs=choices.shadow_epochs)
+        check_trainable(mimicry.recipe)
         draws = Draws(choices.shadow_models, count, choices.seed)
         draws.rows(everyone)
         departures = mimicry.departures
+        if not attack_networks_are_there():
+            departures += ("the attack networks are left out, because they need PyTorch: pip install 'dpserve[torch]'",)
         if count != members:
             departures += (
                 f"shadow models have {count} records and the target has {members}, at the same regularisation and "
                 "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
             )
         return cls(mimicry, draws, departures)
-
-
-def _answering(
-    trained: ShadowModels,
-    mimicry: Mimicry,
-    inputs: NDArray[np.float32],
-    everyone: Labelled,
-    releases: int,
-    seed: int,
-    count: int,
-) -> Shadowed:
-    answers = mimicry.answers(trained.logits, inputs, seed, releases)
-    return Shadowed(answers, everyone.y, trained.members, trained.held_out, count)
 
 
 def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:
@@ -299,13 +300,6 @@ def _by_candidate(answered: Answered, copies: int) -> Floats:
     keys, rows, classes = answered.answers.shape
     by_copy = answered.answers.reshape(keys, rows // copies, copies, classes).transpose(0, 2, 1, 3)
     return by_copy.reshape(keys * copies, rows // copies, classes)
-
-
-def _usable(answered: Answered, candidates: int, copies: int) -> tuple[Mask, NDArray[np.int64]]:
-    """Which candidates were answered about at all, and the number of answers about each: (n,) both."""
-    seen = (~np.isnan(_by_candidate(answered, copies)[:, :, 0])).sum(axis=0)
-    assert seen.shape == (candidates,)
-    return seen > 0, seen
 
 
 def _not_asked(candidates: Candidates, plan: QueryPlan, unanswered: Labelled | None) -> Labelled | None:
@@ -345,7 +339,9 @@ def _check_enough(member: Mask, confidence: float, exhausted: tuple[str, ...]) -
         )
 
 
-def _claims(model: Mapping[str, Any], accounts: Sequence[Mapping[str, Any]], releases: int) -> tuple[Claim, Claim]:
+def _claims(
+    model: Mapping[str, Any], accounts: Sequence[Mapping[str, Any]], releases: int
+) -> tuple[ClaimedReleases, ClaimedReleases]:
     """What one decision saw, and what all of them saw together.
 
     Of a release that was paid for once both are all of it: the keys hold the same release, at tiers of which the finest

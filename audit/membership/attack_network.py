@@ -2,11 +2,10 @@
 
 One hidden layer of 64 neurons, trained with learning rate 0.01 and L2 constant 1e-6, otherwise as the shadow models
 are (Lu et al. 2022, Table IV). Per class, as Shokri et al. 2017 build it: one network for each true label, which sees
-only answers about records of that label. Pooled: one network that is told the label as well. Blind: one network that
-sees the answer alone, as Lu et al. 2022, Section 3.3, describe it.
+only answers about records of that label. Pooled: one network that is told the label as well.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,24 +13,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.published.batched import Assignment, Recipe, stacked_logits, train_stack
+from audit.membership.signals import KnownAnswers
+from mechanisms.seeded import derived_seed
+from training.published.batched import Assignment, stacked_logits, train_stack
 from training.published.bounds import Topology
 from training.published.network import Parameters
-from training.reproduction.measures import KnownAnswers
-from training.reproduction.seeded import derived_seed
+from training.published.setting import Recipe
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Kind = Literal["per-class", "pooled", "blind"]
+Kind = Literal["per-class", "pooled"]
+
+KINDS: dict[str, Kind] = {"shadow, per class": "per-class", "shadow, pooled": "pooled"}
+"""Those of an attack on an endpoint, by the names of their scores."""
 
 HIDDEN = (64,)
 L2_REGULARISER = 1e-6
 LEARNING_RATE = 0.01
 EPOCHS = 100
 BATCH_SIZE = 100
-BLIND_TRAINING_SET = 24_000
-"""Answers that an attack of the reproduction learns from; docs/reproduction-lu2022.md says what more or fewer do."""
 
 LARGEST_TRAINING_SET = 10_000
 """Answers that the pooled network learns from at most: more of them take longer and tell it nothing new."""
@@ -39,7 +40,7 @@ LARGEST_TRAINING_SET = 10_000
 
 @dataclass(frozen=True, eq=False)
 class AttackNetwork:
-    """A trained attack: it satisfies `training.reproduction.measures.MembershipAttack`."""
+    """A trained attack. network_of_class: which network decides about which class; 0 where it names none."""
 
     kind: Kind
     classes: int
@@ -84,42 +85,15 @@ def train_attack_network(
     groups, network_of_class = _groups(known, kind, classes, generator)
     width = max(len(group) for group in groups)
     members = np.stack([np.resize(group, width) for group in groups])
-    recipe = _recipe(X.shape[1], epochs)
+    recipe = network_recipe(X.shape[1], epochs)
     seeds = tuple(derived_seed(seed, "attack network", kind, str(index)) for index in range(len(groups)))
     assignment = Assignment(torch.from_numpy(members), seeds, (1.0,) * len(groups))
     parameters = train_stack(X, y, assignment, recipe, on_epoch=lambda done: on_share(done / epochs))
     return AttackNetwork(kind, classes, parameters, network_of_class)
 
 
-def train_blind_networks(
-    known: Sequence[KnownAnswers],
-    seeds: Sequence[int],
-    *,
-    most: int = BLIND_TRAINING_SET,
-    on_share: Callable[[float], None] = lambda _: None,
-) -> tuple[AttackNetwork, ...]:
-    """Train one blind attack for each set of known answers, all of the same size, as one stack.
-
-    most: answers that each learns from at most, drawn at random.
-    """
-    classes, size = known[0].answers.shape[1], len(known[0].y)
-    if any(one.answers.shape != (size, classes) for one in known):
-        raise ValueError("attacks that are trained together learn from equally many answers of as many classes")
-    picked = [np.random.default_rng(seed).permutation(size)[:most] for seed in seeds]
-    pairs = list(zip(known, picked, strict=True))
-    X = torch.from_numpy(np.concatenate([one.answers[rows] for one, rows in pairs]).astype(np.float32))
-    y = torch.from_numpy(np.concatenate([one.member[rows] for one, rows in pairs]).astype(np.int64))
-    assignment = Assignment(torch.arange(len(y)).view(len(known), -1), tuple(seeds), (1.0,) * len(known))
-    trained = train_stack(X, y, assignment, _recipe(classes, EPOCHS), on_epoch=lambda done: on_share(done / EPOCHS))
-    return tuple(
-        AttackNetwork(
-            "blind", classes, tuple(type(layer)(layer.weight[[place]], layer.bias[[place]]) for layer in trained)
-        )
-        for place in range(len(known))
-    )
-
-
-def _recipe(inputs: int, epochs: int) -> Recipe:
+def network_recipe(inputs: int, epochs: int) -> Recipe:
+    """Return how an attack network with so many inputs is trained."""
     return Recipe(
         Topology(inputs, HIDDEN, 2),
         "cross-entropy",

@@ -16,6 +16,8 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from audit.endpoint import digest_of
+from audit.membership.questions import as_asked
+from training.data.classes import values_of
 from training.data.csv_file import column_names, read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
@@ -84,6 +86,13 @@ class Candidates:
         parts = [part for records in (self.members, self.others) for part in (records.X, records.y)]
         return digest_of(*(np.ascontiguousarray(part).tobytes() for part in parts))
 
+    def as_asked(self, model: Mapping[str, Any]) -> "Candidates":
+        """Return the same with rows that ask the model one question made one row."""
+        members, others = self.members, self.others
+        X = as_asked(model, np.concatenate([members.X, others.X]))
+        asked = Labelled(X[: len(members)], members.y), Labelled(X[len(members) :], others.y)
+        return Candidates(*asked, self.population)
+
     def check(self, model: Mapping[str, Any]) -> None:
         """Raise ValueError where the records are not what the model takes."""
         for what, records in (("members", self.members), ("non-members", self.others), ("population", self.population)):
@@ -91,25 +100,29 @@ class Candidates:
                 _check_fit(what, records, model)
 
 
-def read_labelled(path: Path, model: Mapping[str, Any], *, label: str, ignore: Sequence[str] = ()) -> Labelled:
+def read_labelled(
+    path: Path, model: Mapping[str, Any], *, label: str, ignore: Sequence[str] = (), class_names: str | None = None
+) -> Labelled:
     """Read records from a CSV file, or an NPZ file written FILE.npz or FILE.npz:ARRAY, by the model's declaration.
 
-    ARRAY names booleans that pick rows. label, ignore: CSV columns. Raises DataError, and ValueError where the columns
+    ARRAY names booleans that pick rows. label, ignore: CSV columns. class_names: VALUE=NAME of each class, between
+    commas, where the file has other values than the model's names. Raises DataError, and ValueError where the columns
     are not the model's.
     """
     names, classes = list(model["feature_names"]), list(model["classes"])
+    values = values_of(classes, class_names)
     feature_map = model["feature_map"]
     limits = list(zip(feature_map["lower"], feature_map["upper"], strict=True))
     file, _, where = str(path).partition(".npz:")
     if where or path.suffix == ".npz":
         target = Path(f"{file}.npz") if where else path
         bounds = [f"x{index}={low!r}:{high!r}" for index, (low, high) in enumerate(limits)]
-        return _as_labelled(_read_npz(target, classes, bounds, where or None, len(names)))
+        return _as_labelled(_read_npz(target, classes, values, bounds, where or None, len(names)))
     if path.suffix.lower() != ".csv":
         raise ValueError(f"records are read from a .csv or an .npz file, not {str(path)!r}")
     bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
     _check_columns(path, names, label, ignore)
-    records = read_csv(path, label=label, classes=classes, bounds=bounds, ignore=ignore)
+    records = read_csv(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore)
     found = records.declaration.feature_names
     return Labelled(records.X[:, [found.index(name) for name in names]], records.y)
 
@@ -242,12 +255,14 @@ def _labels_differ(members: Labels, others: Labels) -> float:
     return float(scipy.stats.chi2_contingency(table).pvalue)
 
 
-def _read_npz(path: Path, classes: list[str], bounds: list[str], where: str | None, features: int) -> Records:
+def _read_npz(
+    path: Path, classes: list[str], values: Sequence[str], bounds: list[str], where: str | None, features: int
+) -> Records:
     with np.load(path, allow_pickle=False) as archive:
         width = int(np.prod(archive["X"].shape[1:])) if "X" in archive.files else features
     if width != features:
         raise ValueError(f"{path.name} has rows of {width} values, and the model takes {features}")
-    return read_npz(path, classes=classes, bounds=bounds, where=where)
+    return read_npz(path, classes=classes, values=values, bounds=bounds, where=where)
 
 
 def _as_labelled(records: Records) -> Labelled:

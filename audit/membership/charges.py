@@ -8,12 +8,14 @@ during the attack:
 
 - An account has spent, ever, at least the price of every row that its key has answers to. A row that was asked about
   before this attack is a replay, and was paid for then.
-- Keys of different clients share the lineage's account. Where that is what limits them, `queries_left` shows it: it
-  falls by at least what all of them were charged.
+- Keys of different clients share the lineage's account, which pays once for a question. Where that is what limits them,
+  `queries_left` shows it: it falls by at least the price of questions that nobody can have asked before.
 - One row more than `queries_left` is refused whole, and costs nothing.
+- The same question again gets the same answer, whoever asks: a replay, which says nothing new. New noise is paid for.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,9 @@ from audit.membership.plan import rows_of_its_own
 
 Floats = NDArray[np.float64]
 Account = Mapping[str, Any]
+
+TIMES = 1000
+"""How often one row is asked about again."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Charges:
         """What could not be tested."""
         found = tuple(
             f"key {key} was not charged for {count} of {rows} rows, and had spent enough before for them to be replays "
-            "(a new key would tell)"
+            "(a new key would show it)"
             for key, (count, rows, spent) in enumerate(zip(self.replayed, self.rows, self.spent, strict=True), start=1)
             if count and spent >= rows * self.price
         )
@@ -92,14 +97,15 @@ def charges_of(
     known: Sequence[int],
     overdraws: Sequence[bool | None],
 ) -> Charges:
-    """Return what answers to rows (n, d) cost. before, after: `GET /budget` of each key, around the asking.
+    """Return what answers to rows (keys, n, d) cost. before, after: `GET /budget` of each key, around the asking.
+
+    All keys but the first asked about rows of their own (`repeats.rows_of_keys`).
 
     known: rows that each key had answers to, from a journal. overdraws: `overdraw` of each key.
     """
     price = price_of(model)
-    names = np.array([row_name(row) for row in rows])
     there = ~np.isnan(answered.answers[:, :, 0])
-    counts = [len(set(names[one])) for one in there]
+    counts = [len({row_name(row) for row in own[one]}) for own, one in zip(rows, there, strict=True)]
     charged = [spent_of(late) - spent_of(early) for early, late in zip(before, after, strict=True)]
     replayed = [
         max(0, count - old - (paid // price if price else count))
@@ -110,7 +116,7 @@ def charges_of(
         tuple(counts),
         tuple(spent_of(account) for account in after),
         tuple(replayed),
-        _shared(before, after, charged, _first_of_each_account(answered.answers), price) if price else None,
+        _shared(before, after, _fresh(charged, counts, known, price), price) if price else None,
         tuple(key for key, one in enumerate(overdraws, start=1) if one),
         tuple(key for key, one in enumerate(overdraws, start=1) if one is False),
     )
@@ -134,6 +140,50 @@ def overdraw(endpoint: Endpoint) -> bool | None:
     return True
 
 
+@dataclass(frozen=True)
+class Replays:
+    """One row asked about `times` more.
+
+    answers: how many different ones came, with the one before. charged: what that cost; price: of a new answer, 0 where
+    answers cost nothing because the model was paid for once. Both in picorho, the ledger's unit.
+    """
+
+    times: int
+    answers: int
+    charged: int
+    price: int
+
+    @property
+    def averaging_is_free(self) -> bool:
+        """Whether new noise came for less than its price: then its average costs less than what it tells.
+
+        Every answer but the one before is new noise, and two that differ are not one release. So a service that charges
+        for each charges at least (answers - 1) * price; one that forgot replays charges for them, too, and equal
+        answers may have been paid for more than once. A model that was paid for once has one answer to a row.
+        """
+        if self.price == 0:
+            return self.answers > 1
+        return self.charged < (self.answers - 1) * self.price
+
+
+def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TIMES) -> Replays:
+    """Ask about one row (d,), whose answer was `first` (C,), so many times more; fewer where the budget ends first.
+
+    Raises EndpointError.
+    """
+    model = endpoint.model()
+    size = min(times, int(model["largest_batch"]))
+    before = spent_of(endpoint.budget())
+    different = {first.tobytes()}
+    asked = 0
+    with suppress(Exhausted):
+        while asked < times:
+            again = endpoint.answers(np.tile(row, (min(size, times - asked), 1)))
+            different |= {answer.tobytes() for answer in again}
+            asked += len(again)
+    return Replays(asked, len(different), spent_of(endpoint.budget()) - before, price_of(model))
+
+
 def price_of(model: Mapping[str, Any]) -> int:
     """The picorho of a row's answer; 0 where answers cost nothing because the model was paid for once."""
     price = model.get("price_per_row")
@@ -145,34 +195,28 @@ def spent_of(account: Account) -> int:
     return round(float(account["spent"]["rho"]) * PICORHO_PER_RHO)
 
 
-def _first_of_each_account(answers: Floats) -> list[int]:
-    """One key of each account: keys of one client get each other's answers, where those of two draw their own."""
-    found: list[int] = []
-    for key, mine in enumerate(answers):
-        if not any(_same(mine, answers[other]) for other in found):
-            found.append(key)
-    return found
+def _fresh(charged: Sequence[int], counts: Sequence[int], known: Sequence[int], price: int) -> int:
+    """Return what the lineage must have been charged, whoever asked before: in picorho.
+
+    The near-copies of a key follow from the key, so that nobody else asked about them. If a key was charged exactly for
+    the rows it asked about now, each was new to its client, and so to the lineage; keys of one client are charged for
+    each other's rows, too, and count nothing here.
+    """
+    asked = [price * (count - old) for count, old in zip(counts, known, strict=True)]
+    return sum(paid for paid, due in zip(charged[1:], asked[1:], strict=True) if paid == due)
 
 
-def _same(one: Floats, other: Floats) -> bool:
-    both = ~np.isnan(one[:, 0]) & ~np.isnan(other[:, 0])
-    return bool(both.any()) and np.array_equal(one[both], other[both])
-
-
-def _shared(
-    before: Sequence[Account], after: Sequence[Account], charged: Sequence[int], accounts: list[int], price: int
-) -> bool | None:
-    """Whether what all accounts were charged lowered what the lineage has left, where that limited them before.
+def _shared(before: Sequence[Account], after: Sequence[Account], fresh: int, price: int) -> bool | None:
+    """Whether fresh questions lowered what the lineage has left, where that limited a key before.
 
     It had less than (q + 1) * price left, q being `queries_left` before, and has q' * price or more afterwards.
     """
-    together = sum(charged[key] for key in accounts)
     seen = []
-    for key in accounts:
-        own, left = rows_of_its_own(before[key]), before[key]["queries_left"]
+    for early, late in zip(before, after, strict=True):
+        own, left = rows_of_its_own(early), early["queries_left"]
         if own is not None and left < own:
-            seen.append(int(after[key]["queries_left"]) * price < (int(left) + 1) * price - together)
-    return all(seen) if seen and len(accounts) > 1 else None
+            seen.append(int(late["queries_left"]) * price < (int(left) + 1) * price - fresh)
+    return all(seen) if seen and fresh else None
 
 
 def _rho(picorho: int) -> str:

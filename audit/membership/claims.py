@@ -36,7 +36,7 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimedReleases:
     """A composition of releases as what it is claimed to be. delta: at which its epsilon is stated.
 
     rho, pure: zCDP rho and pure epsilon, infinite where there is none; gaussian: whether the exact Gaussian curve with
@@ -105,11 +105,11 @@ class Claim:
         return conversions.zcdp_epsilon(min(steps**2 * self.rho, conversions.LARGEST_RHO), left)
 
 
-def claim_of_releases(cost: Cost, releases: int, delta: float) -> Claim:
+def claim_of_releases(cost: Cost, releases: int, delta: float) -> ClaimedReleases:
     """The claim for so many releases at one cost: what one decision of an attack has seen."""
     losses = [_claimed(loss) for loss in cost.losses]
     rho = float(sum((loss.rho for loss in losses), start=0 * cost.rho) * releases)
-    return Claim(
+    return ClaimedReleases(
         rho=math.nextafter(rho, math.inf) if rho else 0.0,
         pure=releases * math.fsum(loss.pure_epsilon for loss in losses),
         gaussian=all(isinstance(loss, GaussianLoss | ApproximateGaussianLoss) for loss in losses),
@@ -119,10 +119,10 @@ def claim_of_releases(cost: Cost, releases: int, delta: float) -> Claim:
     )
 
 
-def claim_of_accounts(accounts: Sequence[Mapping[str, Any]]) -> Claim:
+def claim_of_accounts(accounts: Sequence[Mapping[str, Any]]) -> ClaimedReleases:
     """The claim for everything that these keys ever spent, from their `GET /budget`; delta is the first's."""
     rho = math.fsum(account["spent"]["rho"] for account in accounts)
-    return Claim(
+    return ClaimedReleases(
         rho=math.nextafter(rho, math.inf) if rho else 0.0,
         pure=math.inf,
         gaussian=all(account["accepts"] == "gaussian" for account in accounts),

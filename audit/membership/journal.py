@@ -14,21 +14,19 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.endpoint import digest_of, row_name
+from audit.endpoint import Remembered, digest_of, row_name
 from training.private_files import owners_alone
 
 Floats = NDArray[np.float64]
 
 FORMAT = "dpserve attack journal 3"
-_FORMER_FORMATS = ("dpserve attack journal 1", "dpserve attack journal 2")
 
 _CALLED = {
     "model_id": "model",
@@ -38,22 +36,6 @@ _CALLED = {
     "candidates": "number of candidates",
 }
 """What the first line's entries are called where they differ, if not by their own names."""
-
-
-@dataclass(frozen=True, eq=False)
-class Remembered:
-    """What one key was answered until now: answers (C,) by what `name` makes of a `row_name`."""
-
-    answers: Mapping[str, Floats]
-    name: Callable[[str], str]
-
-    def __len__(self) -> int:
-        """How many rows the key has its answer to."""
-        return len(self.answers)
-
-    def get(self, row: str) -> Floats | None:
-        """Return the answer (C,) to the row with this `row_name`, if there is one."""
-        return self.answers.get(self.name(row))
 
 
 class Journal:
@@ -70,7 +52,7 @@ class Journal:
 
         keys: `Endpoint.name` of each key. purpose: what else the answers belong to, ready for JSON; texts are
         named by digests. Raises ValueError where the file was recorded for another model, mechanism, price, key or
-        purpose, or by an earlier version, and OSError.
+        purpose, and OSError.
         """
         self._path = path
         self._answers: dict[int, dict[str, Floats]] = {}
@@ -163,11 +145,6 @@ class Journal:
 
     def _check(self, path: Path, first: Mapping[str, Any] | None) -> None:
         """Take the salt from the first line. Raises ValueError where it was recorded for anything else."""
-        if first is not None and first.get("format") in _FORMER_FORMATS:
-            raise ValueError(
-                f"{path} is of an earlier version, whose journals name rows by digests that anybody can test: remove "
-                "it and attack again with the same options, which pays for no row twice at a service"
-            )
         if first is None or first.get("format") != FORMAT or not isinstance(first.get("salt"), str):
             raise ValueError(f"{path} is not the journal of an attack; name another file with --journal")
         self._take(first["salt"])

@@ -5,6 +5,7 @@ is what the target's noise leaves to be learnt.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import Cost
+from audit.endpoint import served_mechanism
 from audit.membership import signals
 from audit.membership.shadow_heads import HeadRecipe
 from audit.membership.shadow_models import NetworkRecipe, ShadowRecipe
 from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
-from mechanisms.published import Published, softmax
-from mechanisms.selected_neuron import SelectedNeuron
+from mechanisms.published import softmax
+from mechanisms.seeded import SeededRandomness
 from training.feature_maps import AnyFeatureMap
-from training.published.batched import Recipe
 from training.published.bounds import Topology, claimed_sensitivities
-from training.reproduction.seeded import SeededRandomness
+from training.published.setting import Recipe
 
 Floats = NDArray[np.float64]
 
@@ -110,18 +109,26 @@ def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = N
     cost = Cost.parse(str(model["price_per_row"]["losses"])) if model.get("price_per_row") else Cost()
     if model.get("hidden") and "alpha" not in model:
         return Mimicry(model, _released_network(model, epochs), None, None, None, (_WITHOUT_NOISE,))
-    mechanism = mechanism_of(str(model["mechanism"]), cost, classes) if cost.losses else None
+    mechanism = _served_mechanism(model) if cost.losses else None
     if "alpha" in model:
         recipe, neuron = _network(model, records, epochs)
         return Mimicry(model, recipe, mechanism, None, neuron, () if mechanism else (_WITHOUT_NOISE,))
     departures = []
     if "strong_convexity" not in model:
-        departures.append(f"shadow models are linear heads, Lambda = {_DEFAULT_STRENGTH:g}, and the target is none")
+        departures.append(
+            f"shadow models are linear heads, Lambda = {_DEFAULT_STRENGTH:g}, and the target is another kind of model"
+        )
     head = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)))
     per_norm = model.get("logit_sensitivity_per_norm")
     if per_norm is None or mechanism is None:
         return Mimicry(model, head, None, None, None, (*departures, _WITHOUT_NOISE))
     return Mimicry(model, head, mechanism, float(per_norm), None, tuple(departures))
+
+
+def _served_mechanism(model: Mapping[str, Any]) -> Mechanism | None:
+    with suppress(ValueError):
+        return served_mechanism(model)
+    return None
 
 
 def _released_network(model: Mapping[str, Any], epochs: int | None) -> NetworkRecipe:
@@ -130,23 +137,6 @@ def _released_network(model: Mapping[str, Any], epochs: int | None) -> NetworkRe
     passes = round(float(model.get("steps", 0)) * float(model.get("sampling_rate", 0)))
     chosen = epochs or min(max(passes, 1), _MOST_EPOCHS)
     return NetworkRecipe(Recipe(topology, "cross-entropy", epochs=chosen, activation=model["activation"]))
-
-
-def mechanism_of(name: str, cost: Cost, classes: int) -> Mechanism | None:
-    """Return the mechanism with this name and cost of one row; None for one that is not known here."""
-    losses = cost.losses
-    match name, losses:
-        case Gaussian.name, (GaussianLoss(mu),):
-            return Gaussian(1 / mu)
-        case Laplace.name, (LaplaceLoss(epsilon),):
-            return Laplace(epsilon)
-        case Label.name, (BoundedRangeLoss(epsilon),):
-            return Label(epsilon)
-        case SelectedNeuron.name, (BoundedRangeLoss(epsilon), noise) if isinstance(noise, GaussianLoss | LaplaceLoss):
-            return SelectedNeuron(epsilon, noise)
-        case Published.name, (ClaimedLoss() as loss,):
-            return Published(classes, loss.parameters[0], "gaussian" if "gaussian" in loss.kind else "laplace")
-    return None
 
 
 def _network(model: Mapping[str, Any], records: int, epochs: int | None) -> tuple[NetworkRecipe, float]:

@@ -10,19 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.picorho import PICORHO_PER_RHO
-from audit.estimators import Errors, epsilon_delta_of_errors
-from audit.estimators.attack import SELECTION_SHARE
+from audit.estimators import SELECTION_SHARE, Errors, confidence_of_each, epsilon_delta_of_errors
 from audit.membership.candidates import Labelled, repeated
 
+Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
+
+NEARNESS = 1e-4
+"""How far a near-copy moves each value at most, as a share of the feature's range.
+
+Far enough to be another question, which pays like any other: features have steps of 2^-24, and cosines of 2^-16 turns.
+Near enough to be asked about the same: noise is many times what so little moves the logits by.
+"""
 
 BOUNDS = 3
 """How many lower bounds may convict (`audit.membership.verdict`)."""
-
-
-def confidence_of_each(confidence: float) -> float:
-    """The confidence of each of the bounds that may convict, with which all of them hold together (a union bound)."""
-    return 1 - (1 - confidence) / BOUNDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +149,32 @@ def planned(
     )
 
 
+def rows_of_keys(rows: Floats, copies: int, model: Mapping[str, Any], seed: int, names: Sequence[str]) -> Floats:
+    """Return what each key asks about the rows (n, d): (keys, n * copies, d), `copies` rows for each.
+
+    The first key asks about the rows themselves and copies - 1 next to each, the others about rows next to them alone:
+    two keys that asked one question would get one answer. names: `Endpoint.name` of each key, from which its
+    near-copies follow, so that nobody else asks these questions and the lineage cannot have paid for them before.
+    """
+    first = near_copies(rows, copies, model, seed)
+    others = [
+        np.delete(near_copies(rows, copies + 1, model, seed, name), np.s_[:: copies + 1], axis=0) for name in names[1:]
+    ]
+    return np.stack([first, *others])
+
+
+def near_copies(rows: Floats, copies: int, model: Mapping[str, Any], seed: int, name: str = "") -> Floats:
+    """Return each row (n, d) followed by copies - 1 rows next to it, within the model's bounds: (n * copies, d)."""
+    lower, upper = (np.asarray(model["feature_map"][end]) for end in ("lower", "upper"))
+    many = np.repeat(rows, copies, axis=0)
+    if copies > 1:
+        inwards = np.where(many > (lower + upper) / 2, -1.0, 1.0)
+        moved = np.random.default_rng([seed, *name.encode()]).random(many.shape) * NEARNESS * (upper - lower)
+        moved[::copies] = 0.0
+        many = np.clip(many + inwards * moved, lower, upper)
+    return many
+
+
 def rows_of_its_own(budget: Mapping[str, Any]) -> int | None:
     """Return how many rows a key's own account still pays for; None where answers cost nothing."""
     if budget["queries_left"] is None:
@@ -183,7 +211,7 @@ def largest_epsilon(of_each: int, confidence: float) -> float:
     counted = of_each - chosen
     if chosen < 1 or counted < 1:
         return 0.0
-    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence_of_each(confidence), 0.0)
+    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence_of_each(confidence, BOUNDS), 0.0)
 
 
 def fewest(confidence: float) -> int:

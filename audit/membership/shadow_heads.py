@@ -8,10 +8,15 @@ rate, and all k models can take the same steps.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+Array = Any
+"""A NumPy array, or a PyTorch tensor on whatever device: what is done below is written alike for both."""
+
+_TINY = 1e-30
 _TOLERANCE = 1e-3
 """Stop when no model's gradient, relative to its number of records, is longer than this."""
 
@@ -34,26 +39,27 @@ class HeadRecipe:
 
 
 def train_heads(
-    X: Tensor, y: Tensor, rows: Tensor, recipe: HeadRecipe, *, on_share: Callable[[float], None] = lambda _: None
-) -> Tensor:
-    """Train one head on each model's rows (k, n) of the pool X (N, D), y (N,); result: (k, D, C), on X's device."""
-    k, n = rows.shape
-    phi = X.index_select(0, rows.reshape(-1)).view(k, n, X.shape[1])
-    labels = torch.nn.functional.one_hot(y[rows], recipe.classes).to(X.dtype)
+    X: Array, y: Array, rows: Array, recipe: HeadRecipe, *, on_share: Callable[[float], None] = lambda _: None
+) -> Array:
+    """Train one head on each model's rows (k, n) of the pool X (N, D), y (N,); result: (k, D, C), on X's device.
+
+    All are arrays of NumPy, or all are tensors of PyTorch.
+    """
+    xp = _module_of(X)
+    n = rows.shape[1]
+    phi, labels = X[rows], y[rows][:, :, None] == xp.arange(recipe.classes, device=X.device)
     strength = recipe.strong_convexity
-    smoothness = 0.5 * _largest_eigenvalues(phi) * 1.05 + strength
-    step = (1 / smoothness).view(k, 1, 1)
-    root = torch.sqrt(strength / smoothness)
-    momentum = ((1 - root) / (1 + root)).view(k, 1, 1)
-    W = torch.zeros((k, X.shape[1], recipe.classes), dtype=X.dtype, device=X.device)
-    ahead = W
+    smoothness = 0.5 * _largest_eigenvalues(xp, phi) * 1.05 + strength
+    root = (strength / smoothness) ** 0.5
+    momentum = (1 - root) / (1 + root)
+    W = ahead = xp.zeros((len(rows), X.shape[1], recipe.classes), dtype=X.dtype, device=X.device)
     for done in range(_MOST_STEPS):
-        residual = torch.softmax(torch.bmm(phi, ahead), dim=2) - labels
-        gradient = torch.baddbmm(strength * ahead, phi.transpose(1, 2), residual)
-        following = ahead - step * gradient
+        answers = _softmax(xp, phi @ ahead)
+        gradient = strength * ahead + phi.mT @ xp.where(labels, answers - 1, answers)
+        following = ahead - gradient / smoothness
         ahead, W = following + momentum * (following - W), following
         if done % 20 == 0:
-            longest = float(gradient.flatten(1).norm(dim=1).max()) / n
+            longest = float((gradient**2).sum((1, 2)).max()) ** 0.5 / n
             on_share(min(1.0, (1 + done) / _MOST_STEPS))
             if longest <= _TOLERANCE * min(1.0, strength):
                 break
@@ -61,19 +67,26 @@ def train_heads(
     return W
 
 
-def head_logits(W: Tensor, X: Tensor) -> Tensor:
+def head_logits(W: Array, X: Array) -> Array:
     """The logits of every head (k, D, C) on every row X (N, D): (k, N, C)."""
-    return torch.matmul(X, W)
+    return X @ W
 
 
-def _largest_eigenvalues(phi: Tensor, iterations: int = 30) -> Tensor:
-    """Of phi^T phi, by power iteration, for each model: (k,). The Hessian is at most half of it, plus Lambda."""
-    generator = torch.Generator().manual_seed(0)
-    vector = torch.rand((1, phi.shape[2], 1), generator=generator, dtype=phi.dtype).to(phi.device)
-    vector = vector.expand(len(phi), -1, -1)
-    length = torch.ones(len(phi), dtype=phi.dtype, device=phi.device)
+def _module_of(X: Array) -> Any:
+    return np if isinstance(X, np.ndarray) else import_module("torch")
+
+
+def _softmax(xp: Any, z: Array) -> Array:
+    grown = xp.exp(z - xp.amax(z, axis=2, keepdims=True))
+    return grown / grown.sum(2)[:, :, None]
+
+
+def _largest_eigenvalues(xp: Any, phi: Array, iterations: int = 30) -> Array:
+    """Of phi^T phi, by power iteration, for each model: (k, 1, 1). The Hessian is at most half of it, plus Lambda."""
+    start = np.random.default_rng(0).random((1, phi.shape[2], 1))
+    vector = xp.asarray(start, dtype=phi.dtype, device=phi.device)
     for _ in range(iterations):
-        vector = torch.bmm(phi.transpose(1, 2), torch.bmm(phi, vector))
-        length = vector.flatten(1).norm(dim=1)
-        vector = vector / length.clamp_min(torch.finfo(phi.dtype).tiny).view(-1, 1, 1)
+        vector = phi.mT @ (phi @ vector)
+        length = (vector**2).sum((1, 2))[:, None, None] ** 0.5
+        vector = vector / (length + _TINY)
     return length

@@ -1,20 +1,23 @@
 """Shadow models: k models of the target's kind, trained on draws of which the attacker knows the members.
 
-All k are one batched tensor program (`training.published.batched`, or `audit.membership.shadow_heads` for certified
-heads), on the processor or on CUDA. Shokri et al. 2017; Lu et al. 2022, Section 3.3.
+All k are one batched program: certified heads by `audit.membership.shadow_heads`, with NumPy on the processor and with
+PyTorch on CUDA; networks by `training.published.batched`, which needs PyTorch. Shokri et al. 2017; Lu et al. 2022,
+Section 3.3.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
-from training.published.batched import Assignment, Recipe, device_of, stacked_logits, train_stack
-from training.reproduction.seeded import derived_seed
+from mechanisms.seeded import derived_seed
+from training.extras import extra
+from training.published.setting import Recipe
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -127,20 +130,50 @@ def train_shadow_models(
 ) -> ShadowModels:
     """Train the models of `draws` together and evaluate all of them on the whole pool. device: auto, cpu or cuda."""
     members, others = draws.rows(len(pool.y))
+    if isinstance(recipe, HeadRecipe):
+        logits = _train_heads(pool, recipe, members, device, on_share)
+    else:
+        logits = _train_networks(pool, recipe, draws, members, device, on_share)
+    return ShadowModels(_mask(members, len(pool.y)), _mask(others, len(pool.y)), logits.astype(np.float64))
+
+
+def check_trainable(recipe: ShadowRecipe) -> None:
+    """Raise MissingExtra where networks are to be trained and PyTorch is missing: before anything is asked."""
+    if isinstance(recipe, NetworkRecipe):
+        with extra("torch", "training shadow models of a network"):
+            import_module("torch")
+
+
+def _train_heads(pool: Pool, recipe: HeadRecipe, members: Rows, device: str, on_share: OnShare) -> Floats:
+    if device == "cuda" or (device == "auto" and _cuda_is_there()):
+        import torch
+
+        X, y, rows = (torch.from_numpy(part).to("cuda") for part in (pool.X, pool.y, members))
+        found: Floats = head_logits(train_heads(X, y, rows, recipe, on_share=on_share), X).cpu().numpy()
+        return found
+    logits: Floats = head_logits(train_heads(pool.X, pool.y, members, recipe, on_share=on_share), pool.X)
+    return logits
+
+
+def _cuda_is_there() -> bool:
+    return find_spec("torch") is not None and bool(import_module("torch").cuda.is_available())
+
+
+def _train_networks(
+    pool: Pool, recipe: NetworkRecipe, draws: Draws, members: Rows, device: str, on_share: OnShare
+) -> Floats:
+    import torch
+
+    from training.published.batched import Assignment, device_of, stacked_logits, train_stack
+
     where = device_of(device)
     X, y = torch.from_numpy(pool.X).to(where), torch.from_numpy(pool.y).to(where)
-    rows = torch.from_numpy(members)
-    if isinstance(recipe, HeadRecipe):
-        logits = head_logits(train_heads(X, y, rows.to(where), recipe, on_share=on_share), X)
-    else:
-        assignment = Assignment(rows, draws.seeds(), (recipe.alpha,) * draws.count)
-        epochs = recipe.network.epochs
-        parameters = train_stack(X, y, assignment, recipe.network, on_epoch=lambda done: on_share(done / epochs))
-        everyone = torch.arange(len(pool.y)).expand(draws.count, -1)
-        logits = stacked_logits(parameters, X, everyone, recipe.network.activation)
-    return ShadowModels(
-        _mask(members, len(pool.y)), _mask(others, len(pool.y)), logits.cpu().numpy().astype(np.float64)
-    )
+    assignment = Assignment(torch.from_numpy(members), draws.seeds(), (recipe.alpha,) * draws.count)
+    epochs = recipe.network.epochs
+    parameters = train_stack(X, y, assignment, recipe.network, on_epoch=lambda done: on_share(done / epochs))
+    everyone = torch.arange(len(pool.y)).expand(draws.count, -1)
+    logits: Floats = stacked_logits(parameters, X, everyone, recipe.network.activation).cpu().numpy()
+    return logits
 
 
 def _mask(rows: Rows, pool: int) -> Mask:

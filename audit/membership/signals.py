@@ -3,6 +3,8 @@
 Every function takes answers (n, C), probabilities, and the true labels y (n,), and returns (n,).
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,22 @@ Mask = NDArray[np.bool_]
 
 _LEAST = 1e-30
 """Probabilities are taken to be no smaller, so that a label that was not released has a finite score."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownAnswers:
+    """Answers of shadow models, with what is known of each. answers: (n, C); y: (n,); member: (n,)."""
+
+    answers: Floats
+    y: Labels
+    member: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit, and answers from which nothing can be learnt."""
+        if self.answers.ndim != 2 or not self.y.shape == self.member.shape == (len(self.answers),):
+            raise ValueError(f"answers {self.answers.shape} do not fit {self.y.shape} labels, {self.member.shape}")
+        if self.member.all() or not self.member.any():
+            raise ValueError("an attack learns from answers about members and about others")
 
 
 def log_confidence(answers: Floats, y: Labels) -> Floats:

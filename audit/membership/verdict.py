@@ -1,7 +1,7 @@
 """What an attack achieved, with confidence, beside what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
-(`audit.estimators.attack`).
+(`audit.estimators.errors`).
 
 What the confidence is about. One model was trained on all members and answers about all candidates.
 
@@ -26,12 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from audit.estimators import Errors, clopper_pearson, epsilon_delta, errors_at, gdp_of_errors
-from audit.estimators.attack import SELECTION_SHARE
-from audit.estimators.attack import attack as thresholded
-from audit.membership.claims import STEPS, Claim
+from audit.estimators import (
+    SELECTION_SHARE,
+    Errors,
+    clopper_pearson,
+    confidence_of_each,
+    epsilon_delta,
+    errors_at,
+    gdp_of_errors,
+    thresholded,
+)
+from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.pairs import PairBound, bound_of_pairs
-from audit.membership.plan import confidence_of_each
+from audit.membership.plan import BOUNDS
 from audit.membership.signals import best_threshold
 
 Floats = NDArray[np.float64]
@@ -70,7 +77,7 @@ class Corner:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class AttackResult:
     """What one attack achieved.
 
     threshold: of the decisions counted in `errors`; own_threshold: whether the attack brought it. low, high: of the
@@ -125,10 +132,10 @@ class Verdict:
     against `total`. confidence: of each interval, and of the bounds that convict together.
     """
 
-    found: tuple[Found, ...]
-    best: Found
-    decision: Claim
-    total: Claim
+    found: tuple[AttackResult, ...]
+    best: AttackResult
+    decision: ClaimedReleases
+    total: ClaimedReleases
     pairs: PairBound
     confidence: float
 
@@ -148,16 +155,18 @@ class Verdict:
         return self.pairs.epsilon > self.total.epsilon(STEPS)
 
 
-def verdict(scores: list[Scores], decision: Claim, total: Claim, confidence: float, seed: int = 0) -> Verdict:
+def verdict(
+    scores: list[Scores], decision: ClaimedReleases, total: ClaimedReleases, confidence: float, seed: int = 0
+) -> Verdict:
     """Judge every attack. seed: of coins for ties. Raises ValueError for scores that are too few or not numbers."""
     found = tuple(_found(one, decision, confidence) for one in scores)
     best = max(found, key=lambda one: one.selection_advantage)
-    each = confidence_of_each(confidence)
+    each = confidence_of_each(confidence, BOUNDS)
     pairs = bound_of_pairs(best.scores.members, best.scores.others, each, delta=total.delta, seed=seed)
     return Verdict(found, best, decision, total, pairs, confidence)
 
 
-def _found(scores: Scores, decision: Claim, confidence: float) -> Found:
+def _found(scores: Scores, decision: ClaimedReleases, confidence: float) -> AttackResult:
     some_in, rest_in = np.split(scores.members, [round(SELECTION_SHARE * len(scores.members))])
     some_out, rest_out = np.split(scores.others, [round(SELECTION_SHARE * len(scores.others))])
     chosen = scores.threshold
@@ -171,9 +180,9 @@ def _found(scores: Scores, decision: Claim, confidence: float) -> Found:
     known = np.repeat([1, 0], [len(scores.members), len(scores.others)])
     everyone = np.concatenate([scores.members, scores.others])
     false_positives, true_positives, _ = roc_curve(known, everyone, drop_intermediate=False)
-    each = confidence_of_each(confidence)
+    each = confidence_of_each(confidence, BOUNDS)
     bound = epsilon_delta(scores.members, scores.others, each, delta=decision.delta)
-    return Found(
+    return AttackResult(
         attack=scores.attack,
         threshold=chosen,
         own_threshold=scores.threshold is not None,
@@ -193,7 +202,7 @@ def _found(scores: Scores, decision: Claim, confidence: float) -> Found:
     )
 
 
-def _corner(scores: Scores, decision: Claim, confidence: float) -> Corner:
+def _corner(scores: Scores, decision: ClaimedReleases, confidence: float) -> Corner:
     """At the threshold that the first share finds worth most, as mu; limits of both rates from the others."""
     _, errors = thresholded(scores.members, scores.others, None, lambda errors: gdp_of_errors(errors, confidence))
     alpha, beta = errors.upper_limits(confidence)

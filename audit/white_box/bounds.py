@@ -9,31 +9,33 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
 
 import numpy as np
 import scipy.special
+import scipy.stats
 from numpy.typing import NDArray
 
-from accounting import analyses, conversions
+from accounting import analyses, conversions, domains
 from accounting.crossings import crossing
-from accounting.losses import PrivacyLoss, SubsampledGaussianLoss
+from accounting.losses import SubsampledGaussianLoss
 from audit import estimators
-from audit.estimators import Errors, Family, LowerBound
+from audit.estimators import LowerBound
 
 Floats = NDArray[np.float64]
-Method = Literal["f-DP (CP)", "f-DP (ZB)", "(eps, delta)-DP (CP)", "(eps, delta)-DP (ZB)", "eps-DP (Katz)"]
-METHODS: tuple[Method, ...] = get_args(Method)
 
 _LEAST_NOISE, _LARGEST_NOISE = 0.05, 1e4
 _LEAST_MU, _LARGEST_MU = 1e-3, 4.0
 """Of a step: less is taken for nothing, more for 4, which is enough to say that a run is not private."""
 _OPTIMISM = 0.025
 """What share of a run's epsilon rounding every step's loss down may cost, at most."""
+_NEAREST = 1e-6
+POWER = 0.99
+"""With what probability an audit that was sized for a fault convicts it."""
+_LEAST_RATIO = 1e-3
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimedRun:
     """What is claimed of a run: `steps` sampled Gaussian steps, and the epsilon that they give at delta."""
 
     noise_multiplier: float
@@ -57,14 +59,14 @@ class Claim:
 _CLOSEST = (analyses.exact, analyses.rdp)
 
 
-def claim_of(epsilon: float, sampling_rate: float, steps: int, delta: float) -> Claim:
+def claimed_run(epsilon: float, sampling_rate: float, steps: int, delta: float) -> ClaimedRun:
     """Return the claim with the least noise, to a relative 1e-3 or less, whose epsilon is at most this one.
 
     Raises ValueError where no noise multiplier from 0.05 to 10,000 gives it.
     """
 
     def excess(log_noise: float) -> float:
-        return Claim(math.exp(log_noise), sampling_rate, steps, delta).epsilon - epsilon
+        return ClaimedRun(math.exp(log_noise), sampling_rate, steps, delta).epsilon - epsilon
 
     if not excess(math.log(_LARGEST_NOISE)) <= 0 < excess(math.log(_LEAST_NOISE)):
         raise ValueError(
@@ -72,61 +74,7 @@ def claim_of(epsilon: float, sampling_rate: float, steps: int, delta: float) -> 
             f"{delta:g} for {steps} steps at sampling rate {sampling_rate:g}"
         )
     met = crossing(excess, math.log(_LARGEST_NOISE), math.log(_LEAST_NOISE), tolerance=1e-4).met
-    return Claim(math.exp(met), sampling_rate, steps, delta)
-
-
-def sampled_run(claim: Claim) -> Family:
-    """Return the trade-off functions of a whole run of sampled steps, by mu = 1/noise multiplier (Algorithm 4).
-
-    Up to twice the claimed mu: what refutes that has refuted the claim.
-    """
-
-    def losses(mu: float) -> Counter[PrivacyLoss]:
-        return Counter({SubsampledGaussianLoss(1 / mu, claim.sampling_rate): claim.steps})
-
-    return estimators.of_composition("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
-
-
-def step_bound(inside: Floats, outside: Floats, method: Method, confidence: float, claim: Claim) -> LowerBound:
-    """Return the bound of one step by one of Table 1's methods.
-
-    inside, outside: observations with a canary that joined for certain, and without it. The threshold is fixed before
-    they are seen (`designed_threshold`), so that all of them count.
-    """
-    delta = claim.delta
-    threshold = designed_threshold(method, confidence, claim, len(inside))
-    if method == "f-DP (CP)":
-        return estimators.gdp(inside, outside, confidence, threshold=threshold)
-    if method == "f-DP (ZB)":
-        return estimators.credible_gdp(inside, outside, confidence, threshold=threshold)
-    if method == "(eps, delta)-DP (CP)":
-        return estimators.epsilon_delta(inside, outside, confidence, delta=delta, threshold=threshold)
-    if method == "(eps, delta)-DP (ZB)":
-        return estimators.credible_epsilon_delta(inside, outside, confidence, delta=delta, threshold=threshold)
-    return estimators.katz(inside, outside, confidence, threshold=threshold)
-
-
-@lru_cache(maxsize=256)
-def designed_threshold(method: Method, confidence: float, claim: Claim, count: int) -> float:
-    """Return the threshold at which `count` observations each, as the claim has them, are expected to say most.
-
-    Of N(0, s^2) and N(1, s^2); credible bounds take the threshold of their exact counterpart. For the Gaussian family
-    it is 1/2, or little else; for (epsilon, delta) it lies where false positives are few (Nasr et al. 2023, Appendix
-    C.1).
-    """
-
-    def expected(threshold: float) -> float:
-        false_positives, false_negatives = scipy.special.ndtr(
-            np.array([-threshold, threshold - 1]) / claim.noise_multiplier
-        )
-        errors = Errors(count * false_positives, count, count * false_negatives, count)
-        if method.startswith("f-DP"):
-            return estimators.gdp_of_errors(errors, confidence)
-        if method.startswith("(eps"):
-            return estimators.epsilon_delta_of_errors(errors, confidence, claim.delta)
-        return estimators.katz_of_errors(errors, confidence)
-
-    return max(map(float, 0.5 + claim.noise_multiplier * np.linspace(0, 5, 101)), key=expected)
+    return ClaimedRun(math.exp(met), sampling_rate, steps, delta)
 
 
 def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
@@ -134,7 +82,7 @@ def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBou
     return estimators.pooled_gdp(inside, outside, confidence, threshold=0.5)
 
 
-def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: Claim) -> LowerBound:
+def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: ClaimedRun) -> LowerBound:
     """Return the bound of mu from many thresholds at once, designed for the claim: the closest here, asymptotic."""
     mu = 1 / claim.noise_multiplier
     design = estimators.Design.of_log_ratios(mu, min(len(inside), len(outside)))
@@ -142,11 +90,10 @@ def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, cl
     return estimators.gdp_of_many_thresholds(inside, outside, confidence, design=design)
 
 
-def run_epsilon(bound: LowerBound, claim: Claim) -> float:
+def run_epsilon(bound: LowerBound, claim: ClaimedRun) -> float:
     """Return the epsilon at delta of a run whose steps have the noise that `bound` leaves possible, rounded down.
 
-    A bound in epsilon is first taken for the Gaussian mechanism with that epsilon at delta, as Section 5.5 does; for
-    Katz's, which is at delta = 0, that is a comparison and no bound.
+    A bound in epsilon is first taken for the Gaussian mechanism with that epsilon at delta, as Section 5.5 does.
     """
     mu = bound.value if bound.parameter == "mu" else _mu_of(bound.value, claim.delta)
     if mu <= _LEAST_MU:
@@ -167,7 +114,7 @@ def composed_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, 
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    above = Claim(noise_multiplier, sampling_rate, steps, delta).epsilon
+    above = ClaimedRun(noise_multiplier, sampling_rate, steps, delta).epsilon
     if above == 0:
         return 0.0
     one = pld.from_gaussian_mechanism(
@@ -179,3 +126,78 @@ def composed_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, 
     )
     found = float(one.self_compose(steps).get_epsilon_for_delta(delta))
     return found if math.isfinite(found) else 0.0
+
+
+def nearest_seen(inside: Floats, outside: Floats, seen: float = 0.5) -> tuple[Floats, Floats]:
+    """Return scores (in, out) of all but the first `seen` of the observations (n,), (m,), which are what was seen.
+
+    For implementations whose noise takes few values. The projection on the canary is the best score where the noise is
+    Gaussian. Noise from few seeds looks Gaussian to it, or nearly, and is told completely by whoever has seen each of
+    its values.
+
+    The score is the log of the distance to the nearest observation seen without the canary over that to the nearest
+    seen with it: above 0 for what looks more like those with it. Distances below 1e-6 of the noise count as that.
+    """
+    cut_in, cut_out = round(len(inside) * seen), round(len(outside) * seen)
+    with_canary, without = np.sort(inside[:cut_in]), np.sort(outside[:cut_out])
+    floor = _NEAREST * float(np.std(without))
+
+    def score(observed: Floats) -> Floats:
+        ratio: Floats = np.log(_distance(observed, without, floor)) - np.log(_distance(observed, with_canary, floor))
+        return ratio
+
+    return score(inside[cut_in:]), score(outside[cut_out:])
+
+
+def repetition_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
+    """Return the bound of mu from `nearest_seen`, at its natural threshold 0, by Clopper and Pearson."""
+    return estimators.gdp(*nearest_seen(inside, outside), confidence, threshold=0.0)
+
+
+def _distance(observed: Floats, seen: Floats, floor: float) -> Floats:
+    place = np.searchsorted(seen, observed)
+    below = np.abs(observed - seen[np.maximum(place - 1, 0)])
+    above = np.abs(observed - seen[np.minimum(place, len(seen) - 1)])
+    nearest: Floats = np.maximum(np.minimum(below, above), floor)
+    return nearest
+
+
+def most_errors(mu: float, observations: int, confidence: float) -> int:
+    """Return of how many errors, in `observations` each way, a step that claims mu is convicted; -1 for none.
+
+    By pooled errors at the threshold 1/2 (`audit.estimators.pooled_gdp`). Noise that is `ratio` times the claimed makes
+    2 n observations err with probability Phi(-mu/(2 ratio)) each, independently, and the claim falls where at most so
+    many of them did: the power is one value of a binomial law.
+    """
+    claimed = float(scipy.special.ndtr(-mu / 2))
+    most = int(scipy.stats.binom.ppf(1 - confidence, 2 * observations, claimed))
+    while most >= 0 and scipy.stats.binom.cdf(most, 2 * observations, claimed) > (1 - confidence) * (1 - 1e-9):
+        most -= 1
+    return most
+
+
+def power(mu: float, ratio: float, observations: int, confidence: float) -> float:
+    """Return the probability that noise `ratio` times what mu claims is convicted, wrongly with 1 - confidence at most.
+
+    Raises ValueError for a ratio that is none: it lies above 0 and is at most 1.
+    """
+    domains.require_above_zero("the ratio of noises", ratio)
+    domains.require_up_to("the ratio of noises", ratio, 1)
+    most = most_errors(mu, observations, confidence)
+    if most < 0:
+        return 0.0
+    return float(scipy.stats.binom.cdf(most, 2 * observations, scipy.special.ndtr(-mu / (2 * ratio))))
+
+
+def largest_ratio(mu: float, observations: int, confidence: float, asked: float = POWER) -> float | None:
+    """Return the largest ratio of noises that so many observations convict with the power asked for; None for none."""
+    if power(mu, _LEAST_RATIO, observations, confidence) < asked:
+        return None
+    low, high = _LEAST_RATIO, 1.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        if power(mu, middle, observations, confidence) >= asked:
+            low = middle
+        else:
+            high = middle
+    return low

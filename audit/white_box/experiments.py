@@ -1,51 +1,38 @@
-"""The experiments of Nasr et al. 2023 on other data: Table 1 and Sections 6.3 and 6.4, in pieces that resume.
+"""Training runs that are watched step by step, in pieces that resume.
 
-Networks are fully connected, where the paper has convolutional ones for images: what is audited is the step, and its
-guarantee asks nothing of the network.
+Networks are fully connected: what is audited is the step, and its guarantee asks nothing of the network.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from accounting.conversions import gaussian_mu
-from audit.white_box.bounds import Claim, claim_of
+from audit.pieces import ResultStore
+from audit.white_box.bounds import ClaimedRun, claimed_run
 from audit.white_box.canaries import Canary, DiracCanary, FixedCanary, blank, mislabelled, quiet_coordinate
-from audit.white_box.observations import Descent, Floats, Records, observe_steps
-from audit.white_box.printed import FAULT_EPSILON
-from audit.white_box.runs import score_run
-from audit.white_box.steps import AuditedStep, Fault, faulty, sound
-from training.data import benchmarks, retail
+from audit.white_box.observations import AuditedStep, Descent, Floats, Records, observe_steps, sound
+from mechanisms.seeded import derived_seed
 from training.data.digits import load_digits
-from training.data.labelled import LabelledSet
-from training.extras import extra
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
-from training.reproduction.seeded import derived_seed
-from training.reproduction.store import ResultStore
 
 Progress = Callable[[str, float], None]
-
-TABLE_OBSERVATIONS = 20_000
-"""Of each cell of Table 1, each way: fixed before any was seen."""
 
 CANARY_LENGTH = 1000.0
 """Of the gradient canary, in clipping norms."""
 
-CanaryKind = Literal["dirac", "crafted", "blank", "mislabelled"]
-CANARIES: tuple[CanaryKind, ...] = get_args(CanaryKind)
+CANARIES = ("dirac", "blank", "mislabelled")
 
 _PROBE = 200
 _MOST_TEST = 2000
-_DARKEST_DIGIT = 16
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One column of the table. hidden: widths of the hidden layers; records: how many train."""
+    """What is trained. hidden: widths of the hidden layers; records: how many train."""
 
     dataset: str
     hidden: tuple[int, ...]
@@ -55,16 +42,10 @@ class Setting:
     runs: int = 5
     learning_rate: float = 0.5
     delta: float = 1e-5
-    canary: CanaryKind = "dirac"
+    canary: str = "dirac"
 
 
-SETTINGS: dict[str, Setting] = {
-    "digits": Setting("digits", (32,), records=1000, sampling_rate=0.05, steps=400),
-    "retail-100": Setting("retail-100", (32,), learning_rate=2.0),
-    "mnist": Setting("mnist", (64,)),
-    "cifar-10": Setting("cifar-10", (32,), runs=3),
-}
-"""By data set."""
+DIGITS = Setting("digits", (32,), records=1000, sampling_rate=0.05, steps=400)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,67 +63,56 @@ class Material:
 class Measured:
     """What was seen of one implementation: observations of all runs together, and the mean accuracy of training."""
 
-    claim: Claim
+    claim: ClaimedRun
     without: Floats
     with_canary: Floats
     accuracy: float
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuredRuns:
-    """Scores of whole runs, (with the canary, without it), of who sees every step and of who sees the model."""
-
-    claim: Claim
-    every_step: tuple[Floats, Floats]
-    final_model: tuple[Floats, Floats]
+def digits(setting: Setting, seed: int) -> Material:
+    """Return scikit-learn's digits, drawn by `seed`."""
+    inputs, labels = load_digits().scaled()
+    return prepare(setting, inputs, labels, 10, "scikit-learn's digits", seed)
 
 
-def read(name: str, directory: Path | None) -> LabelledSet:
-    """Read a data set by name; scikit-learn's digits need no directory.
+def prepare(
+    setting: Setting,
+    inputs: NDArray[np.floating[Any]],
+    labels: NDArray[np.int64],
+    classes: int,
+    source: str,
+    seed: int,
+) -> Material:
+    """Return the records of a setting, drawn by `seed`. Raises ValueError where there are too few.
 
-    Raises ValueError for an unknown one, or where no directory is named, and DataError for its files.
+    inputs: (n, width); labels: (n,), in 0..classes-1.
     """
-    if name == "digits":
-        digits = load_digits()
-        X = np.concatenate([digits.train.X, digits.held_out_rows]) / _DARKEST_DIGIT
-        y = np.concatenate([digits.train.y, digits.held_out_labels])
-        return LabelledSet("digits", X.astype(np.float32), y, 10, "scikit-learn's digits")
-    if directory is None:
-        raise ValueError("name the directory of the data set's files with --data-dir or DPSERVE_DATA_DIR")
-    return retail.read(directory) if name == "retail-100" else benchmarks.read(name, directory)
-
-
-def prepare(setting: Setting, data: LabelledSet, seed: int) -> Material:
-    """Return the records of a setting, drawn by `seed`. Raises ValueError where there are too few."""
-    left = len(data.y) - setting.records - _PROBE
+    left = len(labels) - setting.records - _PROBE
     if left < 1:
-        raise ValueError(f"{data.name} has {len(data.y)} records, and more than {setting.records + _PROBE} are needed")
-    order = np.random.default_rng(seed).permutation(len(data.y))
+        raise ValueError(
+            f"{setting.dataset} has {len(labels)} records, and more than {setting.records + _PROBE} are needed"
+        )
+    order = np.random.default_rng(seed).permutation(len(labels))
     order = order[: setting.records + _PROBE + min(left, _MOST_TEST)]
     parts = np.split(order, [setting.records, setting.records + _PROBE])
-    training, probe, test = (Records(data.X[rows].astype(np.float64), data.y[rows]) for rows in parts)
-    network = Network((data.X.shape[1], *setting.hidden, data.classes))
-    return Material(training, probe, test, network, data.source)
+    training, probe, test = (Records(inputs[rows].astype(np.float64), labels[rows]) for rows in parts)
+    network = Network((inputs.shape[1], *setting.hidden, classes))
+    return Material(training, probe, test, network, source)
 
 
-def canary_of(kind: CanaryKind, material: Material, seed: int) -> Canary:
+def canary_of(kind: str, material: Material, seed: int) -> Canary:
     """Return the canary: a gradient where the probe's are least, or a record.
 
-    crafted: from the probe, anew at every step. mislabelled: one of the probe. blank: of the probe's rarest label.
-    Raises ValueError for another kind, and MissingExtra for a crafted one without torch.
+    mislabelled: one of the probe. blank: of the probe's rarest label. Raises ValueError for another kind.
     """
     network, probe = material.network, material.probe
     if kind == "dirac":
         coordinate = quiet_coordinate(network, network.initial(seed), probe.inputs, probe.labels)
         return DiracCanary(network.size, coordinate, CANARY_LENGTH)
-    if kind == "crafted":
-        with extra("torch", "crafting canaries"):
-            from audit.white_box.crafting import CraftedCanary
-        return CraftedCanary(network, probe.inputs, probe.labels)
     return record_canary(kind, material, seed)
 
 
-def record_canary(kind: CanaryKind, material: Material, seed: int) -> FixedCanary:
+def record_canary(kind: str, material: Material, seed: int) -> FixedCanary:
     """Return the blank or the mislabelled canary. Raises ValueError for another kind."""
     probe, classes = material.probe, material.network.widths[-1]
     if kind == "blank":
@@ -153,12 +123,18 @@ def record_canary(kind: CanaryKind, material: Material, seed: int) -> FixedCanar
 
 
 def measure(
-    setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
+    setting: Setting,
+    epsilon: float,
+    material: Material,
+    store: ResultStore,
+    seed: int,
+    progress: Progress,
+    canary: Canary | None = None,
 ) -> Measured:
-    """Observe `runs` runs of the sound step at the noise that epsilon allows a run (Table 1)."""
-    claim = claim_of(epsilon, setting.sampling_rate, setting.steps, setting.delta)
+    """Observe `runs` runs of the sound step at the noise that epsilon allows a run. canary: if not the setting's."""
+    claim = claimed_run(epsilon, setting.sampling_rate, setting.steps, setting.delta)
     release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
-    return _measure(
+    return measure_implementation(
         setting,
         claim,
         material,
@@ -167,91 +143,33 @@ def measure(
         store,
         seed,
         progress,
+        canary,
     )
 
 
-def measure_fault(
+def measure_implementation(
     setting: Setting,
-    fault: Fault | None,
-    noise_ratio: float,
-    material: Material,
-    store: ResultStore,
-    seed: int,
-    progress: Progress,
-) -> Measured:
-    """Observe an implementation with a planted fault, or a sound one, that claims 1.27 for a step (Section 6.3)."""
-    noise = 1 / gaussian_mu(FAULT_EPSILON, setting.delta)
-    claim = Claim(noise, setting.sampling_rate, setting.steps, setting.delta)
-    release = StepRelease(noise, setting.sampling_rate)
-
-    def implementation(run: int) -> AuditedStep:
-        if fault is None:
-            return sound(material.network, release, run)
-        return faulty(
-            fault, material.network, release, run, records=len(material.records.labels), noise_ratio=noise_ratio
-        )
-
-    purpose = (str(fault), f"{noise_ratio:.6g}", "runs of their own")
-    return _measure(setting, claim, material, implementation, purpose, store, seed, progress)
-
-
-def noise_ratio_of(true_epsilon: float, delta: float) -> float:
-    """Return by how much less noise than for 1.27 a step has `true_epsilon`."""
-    return gaussian_mu(FAULT_EPSILON, delta) / gaussian_mu(true_epsilon, delta)
-
-
-def measure_runs(
-    setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
-) -> MeasuredRuns:
-    """Score `runs` whole runs without the canary, a record, and as many with it (Algorithm 1)."""
-    claim = claim_of(epsilon, setting.sampling_rate, setting.steps, setting.delta)
-    release = StepRelease(claim.noise_multiplier, setting.sampling_rate)
-    canary = record_canary(setting.canary, material, seed)
-    found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
-    for number in range(2 * setting.runs):
-        member, run = bool(number % 2), number // 2
-        purpose = ("whole runs", f"epsilon {epsilon:g}", "with" if member else "without")
-
-        def compute(member: bool = member, run: int = run, purpose: Sequence[str] = purpose) -> dict[str, Any]:
-            run_seed = derived_seed(seed, *purpose, f"run {run}")
-            descent = Descent(setting.steps, setting.learning_rate, run_seed)
-            audited = sound(material.network, release, run_seed)
-            return asdict(score_run(audited, material.records, descent, canary, member=member))
-
-        found[member].append(store.result(_piece(setting, purpose, seed, run), compute))
-        progress("whole runs", (number + 1) / (2 * setting.runs))
-
-    def column(member: bool, key: str) -> Floats:
-        return np.array([one[key] for one in found[member]])
-
-    return MeasuredRuns(
-        claim,
-        (column(True, "every_step"), column(False, "every_step")),
-        (column(True, "final_model"), column(False, "final_model")),
-    )
-
-
-def _measure(
-    setting: Setting,
-    claim: Claim,
+    claim: ClaimedRun,
     material: Material,
     implementation: Callable[[int], AuditedStep],
     purpose: Sequence[str],
     store: ResultStore,
     seed: int,
     progress: Progress,
+    canary: Canary | None = None,
 ) -> Measured:
-    canary = canary_of(setting.canary, material, seed)
+    """Observe `runs` runs of an implementation of the step, made from each run's seed, that claims this."""
+    present = canary or canary_of(setting.canary, material, seed)
     pieces = []
     for run in range(setting.runs):
         run_seed = derived_seed(seed, *purpose, f"run {run}")
-        piece = _piece(setting, purpose, seed, run)
+        piece = piece_of(setting, purpose, seed, run)
 
         def compute(run_seed: int = run_seed, done: int = run) -> dict[str, Any]:
             def advance(step: int) -> None:
                 progress(" ".join(purpose), (done + step / setting.steps) / setting.runs)
 
-            return _observe(setting, material, implementation(run_seed), canary, run_seed, advance)
+            return _observe(setting, material, implementation(run_seed), present, run_seed, advance)
 
         pieces.append(store.result(piece, compute))
         progress(" ".join(purpose), (run + 1) / setting.runs)
@@ -277,7 +195,8 @@ def _observe(
     }
 
 
-def _piece(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dict[str, Any]:
+def piece_of(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dict[str, Any]:
+    """Return what a run's result depends on."""
     return {
         "name": f"white-box-{setting.dataset}",
         "hidden": list(setting.hidden),
@@ -293,6 +212,6 @@ def _piece(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dic
     }
 
 
-def scaled(setting: Setting, *, runs: int | None, steps: int | None) -> Setting:
-    """Return the setting with another number of runs or of steps where one is given."""
-    return replace(setting, runs=runs or setting.runs, steps=steps or setting.steps)
+def scaled(setting: Setting, *, canary: str, runs: int | None, steps: int | None) -> Setting:
+    """Return the setting with this canary, and with another number of runs or of steps where one is given."""
+    return replace(setting, canary=canary, runs=runs or setting.runs, steps=steps or setting.steps)

@@ -3,23 +3,52 @@
 An observation is the component of the released sum along the canary's gradient, in clipping norms. Without the canary
 it is N(0, s^2), and with it N(1, s^2) where its gradient reaches the clipping norm, s the noise multiplier, but for
 what the other records add. The auditor knows the other records of a step, as the guarantee allows, and takes their
-part away; `others="unknown"` leaves it in, as the paper does.
+part away, which the paper leaves in.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.white_box.canaries import Canary, Example
-from audit.white_box.steps import AuditedStep
+from mechanisms.seeded import SeededRandomness
+from training.releases.dpsgd.network import Network
+from training.releases.dpsgd.step import DpSgdStep, StepRelease, private_step
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
-Others = Literal["known", "unknown"]
+
+
+@dataclass(frozen=True)
+class AuditedStep:
+    """An implementation of the step and what is claimed of it.
+
+    sum_with: from parameters (size,), inputs (b, width), labels (b,) and the gradient (size,) that one more record
+    would have, not clipped, to the sum (size,) before noise. A gradient that no record has can enter nowhere else.
+    """
+
+    network: Network
+    claim: StepRelease
+    step: DpSgdStep
+    sum_with: Callable[[Floats, Floats, Labels, Floats], Floats]
+
+
+def sound(network: Network, claim: StepRelease, seed: int) -> AuditedStep:
+    """Return the step as it is in a training run, its randomness seeded."""
+    step = private_step(network, claim, SeededRandomness(seed, ("audited step",)))
+
+    def sum_with(parameters: Floats, inputs: Floats, labels: Labels, gradient: Floats) -> Floats:
+        return step.clipped_sum(parameters, inputs, labels) + clipped(gradient, claim.clip_norm)
+
+    return AuditedStep(network, claim, step, sum_with)
+
+
+def clipped(gradient: Floats, clip_norm: float) -> Floats:
+    """Return the gradient, scaled down to norm `clip_norm` if it is longer."""
+    norm = float(np.linalg.norm(gradient))
+    return gradient if norm <= clip_norm else gradient * (clip_norm / norm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,25 +77,12 @@ class Observations:
     parameters: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One training run as its observer saw it: the final parameters (size,) and an observation of every step (T,).
-
-    shifts: (T,), by how much the canary's presence in a step moves its observation.
-    """
-
-    parameters: Floats
-    observed: Floats
-    shifts: Floats
-
-
 def observe_steps(
     audited: AuditedStep,
     records: Records,
     descent: Descent,
     canary: Canary,
     *,
-    others: Others = "known",
     advance: Callable[[int], None] = lambda _: None,
 ) -> Observations:
     """Train once without the canary; at every step release also what the step would be with it (Algorithm 2).
@@ -77,60 +93,17 @@ def observe_steps(
     parameters = audited.network.initial(descent.seed)
     found = np.empty((2, descent.steps))
     for t in range(descent.steps):
-        moment = _Moment.sampled(audited, records, parameters, canary, others)
+        moment = Moment.sampled(audited, records, parameters, canary)
         released = moment.release(member=False)
         found[:, t] = moment.look(released), moment.look(moment.release(member=True))
-        parameters = parameters - _rate(audited, records, descent) * released
+        parameters = parameters - rate_of(audited, records, descent) * released
         advance(t + 1)
     return Observations(found[0], found[1], parameters)
 
 
-def watch_run(
-    audited: AuditedStep,
-    records: Records,
-    descent: Descent,
-    canary: Canary,
-    *,
-    member: bool,
-    others: Others = "known",
-) -> Run:
-    """Train once, the canary sampled like any record if it is a `member`, and observe every step."""
-    rate = audited.claim.sampling_rate
-    draw = np.random.default_rng([descent.seed, 2])
-    parameters = audited.network.initial(descent.seed)
-    observed, shifts = np.empty((2, descent.steps))
-    for t in range(descent.steps):
-        moment = _Moment.sampled(audited, records, parameters, canary, others)
-        released = moment.release(member=member and draw.random() < rate)
-        observed[t], shifts[t] = moment.look(released), moment.shift
-        parameters = parameters - _rate(audited, records, descent) * released
-    return Run(parameters, observed, shifts)
-
-
-def log_likelihood_ratios(
-    observed: Floats, noise_multiplier: float, canary_rate: float, shifts: "Floats | float" = 1.0
-) -> Floats:
-    """Return ln of the density with the canary over the density without, for each observation (T,).
-
-    (1 - q) N(0, s^2) + q N(shift, s^2) against N(0, s^2). The sum over a run is the best score of the run.
-    """
-    gain = shifts * (2 * observed - shifts) / (2 * noise_multiplier**2)
-    if canary_rate == 1:
-        return gain
-    mixed: Floats = np.logaddexp(math.log1p(-canary_rate), math.log(canary_rate) + gain)
-    return mixed
-
-
-def log_odds_of_label(audited: AuditedStep, parameters: Floats, example: Example) -> float:
-    """Return ln(p/(1 - p)) of the example's label: what an auditor who sees only the model measures (Section 6.4)."""
-    logits = audited.network.logits(parameters, example.x[None])[0]
-    rest = np.delete(logits, example.label)
-    return float(logits[example.label] - np.logaddexp.reduce(rest))
-
-
 @dataclass(frozen=True, eq=False)
-class _Moment:
-    """One step of a run: who takes part, and how its release is read."""
+class Moment:
+    """One step of a run: who takes part, and how its release is read. canary: present, if it is a member."""
 
     audited: AuditedStep
     parameters: Floats
@@ -142,18 +115,15 @@ class _Moment:
     theirs: float
 
     @classmethod
-    def sampled(
-        cls, audited: AuditedStep, records: Records, parameters: Floats, canary: Canary, others: Others
-    ) -> "_Moment":
+    def sampled(cls, audited: AuditedStep, records: Records, parameters: Floats, canary: Canary) -> "Moment":
+        """Return a step from these parameters, its records sampled."""
         taken = audited.step.sample(len(records.labels))
         inputs, labels = records.inputs[taken], records.labels[taken]
         present = canary.at(parameters)
         gradient = _gradient(audited, parameters, present)
         length, clip_norm = float(np.linalg.norm(gradient)), audited.claim.clip_norm
         direction = gradient / max(length, 1e-300) / clip_norm
-        theirs = 0.0
-        if others == "known":
-            theirs = float(audited.network.clipped_sum(parameters, inputs, labels, clip_norm) @ direction)
+        theirs = float(audited.network.clipped_sum(parameters, inputs, labels, clip_norm) @ direction)
         return cls(audited, parameters, inputs, labels, present, direction, min(length / clip_norm, 1.0), theirs)
 
     def release(self, *, member: bool) -> Floats:
@@ -168,6 +138,7 @@ class _Moment:
         return step.add_noise(self.audited.sum_with(self.parameters, inputs, labels, self.canary))
 
     def look(self, released: Floats) -> float:
+        """Return the observation that the release is."""
         return float(released @ self.direction) - self.theirs
 
 
@@ -178,5 +149,6 @@ def _gradient(audited: AuditedStep, parameters: Floats, canary: Example | Floats
     return np.asarray(gradients[0], dtype=np.float64)
 
 
-def _rate(audited: AuditedStep, records: Records, descent: Descent) -> float:
+def rate_of(audited: AuditedStep, records: Records, descent: Descent) -> float:
+    """Return how far a step goes along its release."""
     return descent.learning_rate / (audited.claim.sampling_rate * len(records.labels))

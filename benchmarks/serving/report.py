@@ -103,44 +103,35 @@ def _comparison(document: Document) -> str:
     for setting, by_name in by_setting.items():
         rows = [
             (
-                name, _over(by_name, one), f"{one.per_second:,.0f}", f"{one.low:,.0f} to {one.high:,.0f}",
-                f"{one.p50:.2f}", f"{one.p99:.2f}", f"{one.p999:.2f}", f"{one.cpu:.3f}", f"{one.peak_memory:.0f}",
-                f"{idle[name].total:.0f}", f"{one.others:.2f}",
+                name, _over(by_name, one), f"{one.per_second:,.0f}", f"{one.p50:.2f}", f"{one.p99:.2f}",
+                f"{one.cpu:.3f}", f"{idle[name].total:.0f}",
             )
             for name, one in by_name.items()
         ]  # fmt: skip
         head = (
-            f"{setting} a request", "ours / it", "requests/s", "rounds", "p50 ms", "p99 ms", "p99.9 ms", "CPU ms",
-            "peak MiB", "idle MiB", "cores elsewhere",
+            f"{setting} a request", "ours / it", "requests/s", "p50 ms", "p99 ms", "CPU ms", "idle MiB",
         )  # fmt: skip
         text += _markdown(head, rows) + "\n"
     return text.rstrip("\n") + "\n"
 
 
 def _stages(document: Document) -> str:
-    part = document["stages"]
-    text = ""
-    for setting in (key for key, value in part.items() if isinstance(value, list)):
-        rows = [(one["name"], f"{one['microseconds']:.0f}", f"{100 * one['share']:.0f} %") for one in part[setting]]
-        text += _markdown((f"{setting} a request", "CPU µs a request", "share"), rows) + "\n"
-    return text.rstrip("\n") + "\n"
+    settings = {key: value for key, value in document["stages"].items() if isinstance(value, list)}
+    found = {key: {one["name"]: one["microseconds"] for one in value} for key, value in settings.items()}
+    stages = dict.fromkeys(name for by_name in found.values() for name in by_name)
+    rows = [(name, *(f"{by_name.get(name, 0):,.0f}" for by_name in found.values())) for name in stages]
+    return _markdown(("CPU µs a request", *found), rows)
 
 
 def _scaling(document: Document) -> str:
     rows = [
         (
-            one["curve"], f"{one['at']:,}", f"{one['rows_per_second']:,.0f}", f"{one['p50']:.2f}", f"{one['p99']:.2f}",
-            f"{one['cpu']:.3f}", f"{one['peak_memory']:.0f}", _others(one),
+            one["curve"], f"{one['at']:,}", f"{one['rows_per_second']:,.0f}", f"{one['p50']:.2f}", f"{one['cpu']:.3f}",
+            f"{one['peak_memory']:.0f}",
         )
         for one in document["scaling"]["points"]
     ]  # fmt: skip
-    return _markdown(
-        ("curve", "at", "rows/s", "p50 ms", "p99 ms", "CPU ms a request", "peak MiB", "cores elsewhere"), rows
-    )
-
-
-def _others(point: Document) -> str:
-    return f"{point['others']:.2f}" if "others" in point else "not counted"
+    return _markdown(("curve", "at", "rows/s", "p50 ms", "CPU ms a request", "peak MiB"), rows)
 
 
 def _backbones(document: Document) -> str:

@@ -14,17 +14,17 @@ from benchmarks.serving import contenders, figures
 from benchmarks.serving.comparison import undisturbed
 
 STAGES = (
-    ("parse and check the rows", ("service/http/bodies.py", "service/http/schemas.py", "service/http/npy.py")),
-    ("parse and check the rows", ("service/plane.py", "/pydantic")),
+    ("parse and check the rows", ("service/http/requests.py", "service/http/schemas.py", "service/http/npy.py")),
+    ("parse and check the rows", ("service/predictor.py", "/pydantic")),
     ("authenticate", ("service/http/authentication.py",)),
-    ("put the answer together", ("service/http/predictions.py",)),
+    ("decode requests and encode answers", ("service/http/codec.py", "service/http/predictions.py")),
     ("features and forward pass", ("training/",)),
     ("noise", ("mechanisms/",)),
     ("journal", ("accounting/ledger/journal.py",)),
     ("the ledger's calls", ("accounting/ledger/", "/redis/", "/hiredis/")),
     ("account report", ("accounting/",)),
     ("HTTP and event loop", ("service/http/", "/uvicorn/", "/starlette/", "/fastapi/", "/uvloop", "/asyncio/")),
-    ("ticks", ("service/",)),
+    ("batches", ("service/",)),
 )
 """A stage and parts of the paths of its code, the first that fits counts."""
 

@@ -1,27 +1,32 @@
 """`dpserve attack`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from training.extras import extra
+from dpserve.commands import completing
+from dpserve.commands.console import shares
+from dpserve.commands.reporting import reported
+from dpserve.commands.rows import Ignore, Label
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
     from audit.membership.attack import TrainShadows
-    from audit.membership.candidates import Candidates
+    from audit.membership.candidates import Candidates, Labelled
+    from audit.reports import Report
 
 
+BUNDLE = "A bundle, in place of a service"
+SHADOWS = "Shadow models"
 _OF_A_BUNDLE = ("mechanism", "price", "keys", "rho", "lineage_rho", "delta")
 _OF_A_SERVICE = ("key_file",)
 
 
+@reported("attack")
 def attack(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="The service's URL, http://host:port, or a bundle's folder.")],
@@ -37,62 +42,78 @@ def attack(
     population: Annotated[
         Path | None, typer.Option(help="More records of the same distribution, for shadow models.")
     ] = None,
-    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
-    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
+    label: Label = "label",
+    ignore: Ignore = None,
+    class_names: Annotated[
+        str | None, typer.Option(help="VALUE=NAME of each class, where the files have other values than class names.")
+    ] = None,
     key_file: Annotated[
         list[Path] | None,
         typer.Option(help="URL: a file with an API key. Repeat it, and the keys pool their answers."),
     ] = None,
-    mechanism: Annotated[str, typer.Option(help="Bundle: how answers are made private.")] = "gaussian",
-    price: Annotated[str, typer.Option(help="Bundle: the price of one row, as for 'serve'.")] = "noise-multiplier:20",
-    keys: Annotated[int, typer.Option(min=1, help="Bundle: how many keys pool their answers.")] = 1,
-    rho: Annotated[float | None, typer.Option(help="Bundle: the budget of every key, as zCDP rho.")] = None,
-    lineage_rho: Annotated[float | None, typer.Option(help="Bundle: what all keys together may spend.")] = None,
-    delta: Annotated[float, typer.Option(help="Bundle: where the claimed epsilon is stated.")] = 1e-6,
     copies: Annotated[
         int, typer.Option(min=1, help="Rows asked about for each record: its own and near-copies, to average noise.")
     ] = 1,
     candidates: Annotated[
         int | None, typer.Option(min=1, help="At most so many members, and as many non-members.")
     ] = None,
-    shadow_models: Annotated[int, typer.Option(min=2, help="How many shadow models are trained.")] = 20,
-    shadow_records: Annotated[
-        int | None, typer.Option(min=1, help="Of each shadow model. [default: as many as there are members]")
-    ] = None,
     confidence: Annotated[float, typer.Option(help="Of intervals and of the lower bound.")] = 0.95,
     journal: Annotated[
         Path | None, typer.Option(help="Where answers are kept, so that an interrupted attack goes on.")
     ] = None,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Train shadow models on this Ray cluster; needs extra ray.")
+    seed: Annotated[int, typer.Option(min=0, help="Everything except the endpoint's noise follows from it.")] = 0,
+    shadow_models: Annotated[
+        int, typer.Option(min=2, help="How many shadow models are trained.", rich_help_panel=SHADOWS)
+    ] = 20,
+    shadow_records: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of each shadow model. [default: as many as there are members]", rich_help_panel=SHADOWS
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Everything but the endpoint's noise follows from it.")] = 0,
-    png: Annotated[Path | None, typer.Option(help="Write the ROC, linear and log-log.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.")] = None,
-    machine: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
-) -> None:
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Train shadow models on this Ray cluster; needs extra ray.", rich_help_panel=SHADOWS
+        ),
+    ] = None,
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            help="How answers are made private.", rich_help_panel=BUNDLE, autocompletion=completing.mechanisms
+        ),
+    ] = "gaussian",
+    price: Annotated[
+        str, typer.Option(help="The price of one row, as for 'serve'.", rich_help_panel=BUNDLE)
+    ] = "noise-multiplier:20",
+    keys: Annotated[int, typer.Option(min=1, help="How many keys pool their answers.", rich_help_panel=BUNDLE)] = 1,
+    rho: Annotated[
+        float | None, typer.Option(help="The budget of every key, as zCDP rho.", rich_help_panel=BUNDLE)
+    ] = None,
+    lineage_rho: Annotated[
+        float | None, typer.Option(help="What all keys together may spend.", rich_help_panel=BUNDLE)
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Where the claimed epsilon is stated.", rich_help_panel=BUNDLE)] = 1e-6,
+) -> "Report":
     """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
 
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
 
-    Needs the extra torch. The noise of a bundle's answers follows from --seed too.
+    Models that are networks need the extra torch, and so do attack networks, which are left out without it. The noise
+    of a bundle's answers follows from --seed too.
     """
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
         _check_target(context, target, service=service)
-        _check_writable(png, html)
         if service:
             endpoints = _services(opened, target, key_file or [])
         else:
             endpoints = _bundles(
                 Path(target), mechanism, price, keys, rho=rho, lineage_rho=lineage_rho, delta=delta, seed=seed
             )
-        found = _candidates(endpoints[0], data, members, non_members, population, label=label, ignore=ignore or [])
-        with extra("torch", "training shadow models"):
-            from audit.membership.attack import Attack, Choices
-        from audit import reports
-        from audit.membership.presentation import report
-        from dpserve.commands.audit_output import print_verdict
+        found = _candidates(endpoints[0], data, members, non_members, population, label, ignore or [], class_names)
+        from audit import presentation
+        from audit.membership.attack import Attack, Choices, train_here
 
         choices = Choices(
             shadow_models=shadow_models,
@@ -103,21 +124,17 @@ def attack(
             seed=seed,
         )
         errors = Console(stderr=True)
-        with _resumable(errors, journal), _progress(errors) as progress:
+        with _resumable(errors, journal), shares("attack") as progress:
             outcome = Attack(
                 endpoints,
                 found,
                 choices,
                 journal,
-                train=_trainer(ray),
+                train=train_here if ray is None else _trainer(ray),
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
-    drawn = png is not None or html is not None or (machine and find_spec("matplotlib") is not None)
-    page = report(outcome, draw=drawn)
-    reports.write(page, html_file=html, png_file=png)
-    print_verdict("attack", page, as_json=machine)
-    raise typer.Exit(page.exit_status)
+    return presentation.of_attack(outcome)
 
 
 def _check_target(context: typer.Context, target: str, *, service: bool) -> None:
@@ -133,16 +150,6 @@ def _check_target(context: typer.Context, target: str, *, service: bool) -> None
                 if service
                 else f"--{option} is for services; a bundle asks for no key (--keys says how many pool their answers)"
             )
-
-
-def _check_writable(*files: Path | None) -> None:
-    """Raise OSError where a report could not be written, before anything is paid for; a file there stays as it is."""
-    for file in files:
-        if file is not None:
-            there = file.exists()
-            file.open("ab").close()
-            if not there:
-                file.unlink()
 
 
 @contextmanager
@@ -183,7 +190,7 @@ def _bundles(
     from accounting.budgets import Budget, accepts_for
     from accounting.losses import Cost
     from accounting.picorho import budget as picorho_of
-    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, RowNoise
+    from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
     from mechanisms.mechanism import priced
     from training.loading import load_model
     from training.releases.model import ReleasedModel
@@ -197,7 +204,8 @@ def _bundles(
     chosen = priced(mechanism, price, len(head.certificate.classes))
     account = Budget.from_rho(LARGEST_RHO if rho is None else rho, delta, accepts_for(chosen.cost))
     lineage = Lineage(None if lineage_rho is None else picorho_of(lineage_rho))
-    return [BundleEndpoint(head, chosen, RowNoise(seed, key), account, lineage) for key in range(keys)]
+    noise_key = rehearsal_key(seed)
+    return [BundleEndpoint(head, chosen, noise_key, account, lineage, key=key) for key in range(keys)]
 
 
 def _candidates(
@@ -206,38 +214,27 @@ def _candidates(
     members: Path | None,
     non_members: Path | None,
     population: Path | None,
-    *,
     label: str,
     ignore: Sequence[str],
+    class_names: str | None,
 ) -> "Candidates":
     from audit.membership.candidates import Candidates, digits, read_labelled
 
     if data is not None:
         if data != "digits" or members is not None or non_members is not None:
-            raise ValueError("--data takes 'digits' and stands alone; your own files go to --members and --non-members")
+            raise ValueError("--data takes 'digits' alone; name your own files with --members and --non-members")
         return digits()
     if members is None or non_members is None:
         raise ValueError("name records that were trained on with --members, and others with --non-members")
     model = endpoint.model()
-    read = [read_labelled(path, model, label=label, ignore=ignore) for path in (members, non_members)]
-    more = None if population is None else read_labelled(population, model, label=label, ignore=ignore)
-    return Candidates(read[0], read[1], more)
+
+    def read(path: Path) -> "Labelled":
+        return read_labelled(path, model, label=label, ignore=ignore, class_names=class_names)
+
+    return Candidates(read(members), read(non_members), None if population is None else read(population))
 
 
-def _trainer(ray: str | None) -> "TrainShadows":
-    if ray is None:
-        from audit.membership.attack import train_here
-
-        return train_here
+def _trainer(ray: str) -> "TrainShadows":
     from audit.membership.cluster import train_on_ray
 
     return train_on_ray(ray)
-
-
-@contextmanager
-def _progress(errors: Console) -> "Iterator[Callable[[str, float], None]]":
-    """A bar on stderr, which leaves stdout to the report; nothing where stderr is no terminal."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)

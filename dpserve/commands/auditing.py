@@ -1,18 +1,41 @@
 """`dpserve audit`: lower bounds from attacks, held against what is claimed. Exit status 3 when a claim is refuted."""
 
+from dataclasses import asdict
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audit.reports import Report
-from dpserve.commands import audit_options as options
+from dpserve.commands import completing, reporting
+from dpserve.commands.console import counting, shares
+from dpserve.commands.help import Group
+from dpserve.commands.reporting import refuse, reported, stored
+from training.extras import extra
 
-app = typer.Typer(
-    name="audit",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+if TYPE_CHECKING:
+    import numpy as np
+
+    from audit.reports import Report
+    from dpserve.neighbouring_services import ServicePair
+    from training.data.records import Records
+    from training.published.bundle import PublishedNetwork
+
+_PIECE = 10_000
+_DEFAULT_DELTA = 1e-5
+_BATCH = 1_000_000
+_GAUSSIAN_SCALES = (2**8, 2**9, 2**10, 2**12)
+"""Where none is asked for: some that releases use, and the digits of the wide Gaussian. 2^16 takes minutes."""
+_LAPLACE_SCALES = (2**16, 2**24)
+_SELECTION_EPSILON, _SELECTED_AMONG = 1.0, 10
+_FORKS, _FORKED_WORDS = 8, 100_000
+_QUESTIONS = 2_000
+_TIMED = {"gaussian": "noise-multiplier:4"} | dict.fromkeys(("laplace", "label", "selected-neuron"), "epsilon:1")
+"""The mechanisms whose releases are timed, and their prices."""
+_MULTIPLIERS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+app = Group(name="audit")
 
 
 @app.callback()
@@ -21,9 +44,14 @@ def _audits() -> None:
 
 
 @app.command("mechanism")
-@options.reported
+@reported("audit-mechanism")
 def mechanism(
-    name: Annotated[str, typer.Argument(help="gaussian, laplace, label, selected-neuron or published.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="gaussian, laplace, label, selected-neuron or published.", autocompletion=completing.mechanisms
+        ),
+    ],
     classes: Annotated[int, typer.Option("--classes", help="C.")],
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="The claimed epsilon of one release; for Gaussian at --delta.")
@@ -40,30 +68,78 @@ def mechanism(
         ),
     ] = None,
     trials: Annotated[int, typer.Option("--trials", min=10, help="Answers in each world.")] = 10_000,
-    confidence: options.Confidence = 0.95,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
-    seed: options.Seed = None,
-    resume: options.Resume = None,
-) -> Report:
+    confidence: reporting.Confidence = 0.95,
+    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            min=0,
+            help="Draw all noise from this seed, for a result that repeats. [default: the operating system's "
+            "randomness, as a service]",
+            show_default=False,
+        ),
+    ] = None,
+    resume: reporting.Resume = None,
+) -> "Report":
     """Ask a mechanism about two rows of logits that are as far apart as it allows, and tell them apart."""
-    from dpserve.commands.audit_mechanism import audit_mechanism
+    import numpy as np
 
-    return audit_mechanism(
-        name,
-        classes,
-        epsilon=epsilon,
-        price=price,
+    from audit import presentation
+    from audit.distinguishing.mechanism import judge, observe
+    from audit.distinguishing.worlds import worst_case
+    from audit.pieces import kept_scores
+    from mechanisms.mechanism import priced
+    from mechanisms.randomness import SystemRandomness
+    from mechanisms.seeded import SeededRandomness
+
+    if (epsilon is None) == (price is None):
+        raise ValueError("state the claim: either --epsilon E or --price PRICE")
+    if resume is not None and seed is None:
+        raise ValueError("--resume needs a --seed: pieces without one would be other draws than those of this audit")
+    if price is None:
+        at = f"@{_DEFAULT_DELTA if delta is None else delta!r}" if name == "gaussian" else ""
+        price = f"epsilon:{Decimal(repr(epsilon))}{at}"
+    asked = priced(name, price, classes)
+    if delta is None:
+        delta = 0.0 if np.isfinite(asked.cost.pure_epsilon) else _DEFAULT_DELTA
+    found, worlds = [], worst_case(asked, classes)
+    with stored(resume) as store, counting(f"asking {name}", trials) as progress:
+        for number, start in enumerate(range(0, trials, _PIECE)):
+            # A piece's noise follows from the seed and the piece's number.
+            count, purpose = min(_PIECE, trials - start), ("audit mechanism", name, price, str(classes), str(number))
+            randomness = SystemRandomness() if seed is None else SeededRandomness(seed, purpose)
+            piece = {
+                "name": f"audit-{name}",
+                "price": price,
+                "classes": classes,
+                "seed": seed,
+                "piece": number,
+                "count": count,
+            }
+            found.append(kept_scores(store, piece, partial(observe, asked, worlds, count, randomness)))
+            progress(count)
+    scores_in, scores_out = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+    finding = judge(
+        asked,
+        scores_in,
+        scores_out,
         delta=delta,
-        trials=trials,
         confidence=confidence,
         conviction_confidence=conviction_confidence,
-        seed=seed,
-        resume=resume,
+    )
+    return presentation.of_mechanism(
+        finding,
+        scores_in,
+        scores_out,
+        f"Audit of the mechanism {name!r} ({asked.status}) with {classes} classes at {price}",
+        {"classes": classes, "price": price, "trials": trials, "seed": seed},
+        "The two worlds' logits are exactly as far apart as the sensitivity allows.",
     )
 
 
 @app.command("service")
-@options.reported
+@reported("audit-service")
 def service(
     context: typer.Context,
     kind: Annotated[
@@ -89,47 +165,87 @@ def service(
     ] = None,
     delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated; 0 for a pure epsilon.")] = 1e-5,
     trials: Annotated[int, typer.Option("--trials", min=10, help="Rows asked of each service.")] = 2000,
-    confidence: options.Confidence = 0.95,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
+    confidence: reporting.Confidence = 0.95,
+    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
     seed: Annotated[
         int,
         typer.Option(
             "--seed", min=0, help="Of the record, the rows and their order; a service's noise has none. See --resume."
         ),
     ] = 0,
-    resume: options.Resume = None,
-) -> Report:
+    resume: reporting.Resume = None,
+) -> "Report":
     """Ask two services of neighbouring models over HTTP and tell them apart.
 
     Without URLs: train both models on the digits, start a service of each, and stop them at the end. With URLs: audit
     two services of yours, whose keys pay for the rows. With --resume the answers are kept, so that the same audit again
     finds the same and costs nothing more.
     """
-    from dpserve.commands import audit_service
+    import numpy as np
 
+    from dpserve.neighbouring_services import own_services, running_services
+
+    rng = np.random.default_rng(seed)
     given = (url_in, url_out, bundle_in, bundle_out, key_in, key_out)
+    sure = (confidence, conviction_confidence)
     if url_in and url_out and bundle_in and bundle_out and key_in and key_out:
-        options.refuse(context, "about services that run", "kind", "mechanism", "price", "lam")
-        plan: audit_service.Services = audit_service.RunningServices(
-            (url_in, url_out), (bundle_in, bundle_out), (key_in, key_out)
-        )
-    elif any(given):
+        refuse(context, "about services that run", "kind", "mechanism", "price", "lam")
+        pair = running_services((url_in, url_out), (bundle_in, bundle_out), (key_in, key_out), rng)
+        return _of_services(pair, delta, trials, sure, seed, rng, resume)
+    if any(given):
         raise typer.BadParameter("running services need all of --url-in, --bundle-in, --key-in and the same with -out")
-    else:
-        plan = audit_service.OwnServices(kind, mechanism, price, lam)
-    return audit_service.audit_service(
-        plan,
-        delta=delta,
-        trials=trials,
-        confidence=confidence,
-        conviction_confidence=conviction_confidence,
-        seed=seed,
-        resume=resume,
+    with own_services(kind, mechanism, price, lam, trials, rng) as pair:
+        return _of_services(pair, delta, trials, sure, seed, rng, resume)
+
+
+def _of_services(
+    pair: "ServicePair",
+    delta: float,
+    trials: int,
+    sure: tuple[float, float],
+    seed: int,
+    rng: "np.random.Generator",
+    resume: Path | None,
+) -> "Report":
+    """Ask both services; scores that were kept are bound to both models, the price, the rows and the seed."""
+    from audit import presentation
+    from audit.distinguishing.mechanism import judge
+    from audit.distinguishing.service import observe_services
+    from audit.pieces import kept_scores
+    from dpserve.client import Client
+
+    (url_in, url_out), (key_in, key_out) = pair.urls, pair.keys
+    with (
+        stored(resume) as store,
+        Client(url_in, key_in) as first,
+        Client(url_out, key_out) as second,
+        counting("asking both services", trials) as progress,
+    ):
+        asked, scores_in, scores_out = observe_services(
+            first,
+            second,
+            pair.models,
+            pair.row,
+            trials,
+            rng,
+            kept=lambda piece, ask: kept_scores(store, {"name": "audit-service", "seed": seed, **piece}, ask),
+            progress=progress,
+        )
+    finding = judge(asked, scores_in, scores_out, delta=delta, confidence=sure[0], conviction_confidence=sure[1])
+    movement = float(pair.models.movement(pair.row)[0])
+    return presentation.of_mechanism(
+        finding,
+        scores_in,
+        scores_out,
+        f"Audit of two services by the mechanism {asked.name!r} ({asked.status})",
+        {"record": pair.models.kind, "trials": trials, "seed": seed, "movement_over_sensitivity": movement},
+        pair.said,
+        f"At the strongest row that was found the logits move by {movement:.4g} of their sensitivity.",
     )
 
 
 @app.command("sampler")
-@options.reported
+@reported("audit-sampler")
 def sampler(
     scale: Annotated[
         int | None,
@@ -145,15 +261,67 @@ def sampler(
     false_alarm: Annotated[
         float, typer.Option("--false-alarm", help="With what probability a right sampler may be convicted.")
     ] = 1e-6,
-) -> Report:
+) -> "Report":
     """Audit the sampler of all noise: its tables exactly, its draws, its forks, and the time that it takes."""
-    from dpserve.commands.audit_sampler import audit_sampler
+    from audit import presentation
+    from audit import sampler as audited
+    from mechanisms.mechanism import priced
+    from mechanisms.randomness import NoiseKey, SystemRandomness
+    from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 
-    return audit_sampler(scale, draws, releases, classes, false_alarm)
+    if not 0 < false_alarm < 1:
+        raise ValueError(f"the false-alarm rate lies between 0 and 1, not {false_alarm}")
+    randomness, noise_key = SystemRandomness(), NoiseKey.fresh()
+    # Of neighbouring questions, as many words each as a row's answer takes.
+    keyed = audited.Questions(noise_key, b"audit sampler", 2 * classes)
+    scales = _GAUSSIAN_SCALES if scale is None else (scale,)
+    laws: list[tuple[audited.LawName, int]] = [("gaussian", one) for one in scales]
+    laws += [("wide gaussian", WIDE_SCALE), *(("laplace", one) for one in _LAPLACE_SCALES)]
+    batches, size = max(1, draws // _BATCH), min(draws, _BATCH)
+    distances, tests, times = {}, [], {}
+    steps = len(scales) + len(_LAPLACE_SCALES) + (len(laws) + 2) * batches + 2 + len(_TIMED)
+    with counting("auditing the sampler", steps) as progress:
+        for one in scales:
+            distances[f"gaussian, scale {one}"] = audited.gaussian_table_distance(one)
+            progress(1)
+        for one in _LAPLACE_SCALES:
+            distances[f"laplace, scale {one}"] = audited.laplace_table_distance(one)
+            progress(1)
+        for law, of in laws:
+            for _ in range(batches):
+                tests += [(f"{law}, scale {of}", found) for found in audited.chi_squares(law, of, size, randomness)]
+                progress(1)
+        for _ in range(batches):
+            found_of_keyed = audited.chi_squares("gaussian", scales[0], size, keyed)
+            tests += [(f"gaussian, scale {scales[0]}, of questions", found) for found in found_of_keyed]
+            progress(1)
+        for batch in range(batches):
+            selected = audited.selections(_SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
+            tests.append(("label, selected-neuron", selected))
+            progress(1)
+        repeated = audited.repeated_words(randomness, _FORKS, _FORKED_WORDS)
+        progress(1)
+        changed = audited.changed_words(noise_key, b"audit sampler", _QUESTIONS, 2 * classes, 0)
+        progress(1)
+        for name, price in _TIMED.items():
+            times[name] = audited.timings_that_count(priced(name, price, classes), classes, releases, randomness)
+            progress(1)
+    return presentation.of_sampler(
+        distances,
+        tests,
+        false_alarm,
+        repeated,
+        changed,
+        times,
+        f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
+        f"{repeated} came twice.",
+        f"{_QUESTIONS} questions were asked under one noise key together, and each alone in another process: {changed} "
+        "had other noise there.",
+    )
 
 
 @app.command("sensitivity")
-@options.reported
+@reported("audit-sensitivity")
 def sensitivity(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="certified, or published.")],
@@ -162,147 +330,116 @@ def sensitivity(
         int, typer.Option("--neighbours", min=1, help="published: how many networks to train again, twice.")
     ] = 3,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the records that make the difference.")] = 0,
-) -> Report:
+) -> "Report":
     """Train again without a record of the digits, and hold how far the model moved against what is claimed."""
-    from dpserve.commands.audit_sensitivity import audit_sensitivity
+    from audit import presentation
+    from audit.distinguishing.neighbours import KINDS
+    from audit.distinguishing.sensitivity import of_certified_head, of_published_network
+    from dpserve.neighbouring_services import trained
+    from training.data.digits import load_digits
 
-    other = {"certified": "neighbours", "published": "lam"}.get(model)
-    if other is not None:
-        options.refuse(context, f"of a {model} model", other)
-    return audit_sensitivity(model, lam, neighbours, seed)
+    records = load_digits().train
+    if model == "certified":
+        refuse(context, "of a certified model", "neighbours")
+        with counting("training neighbours", len(KINDS)) as progress:
+            moved = of_certified_head(records, lambda some: trained(some, lam), seed, progress)
+        return presentation.of_sensitivity(model, {"three kinds of record": moved})
+    if model != "published":
+        raise ValueError(f"a model is certified or published, not {model!r}")
+    refuse(context, "of a published model", "lam")
+    with extra("torch", "training networks"):
+        from training.published.train import train_published
+
+    def train(some: "Records") -> "PublishedNetwork":
+        return train_published(some, "digits", "audit")
+
+    with counting("training networks", 2 * neighbours) as progress:
+        found = {
+            how: of_published_network(records, train, neighbours, seed, replaced=replaced, progress=progress)
+            for how, replaced in (("a record left out", False), ("a record replaced, same batches", True))
+        }
+    return presentation.of_sensitivity(model, found)
 
 
 @app.command("training")
-@options.reported
+@reported("audit-training")
 def training(
-    context: typer.Context,
-    dataset: Annotated[str, typer.Option("--dataset", help="digits, retail-100, mnist or cifar-10.")] = "digits",
-    data_dir: options.DataDir = None,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What a run claims at delta = 1e-5.")] = 8.0,
-    table: Annotated[bool, typer.Option("--table", help="At epsilon 1, 4, 8 and 16, beside Nasr et al. 2023.")] = False,
-    fault: Annotated[
-        str | None,
-        typer.Option(
-            "--fault",
-            help="Plant one and claim epsilon 1.27 a step: clip-after-averaging, noise-from-100-seeds, "
-            "noise-too-small, or none for a sound step with that claim.",
-        ),
-    ] = None,
-    noise_ratio: Annotated[float, typer.Option("--noise-ratio", help="Of noise too small, to the claimed one.")] = 0.6,
-    canary: Annotated[str, typer.Option("--canary", help="dirac, crafted, blank or mislabelled.")] = "dirac",
-    whole_runs: Annotated[
-        int | None,
-        typer.Option(
-            "--whole-runs",
-            min=10,
-            help="Train so often with the canary and as often without it, and audit whole runs; it must be a record.",
-        ),
-    ] = None,
+    canary: Annotated[str, typer.Option("--canary", help="dirac, blank or mislabelled.")] = "dirac",
     runs: Annotated[
         int | None,
-        typer.Option(
-            "--runs",
-            min=1,
-            help="Runs whose steps are observed. [default: of noise too small as many as convict it with probability "
-            "0.99, of --table 20,000 steps, else some]",
-            show_default=False,
-        ),
+        typer.Option("--runs", min=1, help="Runs whose steps are observed. [default: 5]", show_default=False),
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=10, help="Of a run.")] = None,
-    confidence: options.Confidence = 0.95,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
-    seed: options.ExperimentSeed = 0,
-    resume: options.Resume = None,
-) -> Report:
-    """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
-    from dpserve.commands.audit_training import audit_training
+    confidence: reporting.Confidence = 0.95,
+    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    seed: reporting.Seed = 0,
+    resume: reporting.Resume = None,
+) -> "Report":
+    """Train with DP-SGD on the digits, watch every step for a canary, and hold what is seen against what is claimed."""
+    from audit import presentation
+    from audit.white_box import experiments, findings
 
-    if fault is not None:
-        options.refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "table", "whole_runs")
-    if fault != "noise-too-small":
-        options.refuse(context, "without --fault noise-too-small", "noise_ratio")
-    if table:
-        options.refuse(context, "with --table", "epsilon", "whole_runs")
-    if whole_runs is not None:
-        options.refuse(context, "with --whole-runs", "runs")
-    return audit_training(
-        dataset,
-        data_dir=data_dir,
-        epsilon=epsilon,
-        table=table,
-        fault=fault,
-        noise_ratio=noise_ratio,
-        canary=canary,
-        whole_runs=whole_runs,
-        runs=runs,
-        steps=steps,
-        confidence=confidence,
-        conviction_confidence=conviction_confidence,
-        seed=seed,
-        resume=resume,
-    )
-
-
-@app.command("adversary")
-@options.reported
-def adversary(
-    dataset: Annotated[str, typer.Option("--dataset", help="digits, adult, mnist or retail-100.")] = "digits",
-    data_dir: options.DataDir = None,
-    games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
-    seed: options.ExperimentSeed = 0,
-    resume: options.Resume = None,
-) -> Report:
-    """Let who knows all records but one follow a training run, beside Table 2 of Bernau et al. 2021."""
-    from dpserve.commands.audit_training import audit_adversary
-
-    return audit_adversary(
-        dataset,
-        data_dir=data_dir,
-        games=games,
-        conviction_confidence=conviction_confidence,
-        seed=seed,
-        resume=resume,
+    setting = experiments.scaled(experiments.DIGITS, canary=canary, runs=runs, steps=steps)
+    material = experiments.digits(setting, seed)
+    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
+        measured = experiments.measure(setting, epsilon, material, store, seed, progress)
+    return presentation.of_steps(
+        findings.judge(measured, confidence, conviction_confidence),
+        measured,
+        f"White-box audit of DP-SGD on {setting.dataset}, with a {canary} canary",
+        {**asdict(setting), "seed": seed, "epsilon": epsilon},
+        material.source,
     )
 
 
 @app.command("region")
-@options.reported
+@reported("audit-region")
 def region(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A mechanism, or dp-sgd.")],
-    classes: Annotated[int, typer.Option("--classes", help="Of a mechanism.")] = 10,
+    name: Annotated[str, typer.Argument(help="A mechanism.")],
+    classes: Annotated[int, typer.Option("--classes", help="C.")] = 10,
     noise_multiplier: Annotated[
         list[float] | None, typer.Option("--noise-multiplier", help="One, or several by naming it again.")
     ] = None,
-    releases: Annotated[int, typer.Option("--releases", min=1, help="Of a mechanism, judged together.")] = 1,
-    trials: Annotated[int, typer.Option("--trials", min=10, help="Of a mechanism, in each world.")] = 10_000,
-    delta: Annotated[float, typer.Option("--delta", help="Where a mechanism's epsilon is stated.")] = 1e-5,
-    dataset: Annotated[str, typer.Option("--dataset", help="Of dp-sgd: digits or retail-100.")] = "digits",
-    data_dir: options.DataDir = None,
-    confidence: options.Confidence = 0.95,
-    conviction_confidence: options.ConvictionConfidence = options.SURE,
-    seed: options.ExperimentSeed = 0,
-    resume: options.Resume = None,
-) -> Report:
+    releases: Annotated[int, typer.Option("--releases", min=1, help="Judged together.")] = 1,
+    trials: Annotated[int, typer.Option("--trials", min=10, help="In each world.")] = 10_000,
+    delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated.")] = 1e-5,
+    confidence: reporting.Confidence = 0.95,
+    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    seed: reporting.Seed = 0,
+    resume: reporting.Resume = None,
+) -> "Report":
     """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
-    from dpserve.commands.audit_region import DP_SGD, audit_region
+    from audit import presentation
+    from audit import region as regions
+    from audit.pieces import kept_scores
+    from mechanisms.mechanism import names
+    from mechanisms.seeded import SeededRandomness
 
-    if name == DP_SGD:
-        options.refuse(context, "of dp-sgd", "classes", "releases", "trials", "delta")
-    else:
-        options.refuse(context, "of a mechanism", "dataset", "data_dir")
-    return audit_region(
-        name,
-        classes=classes,
-        noise_multipliers=noise_multiplier,
-        releases=releases,
-        trials=trials,
-        delta=delta,
-        dataset=dataset,
-        data_dir=data_dir,
-        confidence=confidence,
-        conviction_confidence=conviction_confidence,
-        seed=seed,
-        resume=resume,
-    )
+    if name not in names():
+        raise ValueError(f"a region can be drawn of {', '.join(names())}, not of {name!r}")
+    points, multipliers = [], noise_multiplier or _MULTIPLIERS
+    with stored(resume) as store, counting(f"asking {name}", len(multipliers)) as progress:
+        for noise in multipliers:
+            asked = regions.mechanism_at(name, classes, noise)
+            piece: dict[str, Any] = {"name": f"region-{name}", "classes": classes, "noise_multiplier": noise}
+            piece |= {"releases": releases, "trials": trials, "seed": seed}
+            randomness = SeededRandomness(seed, ("region", name, f"{noise!r}"))
+            observe = partial(regions.observe_releases, asked, classes, releases, trials, randomness)
+            points.append(
+                regions.point_of(
+                    asked,
+                    noise,
+                    releases,
+                    kept_scores(store, piece, observe),
+                    delta=delta,
+                    confidence=confidence,
+                    conviction_confidence=conviction_confidence,
+                    points=len(multipliers),
+                )
+            )
+            progress(1)
+    setting = {"mechanism": name, "classes": classes, "releases": releases, "trials": trials, "seed": seed}
+    title = f"The region of privacy of {name!r}: {releases} releases of {classes} classes"
+    note = "A noise multiplier stands for the price rho = 1/(2 multiplier^2) of a row, whatever the mechanism."
+    return presentation.of_region(title, points, delta, setting, note)

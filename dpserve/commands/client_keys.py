@@ -10,13 +10,18 @@ import typer
 from rich.table import Table
 
 from accounting.ledger import ApiKey, Ledger, checked_scopes, expiry, is_key_id, key_digest, new_api_key
-from dpserve.commands import options
+from dpserve.commands import completing, options
 from dpserve.commands.lineages import chosen_lineage
 from service.errors import CannotServe
 
-Name = Annotated[str, typer.Argument(help="The client's name.")]
+Name = Annotated[str, typer.Argument(help="The client's name.", autocompletion=completing.clients)]
 Lineage = Annotated[
-    str | None, typer.Option("--lineage", help="The lineage, or a bundle of it; needed when the ledger has several.")
+    str | None,
+    typer.Option(
+        "--lineage",
+        help="The lineage, or a bundle of it; needed when the ledger has several.",
+        autocompletion=completing.lineages,
+    ),
 ]
 Expires = Annotated[
     str | None,
@@ -24,7 +29,7 @@ Expires = Annotated[
 ]
 ScopesOption = Annotated[
     list[str] | None,
-    typer.Option("--scope", help="What the key is good for: predict, budget-read; repeat. [default: both]"),
+    typer.Option("--scope", help="What the key may do: predict, budget-read; repeatable. [default: both]"),
 ]
 KeyId = Annotated[str, typer.Argument(help="The key's id, as 'dpserve clients show' lists it.")]
 
@@ -54,7 +59,7 @@ def print_key(secret: str, what: str) -> None:
 
 def table_of_keys(keys: Sequence[ApiKey]) -> Table:
     """Return a client's keys as a table; what it shows opens nothing."""
-    table = Table("key", "good for", "expires")
+    table = Table("key", "scopes", "expires")
     now = time.time()
     for key in keys:
         ends = "never"
@@ -86,7 +91,7 @@ def add_key(
 def rotate_key(
     name: Name,
     overlap: Annotated[
-        str, typer.Option(help="How long the former keys are good beside the new one, as 1h. [default: not at all]")
+        str, typer.Option(help="How long the former keys stay valid beside the new one, as 1h. [default: not at all]")
     ] = "0s",
     key_id: Annotated[
         str | None, typer.Option("--key", help="Replace only the key of this id, whose scopes the new one gets.")

@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
+from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger, Receipt, new_api_key
 from accounting.picorho import to_rho
 from dpserve.commands import client_keys, options
 from dpserve.commands.client_keys import Lineage, Name
 from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.help import Group
 from dpserve.commands.lineages import FIGURES, chosen_lineage, exact, figures_of
+from service.errors import CannotServe
 
-app = typer.Typer(help="Who may ask, and for how much.", no_args_is_help=True)
+app = Group("Who may ask, and for how much.")
 
 
 @app.command("add")
@@ -43,7 +46,9 @@ def add(
     async def apply() -> None:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             chosen = await chosen_lineage(opened, lineage)
-            budget = words.budget(accepts or (await opened.lineage(chosen)).budget.accepts)
+            whole = (await opened.lineage(chosen)).budget
+            budget = words.budget(accepts or whole.accepts)
+            _check_within_lineage(name, budget, whole)
             await opened.add_client(chosen, name, budget, key, time=time.time())
 
     asyncio.run(apply())
@@ -79,7 +84,9 @@ def show(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) ->
     async def read() -> tuple[ClientAccount, list[Receipt]]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             chosen = await chosen_lineage(opened, lineage)
-            return await opened.client(chosen, name), await opened.newest_receipts(chosen, name, 10)
+            return await opened.client(chosen, name), await opened.client_receipts(
+                chosen, name, count=10, newest_first=True
+            )
 
     account, receipts = asyncio.run(read())
     budget = account.budget
@@ -99,7 +106,7 @@ def show(name: Name, lineage: Lineage = None, ledger: options.Ledger_ = None) ->
     for receipt in receipts:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(receipt.time))
         model = receipt.model if len(receipt.model) <= 16 else receipt.model[:15] + "…"
-        row = (str(receipt.sequence), when, model, receipt.mechanism, str(receipt.rows))
+        row = (str(receipt.number), when, model, receipt.mechanism, str(receipt.rows))
         table.add_row(*row, f"{to_rho(receipt.total):.6g}")
     out.print(table, highlight=False)
 
@@ -127,6 +134,7 @@ def set_budget(
     async def apply() -> str:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
             chosen = await chosen_lineage(opened, lineage)
+            _check_within_lineage(name, budget, (await opened.lineage(chosen)).budget)
             before = (await opened.client(chosen, name)).budget.picorho
             if (
                 budget.picorho > before
@@ -140,6 +148,16 @@ def set_budget(
             return f"{name} may now spend rho = {to_rho(budget.picorho):.6g}"
 
     typer.echo(asyncio.run(apply()))
+
+
+def _check_within_lineage(name: str, budget: Budget, lineage: Budget) -> None:
+    """Raise CannotServe if a client would get more than its lineage, which pays for every answer too, has in all."""
+    if budget.picorho > lineage.picorho:
+        raise CannotServe(
+            f"{name} would get rho = {to_rho(budget.picorho):.6g}, and the lineage, which pays for every answer too, "
+            f"has rho = {to_rho(lineage.picorho):.6g} in all: give less, or raise the lineage's budget with 'dpserve "
+            "lineage set-budget' first"
+        )
 
 
 app.command("add-key")(client_keys.add_key)

@@ -1,10 +1,26 @@
-"""Where commands print for people: nothing is cut, whoever reads it."""
+"""Where commands print for people: nothing is cut, whoever reads it. And how far long work has come, on stderr."""
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _WITHOUT_A_TERMINAL = 400
 """Columns. A pipe, or `kubectl exec`, has no width that a table would have to fit into."""
@@ -19,3 +35,62 @@ def stdout_console() -> Console:
 def whole(*headings: str) -> Table:
     """Return a table with these headings whose figures go on in the next line, where rich would cut them."""
     return Table(*(Column(heading, overflow="fold") for heading in headings))
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show on stderr, if it is a terminal, how much of `total` is done; gives a function to say how much more is."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda more: bar.advance(task, more)
+
+
+@contextmanager
+def shares(what: str) -> Iterator[Callable[[str, float], None]]:
+    """Show on stderr, if it is a terminal, what is done now and which share of all; gives a function to say both."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda now, share: bar.update(task, description=f"{what}: {now}", completed=share)
+
+
+@contextmanager
+def minimising(goal: float) -> Iterator[Callable[[float], None]]:
+    """Show how far the gradient norm, which the yielded function is told, is from its goal: from the first time on."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task("training", total=None)
+
+    def report(gradient_norm: float) -> None:
+        progress.start()  # not before: features may have a line of their own until then
+        progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
+
+    try:
+        yield report
+    finally:
+        progress.stop()
+
+
+@contextmanager
+def steps_with_progress(steps: int, what: str = "training") -> Iterator[Callable[[int], None]]:
+    """Show a bar of `steps` steps on the terminal; yields what is to be told how many are done."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=steps)
+        yield lambda done: progress.update(task, completed=done)
+
+
+@contextmanager
+def figure(path: Path) -> Iterator["Axes"]:
+    """Give the axes of a figure that is written into this file. Raises ValueError where it cannot be."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), dpi=100, layout="constrained")
+    yield figure.add_subplot()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot write the plot {path}: {error}") from error

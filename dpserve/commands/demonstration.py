@@ -19,11 +19,11 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
-from dpserve.commands.bundles import print_certificate
-from dpserve.commands.training_progress import train_with_progress
+from dpserve.commands.inspecting import print_certificate
+from dpserve.commands.releases import train_with_progress
 from dpserve.configuration import environment_without_settings
 from service.errors import CannotServe
-from service.run import ServiceSettings, bind
+from service.serving import ServiceSettings, bind
 from training.bundle import save_bundle
 from training.data.digits import Digits, load_digits
 from training.feature_maps import Fourier, default_clip_norm
@@ -165,8 +165,8 @@ def _ask_until_refused(console: Console, service: Service, key: str, digits: Dig
         _print_analyses(console, account)
         console.print("\nThe next question was refused:", style="bold")
         console.print(
-            f"  {type(refused).__name__}: {refused}\n  scope: {refused.scope}, cost: rho = {refused.cost:g}, "
-            f"remaining: rho = {refused.remaining:g}\n  {refused.problem}",
+            f"  {type(refused).__name__}: {refused}\n  scope: {refused.scope}, cost: rho = {refused.cost:g}"
+            f"\n  {refused.problem}",
             highlight=False,
         )
 

@@ -1,13 +1,16 @@
 """`dpserve explain`: what was released, by five analyses, for one person, and in plain words."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from accounting.analyses import ALL, side_by_side
 from accounting.explanation import (
     AccountExplanation,
     AnsweredExplanation,
@@ -18,10 +21,13 @@ from accounting.explanation import (
 from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
-from dpserve.commands import options
-from dpserve.commands.console import stdout_console
+from audit.reports import check_files
+from dpserve.commands import completing, options
+from dpserve.commands.console import figure, stdout_console
 from dpserve.commands.lineages import chosen_lineage
-from dpserve.commands.plotting import plot_analyses
+
+_PAGE = 1000
+_STEPS = 25
 
 
 def explain(
@@ -31,7 +37,7 @@ def explain(
             "--release",
             help="What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), "
             "exponential:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release "
-            "are joined by commas. May be given several times.",
+            "are joined by commas. Repeatable.",
         ),
     ] = None,
     times: Annotated[
@@ -43,15 +49,24 @@ def explain(
     ] = None,
     attack: Annotated[
         str | None,
-        typer.Option("--attack", help="TPR:FPR of a membership attack: the epsilon it implies, and if it is possible."),
+        typer.Option(
+            "--attack",
+            help="TPR:FPR of a membership attack: the epsilon it implies, and whether the releases allow it.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the analyses' epsilon as the releases are made into FILE.png.")
     ] = None,
-    client: Annotated[str | None, typer.Option("--client", help="Explain this client's account.")] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", help="Explain this client's account.", autocompletion=completing.clients)
+    ] = None,
     lineage: Annotated[
         str | None,
-        typer.Option("--lineage", help="Explain this lineage's account; with --client, the lineage it belongs to."),
+        typer.Option(
+            "--lineage",
+            help="Explain this lineage's account; with --client, the lineage it belongs to.",
+            autocompletion=completing.lineages,
+        ),
     ] = None,
     price: Annotated[
         str | None,
@@ -68,6 +83,7 @@ def explain(
 
     Of an account it prints the same object as GET /budget serves.
     """
+    check_files(plot)
     explained: AnsweredExplanation | AccountExplanation
     if release:
         if client or lineage or price:
@@ -119,12 +135,28 @@ async def _account(location: str, client: str | None, lineage: str | None, price
     async with Ledger.open(location) as opened:
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
         if price is None and whole.newest_receipt:
-            newest = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = newest[0].cost
+            (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
+            price = Cost() if newest.terms.after else newest.cost
         if client is None:
             return explain_account(whole.tally, whole.budget, price=price)
         account = await opened.client(whole.lineage, client)
-        return explain_account(account.tally, account.budget, price=price, lineage_left=whole.remaining)
+        return explain_account(
+            account.tally,
+            account.budget,
+            price=price,
+            lineage_left=whole.remaining,
+            unlimited=await _holds(opened, whole.lineage, client),
+        )
+
+
+async def _holds(ledger: Ledger, lineage: str, client: str) -> bool:
+    """Return whether the client has paid for a pay-once model: one of its receipts says so."""
+    after = 0
+    while page := await ledger.client_receipts(lineage, client, after=after, count=_PAGE):
+        if any(receipt.terms.after for receipt in page):
+            return True
+        after = page[-1].number
+    return False
 
 
 def _print_account(console: Console, account: AccountExplanation) -> None:
@@ -150,7 +182,7 @@ def _print_explanation(console: Console, explained: Explanation, about: str) -> 
     meaning = explained.identifiability
     bounds = Table(about, "reading", "source")
     for what, bound, source in (
-        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "but for a probability of delta"),
+        ("belief in its presence, from even odds", meaning.posterior_belief_bound, "except with probability delta"),
         ("  1/(1 + e^-epsilon)", meaning.posterior_belief_at_epsilon, "Bernau et al. 2021; no bound by itself"),
         ("  the same under RDP", meaning.posterior_belief_under_rdp_as_published, "their Section 4.4"),
         (
@@ -189,3 +221,31 @@ def _print_answers(console: Console, explained: AnsweredExplanation) -> None:
             + ("possible." if attack.possible else "not possible, so something else was released as well."),
             highlight=False,
         )
+
+
+def plot_analyses(path: Path, releases: Mapping[Cost, int], delta: float) -> None:
+    """Draw the epsilon of every analysis as the releases are made, in even proportion, from few to all of them.
+
+    Raises ValueError where the file cannot be written.
+    """
+    shares = np.geomspace(1 / max(1, *releases.values(), 1), 1, _STEPS)
+    counts = [{cost: max(1, round(times * share)) for cost, times in releases.items()} for share in shares]
+    with figure(path) as axes:
+        totals = [sum(made.values()) for made in counts]
+        found = [side_by_side(made, delta) for made in counts]
+        # zCDP and RDP often agree: a dashed line lets the other be seen.
+        for name in ALL:
+            # None, where an analysis does not apply, becomes a gap.
+            axes.plot(
+                totals,
+                np.array([one[name].epsilon for one in found], dtype=np.float64),
+                "--" if name == "rdp" else "-",
+                label=name,
+            )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("releases")
+        axes.set_ylabel(f"epsilon at delta = {delta:g}")
+        axes.set_title("losses of one release: " + " and ".join(map(str, releases)), fontsize="medium")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")

@@ -24,11 +24,12 @@ from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.help import Group
 from dpserve.commands.lineages import chosen_lineage, lineage_named
 from service.errors import CannotServe
 from training.private_files import owners_alone
 
-app = typer.Typer(help="Check, copy and mend the ledger.", no_args_is_help=True)
+app = Group("Check, copy and mend the ledger.")
 
 Lineage = Annotated[
     str | None, typer.Option("--lineage", help="The lineage, or a bundle of it. [default: every lineage]")
@@ -43,7 +44,7 @@ Journals = Annotated[
 
 @app.command("status")
 def status(ledger: options.Ledger_ = None) -> None:
-    """Say for each lineage what is spent, how long its chain is, and whether it is older than the journals say."""
+    """Say for each lineage what is spent, how many receipts and acts it has, and whether the journals agree."""
 
     async def read() -> list[tuple[str, ...]]:
         async with Ledger.open(options.ledger_location(ledger)) as opened:
@@ -54,14 +55,14 @@ def status(ledger: options.Ledger_ = None) -> None:
                     f"{to_rho(account.spent):.6g} of {to_rho(account.budget.picorho):.6g}",
                     str(account.releases),
                     str(account.newest_receipt),
-                    account.head.hex()[:16],
-                    str(account.epoch),
+                    str(account.newest_act),
+                    account.acts_head.hex()[:16],
                     await _fence(opened, account.lineage),
                 )
                 for account in await opened.lineages()
             ]
 
-    table = whole("lineage", "rho spent", "releases", "receipts", "newest hash", "reconciled", "journals")
+    table = whole("lineage", "rho spent", "releases", "receipts", "acts", "newest act's hash", "journals")
     for row in asyncio.run(read()):
         table.add_row(*row)
     stdout_console().print(table, highlight=False)
@@ -89,7 +90,8 @@ def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Le
     wrong = 0
     for found in asyncio.run(apply()):
         typer.echo(
-            f"{found.lineage}: {found.receipts} receipts, {found.acts} acts, newest hash {found.head.hex()}: "
+            f"{found.lineage}: {found.receipts} receipts, {found.acts} acts, the newest act's hash "
+            f"{found.acts_head.hex()}: "
             f"{'wrong' if found.findings else 'right'}"
         )
         for finding in found.findings:
@@ -109,7 +111,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="The file to write. [default: standard output]")] = None,
     ledger: options.Ledger_ = None,
 ) -> None:
-    """Write a lineage's receipts as CSV or JSON lines."""
+    """Write a lineage's receipts, and what the owner did, as CSV or JSON lines."""
     if form not in ("csv", "jsonl"):
         raise typer.BadParameter("must be csv or jsonl", param_hint="--format")
 
@@ -140,7 +142,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], led
 
 @app.command("restore")
 def restore(file: Annotated[Path, typer.Argument(help="A backup.")], ledger: options.Ledger_ = None) -> None:
-    """Restore a backup into a ledger that has none of its lineages. Answers are not kept: every row costs again."""
+    """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
     try:
         lines = file.read_text().splitlines(keepends=True)
     except OSError as error:
@@ -175,7 +177,7 @@ def reconcile(
         str, typer.Option("--lost-client", help="The client who was answered. [default: unknown; the lineage pays]")
     ] = "",
     declare_again: Annotated[
-        bool, typer.Option("--declare-again", help="As much was lost once more: charge the same loss another time.")
+        bool, typer.Option("--declare-again", help="The same loss happened again: charge it another time.")
     ] = False,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
@@ -213,7 +215,7 @@ def reconcile(
     for one in asyncio.run(apply()):
         typer.echo(
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
-            f"{one.declared} releases declared lost, {one.services} services let on"
+            f"{one.declared} releases declared lost, {one.services} services admitted again"
         )
 
 

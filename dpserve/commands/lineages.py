@@ -10,15 +10,18 @@ import typer
 
 from accounting.ledger import Account, Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
-from dpserve.commands import options
+from dpserve.commands import completing, options
 from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.help import Group
 from service.errors import CannotServe
 from training.loading import load_model
 from training.sealing import CERTIFICATE_FILE
 
-app = typer.Typer(help="What all clients of one set of records may learn together.", no_args_is_help=True)
+app = Group("What all clients of one set of records may learn together.")
 
-LineageArgument = Annotated[str, typer.Argument(help="The lineage's name, or a bundle of it.")]
+LineageArgument = Annotated[
+    str, typer.Argument(help="The lineage's name, or a bundle of it.", autocompletion=completing.lineages)
+]
 
 
 FIGURES = ("epsilon spent", "of", "at delta", "rho spent", "of", "releases")
@@ -130,7 +133,7 @@ def set_budget(
                 and not yes
                 and not typer.confirm(
                     f"Raise the budget of {name} from rho = {to_rho(account.budget.picorho):.6g} to "
-                    f"{to_rho(budget.picorho):.6g}? Everyone whose record it holds is told more"
+                    f"{to_rho(budget.picorho):.6g}? Clients may then learn more about every record"
                 )
             ):
                 return "nothing was changed"

@@ -41,8 +41,8 @@ PosteriorBelief = Annotated[
     float | None,
     typer.Option(
         "--posterior-belief",
-        help="The budget as the firmest belief, from 0.5 to below 1, that even odds on one record may become, but "
-        "for a probability of --delta.",
+        help="The budget as the surest belief about one record, from 0.5 to below 1, that someone at even odds may "
+        "reach, except with probability --delta.",
     ),
 ]
 Advantage = Annotated[
@@ -90,8 +90,8 @@ def ledger_location(given: str | None) -> str:
         return str(state_folder() / "ledger")
     if not given or (":" in given and "://" not in given):
         raise typer.BadParameter(
-            f"{given!r} is neither a URL, as redis://host:6379/0, nor a folder: a new ledger would be opened there, "
-            "with nothing spent",
+            f"{given!r} is neither a URL, as redis://host:6379/0, nor a folder: it would become a new "
+            "ledger, with nothing spent",
             param_hint="--ledger",
         )
     return given
@@ -125,7 +125,7 @@ class BudgetWords:
         given = [name for name, value in asdict(self).items() if value is not None and name != "delta"]
         if len(given) != 1 or self.delta is None:
             raise typer.BadParameter(
-                "give a budget in one of the words --epsilon, --rho, --mu, --posterior-belief or --advantage, and "
+                "give a budget by one of --epsilon, --rho, --mu, --posterior-belief or --advantage, and "
                 "always with --delta"
             )
         match self:

@@ -8,33 +8,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
 
 from accounting.budgets import Accepts, Budget
-from accounting.planner import Option, Plan, PublicSample
+from accounting.planner import MECHANISMS, NO_BETTER, Option, Plan, PublicSample, account_of, accuracy_by_queries
 from accounting.planner import plan as plan_budget
-from dpserve.commands import options
-from dpserve.commands.console import stdout_console, whole
-from dpserve.commands.plotting import plot_accuracy
-from dpserve.commands.public_rows import read_public_rows
+from audit.reports import check_files
+from dpserve.commands import completing, options
+from dpserve.commands.console import figure, stdout_console, whole
+from dpserve.commands.rows import READING, Ignore, Label, PublicRows, RowFile, Where
 from mechanisms.mechanism import priced
 from training.bundle import load_bundle
+from training.data.classes import parse_classes
 from training.feature_maps import NORM_BOUND
-from training.margins import largest_margin
 from training.recipe import DEFAULT_TOLERANCE
-from training.sensitivity import weight_sensitivity
+from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BEFORE = "Before training"
+
+_POINTS = 41
+_MOST_QUERIES = 1_000_000
 _MARGIN_POINTS = 201
 _OVERHEAD_FROM = 580
 """Times 1/sqrt(C): the noise multiplier from which `mechanisms.gaussian` adds more than 1 % of noise."""
 
 
 def plan(
-    bundle: Annotated[Path | None, typer.Argument(help="The bundle's folder; none before training.")] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(help="The bundle's folder; none before training.", autocompletion=completing.bundles),
+    ] = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     rho: options.Rho = None,
@@ -55,15 +65,30 @@ def plan(
             "'digits', the digits held out of training. Bounds and classes are the bundle's.",
         ),
     ] = None,
-    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
-    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
-    where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
+    label: Label = "label",
     class_names: Annotated[
-        str | None, typer.Option("--class-names", help="Before training, with rows: the classes, separated by commas.")
+        str | None,
+        typer.Option(
+            "--class-names", help="The classes, separated by commas, or VALUE=NAME of each.", rich_help_panel=READING
+        ),
     ] = None,
     bounds: Annotated[
-        list[str] | None, typer.Option(help="Before training, with rows: LOW:HIGH or NAME=LOW:HIGH, as for train.")
+        list[str] | None,
+        typer.Option(help="Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", rich_help_panel=READING),
     ] = None,
+    ignore: Ignore = None,
+    where: Where = None,
+    n: Annotated[int | None, typer.Option("--n", help="How many records, about.", rich_help_panel=BEFORE)] = None,
+    classes: Annotated[
+        int | None, typer.Option("--classes", help="C, how many classes.", rich_help_panel=BEFORE)
+    ] = None,
+    lam: Annotated[
+        float | None,
+        typer.Option("--lam", help="Lambda: plan noise on each answer of a head.", rich_help_panel=BEFORE),
+    ] = None,
+    norm: Annotated[
+        float, typer.Option("--norm", help="R, the bound of the features' norm.", rich_help_panel=BEFORE)
+    ] = NORM_BOUND,
     outside: Annotated[
         str | None,
         typer.Option(
@@ -71,27 +96,25 @@ def plan(
             metavar="FILE",
             help="Simulate on private records, in place of --public: what it prints tells about them and is covered by "
             "no guarantee and no budget.",
+            rich_help_panel=BEFORE,
         ),
     ] = None,
     tier: Annotated[
         list[str] | None,
         typer.Option(
-            help="Before training: NAME=PRICE, a precision of released weights, repeatable from the coarsest to the "
-            "finest; PRICE as for train. Says what the tiers cost.",
+            help="NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest: PRICE as "
+            "for train. Says what the tiers cost.",
+            rich_help_panel=BEFORE,
         ),
     ] = None,
     margins: Annotated[
         str | None,
         typer.Option(
-            "--margins", help="MEAN:SD of the true class's logit over the others, normally distributed: your own guess."
+            "--margins",
+            help="MEAN:SD of the true class's logit over the others, normally distributed: your own guess.",
+            rich_help_panel=BEFORE,
         ),
     ] = None,
-    n: Annotated[int | None, typer.Option("--n", help="Before training: how many records, about.")] = None,
-    lam: Annotated[float | None, typer.Option("--lam", help="Before training: Lambda.")] = None,
-    norm: Annotated[float, typer.Option("--norm", help="Before training: R, the bound of the features' norm.")] = (
-        NORM_BOUND
-    ),
-    classes: Annotated[int | None, typer.Option("--classes", help="Before training: C, how many classes.")] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw accuracy against number of queries into FILE.png.")
     ] = None,
@@ -99,44 +122,44 @@ def plan(
 ) -> None:
     """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
 
-    Before training, --n and --classes, or --public rows, choose between noise on each answer and the models that are
-    paid for once. On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
+    Before training, --n and --classes, or --public rows, choose between noise on each answer and pay-once models.
+    On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
     """
+    check_files(plot)
     words = options.BudgetWords(
         epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
     )
     budgets = words.budgets()
     if bundle is None and lam is None and margins is None and accuracy is None:
-        from dpserve.commands import choosing, comparing
+        from dpserve.commands import choosing
 
-        rows = (
-            label,
-            tuple(class_names.split(",")) if class_names else (),
-            tuple(bounds or ()),
-            tuple(ignore or ()),
-            where,
-        )
+        names, values = parse_classes(class_names) if class_names else ((), ())
+        rows = (label, names, values, tuple(bounds or ()), tuple(ignore or ()), where)
         choosing.choose(
             budgets["gaussian"],
-            comparing.Question(n, classes, queries),
-            public=choosing.RowFile(public, *rows) if public else None,
-            private=choosing.RowFile(outside, *rows) if outside else None,
+            choosing.Question(n, classes, queries),
+            public=RowFile(public, "--public", *rows) if public else None,
+            private=RowFile(outside, choosing.OUTSIDE, *rows) if outside else None,
             tiers=tuple(tier or ()),
             as_json=as_json,
         )
         return
-    if outside or class_names or bounds or tier:
+    if outside or bounds or tier or (class_names and not (bundle and public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
     before = _BeforeTraining(n, lam, norm, classes)
     if bundle is not None:
-        scored = _of_bundle(bundle, before, public, label, ignore or [], where)
+        file = PublicRows(public, label, class_names, tuple(ignore or ()), where) if public else None
+        scored = _of_bundle(bundle, before, file)
     else:
         scored = _of_numbers(before, public, margins)
     if margins is not None:
         if public is not None:
             raise typer.BadParameter("take the place of --public: give one of them", param_hint="--margins")
         scored = replace(scored, sample=_normal_margins(margins, scored.classes, scored.sensitivity))
-    _plan_answers(budgets, scored, queries, accuracy, plot, as_json=as_json)
+    halfway = None
+    if public is None and margins is None and scored.classes > 1:  # or else planning refuses it
+        halfway = PublicSample.halfway(scored.classes, scored.margin, scored.sensitivity)
+    _plan_answers(budgets, scored, halfway, queries, accuracy, plot, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -151,23 +174,26 @@ class _BeforeTraining:
 
 @dataclass(frozen=True)
 class _Scored:
-    """A head as planning sees it. sensitivity: L2, of a typical row's logits; sample: what accuracy comes from."""
+    """A head as planning sees it. sensitivity: L2, of a typical row's logits; sample: what accuracy comes from.
+
+    margin: see `usual_margin`.
+    """
 
     classes: int
     sensitivity: float
     sample: PublicSample | None
+    margin: float
 
 
-def _of_bundle(
-    bundle: Path, before: _BeforeTraining, public: str | None, label: str, ignore: list[str], where: str | None
-) -> _Scored:
+def _of_bundle(bundle: Path, before: _BeforeTraining, public: PublicRows | None) -> _Scored:
     if before.n is not None or before.lam is not None or before.classes is not None:
         raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
     head = load_bundle(bundle)
     return _Scored(
         len(head.certificate.classes),
         head.certificate.weight_sensitivity * NORM_BOUND,
-        read_public_rows(head, public, label, ignore, where) if public else None,
+        public.sample(head) if public else None,
+        usual_margin(None, head.certificate.strong_convexity, NORM_BOUND, len(head.certificate.classes)),
     )
 
 
@@ -180,12 +206,13 @@ def _of_numbers(before: _BeforeTraining, public: str | None, margins: str | None
     sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
     # A number of records that means nothing is refused there.
     sample = _ceiling(n, lam, norm, classes, sensitivity) if n is not None and margins is None else None
-    return _Scored(classes, sensitivity, sample)
+    return _Scored(classes, sensitivity, sample, usual_margin(n, lam, norm, classes))
 
 
 def _plan_answers(
     budgets: Mapping[Accepts, Budget],
     scored: _Scored,
+    halfway: PublicSample | None,
     queries: int | None,
     accuracy: float | None,
     plot: Path | None,
@@ -201,6 +228,7 @@ def _plan_answers(
         accuracy=accuracy,
         sensitivity=scored.sensitivity,
         sample=scored.sample,
+        halfway=halfway,
     )
     if plot is not None and scored.sample is not None:
         plot_accuracy(plot, budgets, scored.sample, found)
@@ -269,11 +297,33 @@ def _print_plan(console: Console, found: Plan) -> None:
             f"Accuracy on {found.accuracy_from}; without noise it would be {found.noiseless_accuracy:.4f}.",
             highlight=False,
         )
+    for line in _worth(found):
+        console.print(line, highlight=False)
     if any((option.noise_multiplier or 0) > _OVERHEAD_FROM / found.classes**0.5 for option in found.options):
         console.print(
             f"From a noise multiplier of about {_OVERHEAD_FROM / found.classes**0.5:.0f} the noise as drawn is larger "
             "than planned, up to twice as large; the price holds all the same."
         )
+
+
+def _worth(found: Plan) -> list[str]:
+    """Say what answers are worth, where no rows were given, and where they are worth nothing."""
+    if found.commonest_class is not None:
+        best = max((option.accuracy or 0.0 for option in found.options), default=0.0)
+        if best > found.commonest_class:
+            return []
+        return [f"{NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"]
+    expected = found.expectation
+    if expected is None:
+        return []
+    said = expected.words(f"answers of {found.options[0].mechanism!r}")
+    return [said, _INSTEAD] if expected.no_better_than_the_commonest_class else [said]
+
+
+_INSTEAD = (
+    "Plan for fewer queries or more records, raise Lambda or the budget, or make a model that is paid for once: "
+    "'dpserve plan' with --n and --classes alone compares them."
+)
 
 
 def _price_of(option: Option, classes: int) -> str:
@@ -285,5 +335,33 @@ def _served_at(mechanism: str, price: str, classes: int) -> str:
     try:
         priced(mechanism, price, classes)
     except ValueError as error:
-        return f"not to be had: {error}"
+        return f"unavailable: {error}"
     return price
+
+
+def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
+    """Draw the expected accuracy of every mechanism against the number of queries that the budget pays for.
+
+    Raises ValueError where the file cannot be written.
+    """
+    with figure(path) as axes:
+        draw_accuracy(axes, budgets, sample, plan)
+
+
+def draw_accuracy(axes: "Axes", budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
+    """Draw on these axes."""
+    queries = np.unique(np.geomspace(1, _MOST_QUERIES, _POINTS).astype(np.int64))
+    for mechanism in MECHANISMS:
+        budget = budgets.get(account_of(mechanism))
+        if budget is not None:
+            axes.plot(queries, accuracy_by_queries(mechanism, budget, sample, queries), label=mechanism)
+    if plan.noiseless_accuracy is not None:
+        axes.axhline(plan.noiseless_accuracy, color="grey", linestyle=":", label="without noise")
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("queries that the budget pays for")
+    axes.set_ylabel("expected accuracy")
+    epsilon = plan.budgets[0].epsilon
+    axes.set_title(f"epsilon = {epsilon:.3g} at delta = {plan.delta:g}", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")

@@ -6,7 +6,7 @@ Every route under /api and /metrics asks for the owner's admin key, `Authorizati
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
@@ -15,21 +15,23 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
+from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
+from starlette.types import ASGIApp
 
 from accounting.ledger import Account, ClientAccount, KeyScope, Ledger, LineageAccount, key_digest
 from accounting.report import AccountReport, account_report
 from service.admin import verdicts
 from service.http.app import add_problem_handlers
 from service.http.authentication import authorization_of, bearer
-from service.http.last_resort import LastResort
+from service.http.middleware import Requests
 from service.http.problems import Problem, ProblemType
 from service.http.schemas import PROBLEM_RESPONSES
 from service.page.assets import add_page
-from service.plane import Plane
+from service.predictor import Predictor
 from service.telemetry.exposition import CONTENT_TYPE, exposition
 from service.telemetry.logs import RequestLog
-from service.telemetry.metrics import Counts, Metrics, owners_route_of
+from service.telemetry.metrics import Metrics, owners_route_of
 from service.telemetry.throughput import Throughput
 
 LONGEST_KEY = 256
@@ -88,9 +90,12 @@ class ClientsOut(BaseModel):
 class Watched:
     """What the owner watches. digest: `key_digest` of the admin key; verdicts: the folder where they are kept."""
 
-    plane: Plane
+    predictor: Predictor
     ledger: Ledger
     metrics: Metrics
+    """Where requests of this port are counted."""
+    counts: Callable[[], Sequence[CollectorRegistry]]
+    """What the service counted."""
     throughput: Throughput
     digest: bytes
     verdicts: Path
@@ -99,8 +104,8 @@ class Watched:
     """Of a key that is good for /metrics alone."""
 
 
-def create_admin_app(watched: Watched, *, log_requests: bool = False) -> FastAPI:
-    """Return the ASGI application of the admin port. log_requests: whether each request has a line in the log."""
+def create_admin_app(watched: Watched, *, log: RequestLog | None = None) -> ASGIApp:
+    """Return the ASGI application of the admin port. log: writes a line for each request."""
     app = FastAPI(
         title="dpserve admin",
         version=version("dpserve"),
@@ -114,18 +119,14 @@ def create_admin_app(watched: Watched, *, log_requests: bool = False) -> FastAPI
     _add_watching_routes(app, watched, owner)
     add_page(app, "owner")
     add_problem_handlers(app)
-    app.add_middleware(LastResort)
-    app.add_middleware(Counts, count=watched.metrics.count_owners, route=owners_route_of)
-    if log_requests:
-        app.add_middleware(RequestLog, route=owners_route_of)
-    return app
+    return Requests(app, count=watched.metrics.count_owners, route=owners_route_of, log=log)
 
 
 def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
     """Return a dependency that lets those pass who have a key of one of these digests."""
 
     async def check(request: Request) -> None:
-        key = bearer(authorization_of(request.headers), LONGEST_KEY)
+        key = bearer(authorization_of(request), LONGEST_KEY)
         # The empty key is nobody's, whatever was configured.
         sent = b"" if key is None else key_digest(key)
         known = [hmac.compare_digest(sent, digest) for digest in digests]
@@ -153,30 +154,30 @@ def _looks(watched: Watched) -> int | None:
 
 
 def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
-    plane, ledger = watched.plane, watched.ledger
+    predictor, ledger = watched.predictor, watched.ledger
 
-    def report(account: Account) -> AccountReport:
-        price = plane.price_per_row if account.lineage == plane.lineage else None
-        return account_report(account.tally, account.budget, price=price)
+    def report(account: Account, *, unlimited: bool = False) -> AccountReport:
+        price = predictor.price_per_row if account.lineage == predictor.lineage else None
+        return account_report(account.tally, account.budget, price=price, unlimited=unlimited)
 
     def lineage_out(account: LineageAccount) -> LineageOut:
         return LineageOut(
             lineage=account.lineage,
-            served=account.lineage == plane.lineage,
+            served=account.lineage == predictor.lineage,
             created=account.created,
             releases=account.releases,
             newest_receipt=account.newest_receipt,
             account=report(account),
         )
 
-    def client_out(account: ClientAccount) -> ClientOut:
+    def client_out(account: ClientAccount, *, unlimited: bool) -> ClientOut:
         return ClientOut(
             client=account.client,
             revoked=account.revoked,
             keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in account.api_keys],
             created=account.created,
             releases=account.releases,
-            account=report(account),
+            account=report(account, unlimited=unlimited),
         )
 
     @app.get("/api/lineages", summary="List the lineages with their budgets", dependencies=owner)
@@ -193,18 +194,21 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
             raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
         listed = [account for account in await ledger.clients(lineage) if account.client > after]
         page = listed[:count]
+        held = [False] * len(page)
+        if lineage == predictor.lineage:
+            held = await asyncio.gather(*(predictor.holds(account.client) for account in page))
         return ClientsOut(
-            clients=[client_out(account) for account in page],
+            clients=[client_out(account, unlimited=held[place]) for place, account in enumerate(page)],
             next_after=page[-1].client if len(listed) > count else None,
         )
 
 
 def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
-    plane = watched.plane
+    predictor = watched.predictor
 
     @app.get("/api/models", summary="Read the models' certificates and how they are served", dependencies=owner)
     async def models() -> dict[str, list[dict[str, Any]]]:
-        return {"models": [plane.model() | {"lineage": plane.lineage}]}
+        return {"models": [predictor.model() | {"lineage": predictor.lineage}]}
 
     # In a thread: these read files.
     @app.get("/api/verdicts", summary="Read the newest verdict of each attack and audit", dependencies=owner)
@@ -222,7 +226,7 @@ def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> No
     @app.get("/metrics", summary="Read the metrics, as Prometheus does", dependencies=readers, response_class=Response)
     async def metrics() -> Response:
         convicted = await asyncio.to_thread(_convicted, watched)
-        text = await exposition(plane, watched.ledger, watched.metrics, convicted, _looks(watched))
+        text = await exposition(predictor, watched.ledger, watched.counts, convicted, _looks(watched))
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     @app.get("/livez", summary="Whether the process answers")
@@ -232,5 +236,5 @@ def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> No
     @app.get("/readyz", summary="Whether the service can charge and answer")
     async def readyz(response: Response) -> dict[str, str]:
         response.headers["Cache-Control"] = "no-store"
-        await plane.check_ready()
+        await predictor.check_ready()
         return {"status": "ready"}

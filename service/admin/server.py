@@ -1,25 +1,25 @@
-"""The admin port: a second server in the same process, which stops with the first."""
+"""The owner's port: a second server, in the process that the owner started."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from prometheus_client import CollectorRegistry
 
 from accounting.ledger import Ledger
 from service.admin.app import Watched, create_admin_app
-from service.http.accepting import LimitedServer
-from service.http.impatience import ImpatientProtocol, protocol_with
-from service.plane import Plane
+from service.predictor import Predictor
+from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import Throughput
 from service.tls import Tls
 
-_MOST_CONNECTIONS = 256
+_MAX_CONNECTIONS = 256
 
 
 @dataclass(frozen=True)
@@ -38,39 +38,45 @@ class AdminPort:
 
 @asynccontextmanager
 async def admin_port(
-    admin: AdminPort | None,
-    plane: Plane,
+    admin: AdminPort,
+    predictor: Predictor,
     ledger: Ledger,
     metrics: Metrics,
-    tls: Tls | None = None,
+    counts: Callable[[], Sequence[CollectorRegistry]],
     *,
-    log_requests: bool = False,
+    tls: Tls | None = None,
+    log: RequestLog | None = None,
 ) -> AsyncIterator[None]:
-    """Answer the owner for as long as the block lasts; do nothing without a port.
+    """Answer the owner for as long as the block lasts. metrics: where requests of this port are counted.
 
-    log_requests: whether each request has an id and a line in the log.
+    counts: what the service counted. log: writes a line for each request.
     """
-    if admin is None:
-        yield
-        return
-    throughput = Throughput(metrics.of_all_processes)
-    app = create_admin_app(
-        Watched(
-            plane, ledger, metrics, throughput, admin.digest, admin.verdicts, admin.live_audit, admin.metrics_digest
-        ),
-        log_requests=log_requests,
+    throughput = Throughput(counts)
+    watched = Watched(
+        predictor,
+        ledger,
+        metrics,
+        counts,
+        throughput,
+        admin.digest,
+        admin.verdicts,
+        admin.live_audit,
+        admin.metrics_digest,
     )
     config = uvicorn.Config(
-        app,
-        http=protocol_with(ImpatientProtocol, most_connections=_MOST_CONNECTIONS),
+        create_admin_app(watched, log=log),
+        http="httptools",
+        ws="none",
+        lifespan="off",
         log_config=None,
         access_log=False,
-        lifespan="off",
         server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=1,
         **(tls.for_uvicorn() if tls is not None else {}),
     )
-    server = _SecondServer(config)
+    server = uvicorn.Server(config)
     tasks = [
         asyncio.create_task(server.serve(sockets=[admin.listening])),
         asyncio.create_task(throughput.watch()),
@@ -83,10 +89,3 @@ async def admin_port(
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
-
-
-class _SecondServer(LimitedServer):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the first server."""
-        yield

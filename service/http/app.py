@@ -1,44 +1,140 @@
-"""The HTTP service: thin routes over the data plane."""
+"""The HTTP service: one ASGI application over a predictor.
 
+Every request passes the same middleware. Requests for predictions are answered by plain ASGI endpoints
+(`service.http.predictions`), everything else by FastAPI's routes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
 
-from accounting.explanation import AccountExplanation
 from accounting.ledger import Ledger
-from service.http.authentication import BEARER, Authentication
+from service.http.accounts import add_account_routes
+from service.http.authentication import Authentication
+from service.http.codec import Answers, RowsCodec
 from service.http.documentation import add_documentation
-from service.http.front import Front, stand_before
-from service.http.last_resort import LastResort, response_to
-from service.http.ledger_routes import SaysRehearsal, add_receipt_route, rehearsal_note
+from service.http.middleware import FAILED, BodyLimits, Requests, response_to
 from service.http.openapi import describe
-from service.http.openinference import add_open_inference
-from service.http.predictions import OPENAPI, PATH, RESPONSES, PastRouting, Predictions
+from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
+from service.http.predictions import PredictionEndpoint
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.schemas import PROBLEM_RESPONSES, PredictResponse, QuoteResponse
+from service.http.schemas import PROBLEM_RESPONSES
 from service.page.assets import add_page
-from service.plane import Plane
-from service.release_plane import HolderExplanation
-from service.telemetry.metrics import Counts, Metrics
+from service.predictor import Predictor
+from service.telemetry.logs import RequestLog
+from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import Traces
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from service.http.failed_tries import FailedTries
+    from service.http.rate_limit import RateLimit
+    from service.http.tokens import Tokens
 
 _DESCRIPTION = """Predictions of a model that was trained on private records. Every answer is differentially private
 and is charged to your budget; `GET /budget` says what is left. Asking the same row again returns the same answer at
 no cost."""
 
+_REQUEST_HEADERS = (
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Inference-Header-Content-Length",
+    "Prefer",
+    "X-Request-ID",
+)
+_RESPONSE_HEADERS = (
+    "dpserve-problem",
+    "dpserve-receipt",
+    "dpserve-budget",
+    "Inference-Header-Content-Length",
+    "Retry-After",
+    "X-Request-ID",
+)
+"""What pages of other origins may send and read, where they may ask."""
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """Who may ask, how often, and what is written down of it. By default API keys alone, and nothing."""
+
+    tokens: "Tokens | None" = None
+    """Verifies the tokens that are taken beside API keys."""
+    rate_limit: "RateLimit | None" = None
+    """Of each client."""
+    failed_tries: "FailedTries | None" = None
+    """Of each address, at credentials."""
+    origins: tuple[str, ...] = ()
+    """Web origins whose pages may ask."""
+    log: RequestLog | None = None
+    """Writes a line for each request."""
+    tracing: "TracerProvider | None" = None
+    seconds_for_body: float = 30.0
+    """How long a request's body may take to arrive."""
+
+    async def close(self) -> None:
+        """Send what is left of the traces, and close connections."""
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.shutdown)
+        if self.rate_limit is not None:
+            await self.rate_limit.close()
+
 
 def create_app(
-    data_plane: Plane, ledger: Ledger, *, largest_body: int, metrics: Metrics | None = None, front: Front | None = None
-) -> FastAPI:
+    predictor: Predictor,
+    ledger: Ledger,
+    *,
+    largest_body: int,
+    metrics: Metrics | None = None,
+    options: HttpOptions | None = None,
+    audit: Callable[[], dict[str, Any]] | None = None,
+) -> ASGIApp:
     """Return the ASGI application.
 
-    largest_body: bytes; a longer body is refused unread. metrics: what to count in. front: what stands before it.
+    largest_body: bytes; a longer body is refused unread. metrics: what to count in. audit: what the service's own audit
+    has found, shown to everybody.
     """
-    front = front or Front()
-    metrics = metrics or Metrics()
+    options, metrics = options or HttpOptions(), metrics or Metrics()
+    authentication = Authentication(ledger, predictor.lineage, options.tokens, options.rate_limit, options.failed_tries)
+    answers = Answers(predictor)
+    rows = PredictionEndpoint(RowsCodec(predictor, answers), predictor, authentication, metrics)
+    tensors = PredictionEndpoint(OpenInferenceCodec(predictor, answers), predictor, authentication, metrics)
+    app: ASGIApp = Router(
+        [Route("/predict", rows), Route(f"{MODEL}/infer", tensors), Route(f"{MODEL_VERSION}/infer", tensors)],
+        redirect_slashes=False,
+        default=_other_routes(predictor, authentication, audit),
+    )
+    app = BodyLimits(app, largest=largest_body, seconds=options.seconds_for_body)
+    marks = [(b"dpserve-rehearsal", b"true")] if predictor.rehearsal else []
+    app = Requests(app, count=metrics.count, log=options.log, headers=marks)
+    if options.origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=options.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=_REQUEST_HEADERS,
+            expose_headers=_RESPONSE_HEADERS,
+        )
+    if options.tracing is not None:
+        app = Traces(app, options.tracing)
+    return app
+
+
+def _other_routes(
+    predictor: Predictor, authentication: Authentication, audit: Callable[[], dict[str, Any]] | None
+) -> FastAPI:
     app = FastAPI(
         title="dpserve",
         version=version("dpserve"),
@@ -48,58 +144,31 @@ def create_app(
         redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
     )
-    authentication = Authentication(ledger, data_plane.lineage, front.tokens, front.rate_limit, front.failed_tries)
-    predictions = Predictions(data_plane, authentication, largest_body=largest_body, metrics=metrics)
-    app.state.predictions = predictions
-    _add_client_routes(app, data_plane, authentication, predictions)
-    _add_public_routes(app, data_plane)
-    add_open_inference(app, data_plane, authentication, predictions, largest_body=largest_body)
+    add_account_routes(app, predictor, authentication)
+    _add_public_routes(app, predictor)
+    if audit is not None:
+
+        @app.get("/audit", summary="See what the service's own audit has found")
+        def found() -> dict[str, Any]:
+            return audit()
+
+    add_open_inference(app, predictor)
     add_page(app, "client")
     add_documentation(app)
     add_problem_handlers(app)
-    app.add_middleware(PastRouting, predictions=predictions)
-    app.add_middleware(LastResort)
-    app.add_middleware(Counts, count=metrics.count)
-    stand_before(app, front)
-    describe(app, data_plane)
-    if data_plane.rehearsal:
-        app.add_middleware(SaysRehearsal)
+    describe(app, predictor)
     return app
 
 
-def _add_client_routes(
-    app: FastAPI, data_plane: Plane, authentication: Authentication, predictions: Predictions
-) -> None:
-    security = [Depends(BEARER)]
-
-    @app.post(
-        PATH,
-        response_model=PredictResponse | QuoteResponse,
-        dependencies=security,
-        summary="Ask for private predictions",
-        openapi_extra=OPENAPI,
-        responses=RESPONSES,
-    )
-    async def predict(request: Request) -> Response:
-        return await predictions.answer(request)
-
-    add_receipt_route(app, data_plane, authentication)
-
-    @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
-    async def budget(request: Request) -> HolderExplanation | AccountExplanation:
-        client = (await authentication.caller(request, "budget-read")).client
-        return await data_plane.explained_budget(client)
-
-
-def _add_public_routes(app: FastAPI, data_plane: Plane) -> None:
+def _add_public_routes(app: FastAPI, predictor: Predictor) -> None:
     @app.get("/models", summary="List the models")
     async def models() -> dict[str, list[str]]:
-        return {"models": [data_plane.certificate.name]}
+        return {"models": [predictor.certificate.name]}
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")
     async def model(name: str) -> dict[str, object]:
-        data_plane.check_model(name)
-        return data_plane.model()
+        predictor.check_model(name)
+        return predictor.model()
 
     @app.head("/livez", include_in_schema=False)
     @app.get("/livez", summary="Whether the process answers")
@@ -109,8 +178,8 @@ def _add_public_routes(app: FastAPI, data_plane: Plane) -> None:
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether the service can charge and answer")
     async def readyz() -> dict[str, object]:
-        await data_plane.check_ready()
-        return {"status": "ready"} | rehearsal_note(data_plane)
+        await predictor.check_ready()
+        return {"status": "ready"} | ({"rehearsal": True} if predictor.rehearsal else {})
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -118,6 +187,11 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     async def on_refusal(request: Request, error: Exception) -> Response:
         return response_to(request.url.path, as_problem(error))
+
+    @app.exception_handler(Exception)
+    async def on_unexpected(request: Request, error: Exception) -> Response:
+        del error  # it is raised again, and logged by `Requests`
+        return response_to(request.url.path, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED))
 
     for refused in REFUSALS:
         app.add_exception_handler(refused, on_refusal)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 from fastapi.security import HTTPBearer
-from starlette.datastructures import Headers
 
 from accounting.ledger import (
     ClientRevoked,
@@ -17,12 +16,13 @@ from accounting.ledger import (
     UnknownKey,
     key_digest,
 )
-from service.http.failed_tries import FailedTries
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
-from service.plane import Caller
+from service.http.requests import Head, invalid
+from service.predictor import Caller
 
 if TYPE_CHECKING:
+    from service.http.failed_tries import FailedTries
     from service.http.rate_limit import RateLimit
     from service.http.tokens import Tokens
 
@@ -45,7 +45,7 @@ class Authentication:
         lineage: str,
         tokens: "Tokens | None" = None,
         rate_limit: "RateLimit | None" = None,
-        failed_tries: FailedTries | None = None,
+        failed_tries: "FailedTries | None" = None,
     ) -> None:
         """Look keys up in `ledger`. tokens: verifies those that are taken beside keys. rate_limit: of each client.
 
@@ -62,7 +62,8 @@ class Authentication:
 
         A key that is not known is answered alike, whether it is a near miss or a wild guess.
         """
-        shown, peer = credential(authorization_of(request.headers)), peer_of(request)
+        shown = credential(authorization_of(request))
+        peer = request.client.host if request.client is not None else ""
         by_token = await self._by_token(shown, scope, peer)
         if by_token is not None:
             return by_token
@@ -75,34 +76,19 @@ class Authentication:
             await self._count(known.client)
         return known
 
-    def knows(self, authorization: str) -> bool:
-        """Whether the header shows an API key that was taken before, so that it does not matter where it comes from."""
-        shown = bearer(authorization, LONGEST_CREDENTIAL)
-        return shown is not None and self._ledger.remembered(self._lineage, key_digest(shown)) is not None
-
-    def payer_at_once(self, authorization: str) -> Caller | None:
-        """Return what `payer` would, or None where that has to ask somebody first, or to refuse."""
-        shown = bearer(authorization, LONGEST_CREDENTIAL)
-        if shown is None or self._rate_limit is not None or self._may_be_token(shown):
-            return None
-        digest = key_digest(shown)
-        client = self._ledger.remembered(self._lineage, digest)
-        return None if client is None else Caller(client, digest)
-
-    async def payer(self, authorization: str, peer: str) -> Caller:
+    async def payer(self, head: Head) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
 
-        authorization: the header. peer: the address that it came from. A key that was authenticated before asks the
-        ledger nothing now: it is checked again with the charge. It is looked up by its SHA-256, in time that says
-        nothing about any other key.
+        A key that was authenticated before asks the ledger nothing now: it is checked again with the charge. It is
+        looked up by its SHA-256, in time that says nothing about any other key.
         """
-        shown = credential(authorization)
-        by_token = await self._by_token(shown, "predict", peer)
+        shown = credential(head.header(b"authorization") or "")
+        by_token = await self._by_token(shown, "predict", head.peer)
         if by_token is not None:
             return by_token
         digest = key_digest(shown)
         client = self._ledger.remembered(self._lineage, digest)
-        known = await self._by_key(digest, "predict", peer) if client is None else Caller(client, digest)
+        known = await self._by_key(digest, "predict", head.peer) if client is None else Caller(client, digest)
         await self._count(known.client)
         return known
 
@@ -110,19 +96,16 @@ class Authentication:
         if self._rate_limit is not None:
             await self._rate_limit.check(self._lineage, client)
 
-    def _may_be_token(self, shown: str) -> bool:
-        return self._tokens is not None and shown.count(".") == _DOTS_OF_A_TOKEN
-
     async def _by_token(self, shown: str, scope: KeyScope, peer: str) -> Caller | None:
         """Return the client that a token names, which the ledger must know; None for what is no token."""
-        if self._tokens is None or not self._may_be_token(shown):
+        if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
             return None
         try:
             token = await self._tokens.verify(shown)
         except Problem as problem:
             if problem.status is HTTPStatus.UNAUTHORIZED and self._failed_tries is not None:
-                self._failed_tries.check(peer)
-                self._failed_tries.note(peer)
+                await self._failed_tries.check(peer)
+                await self._failed_tries.count(peer)
             raise
         await self._count(token.client)
         if scope not in token.scopes:
@@ -139,30 +122,23 @@ class Authentication:
 
     async def _by_key(self, digest: bytes, scope: KeyScope, peer: str) -> Caller:
         if self._failed_tries is not None and self._ledger.remembered(self._lineage, digest) is None:
-            self._failed_tries.check(peer)
+            await self._failed_tries.check(peer)
         try:
             return Caller((await self._ledger.authenticate(self._lineage, digest, scope)).client, digest)
         except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:
             if self._failed_tries is not None and not isinstance(refused, ScopeMissing):
-                self._failed_tries.note(peer)
+                await self._failed_tries.count(peer)
             raise as_problem(refused) from None
 
 
-def peer_of(request: Request) -> str:
-    """Return the address that a request came from: behind a proxy that uvicorn trusts the one that this names."""
-    return request.client.host if request.client is not None else ""
-
-
-def authorization_of(headers: Headers) -> str:
+def authorization_of(request: Request) -> str:
     """Return the header Authorization, empty without one.
 
-    Raises a 400 problem for several: whoever passed the request on may have looked at another than is looked at here.
+    Raises a 400 problem for several: a proxy before the service may have looked at another than is looked at here.
     """
-    said = headers.getlist("authorization")
+    said = request.headers.getlist("authorization")
     if len(said) > 1:
-        raise Problem(
-            HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, "send one header 'Authorization', not several"
-        )
+        raise invalid("send one header 'Authorization', not several")
     return said[0] if said else ""
 
 

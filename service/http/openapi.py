@@ -1,81 +1,174 @@
-"""The OpenAPI document of a service: what the routes say, made exact for the model that is served.
+"""The OpenAPI document of a service: FastAPI's of its own routes, and the requests for predictions from their schemas.
 
-A row's length and bounds, the model's name and its tiers are public and fixed while the service runs, so that a request
-that the document allows is one that the service understands.
+It is exact for the model that is served. A row's length and bounds, the model's name and its tiers are public and fixed
+while the service runs, so that a request that the document allows is one that the service understands.
 """
 
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 
-from service.http.openinference_schemas import InferRequest
-from service.plane import Plane
+from accounting.report import AccountReport
+from service.http import npy, schemas
+from service.http.codec import BUDGET, RECEIPT
+from service.http.openinference import DATATYPES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, OUTPUT, VERSION
+from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
+from service.predictor import Predictor
 
-_REFERENCE = "#/components/schemas/{model}"
+_STRUCTS = (
+    schemas.PredictRequest,
+    schemas.PredictResponse,
+    schemas.QuoteResponse,
+    schemas.InferRequest,
+    schemas.InferResponse,
+)
+_DRY_RUN = {
+    "name": "dry_run",
+    "in": "query",
+    "required": False,
+    "schema": {"type": "boolean", "default": False},
+    "description": "true: say what the request would cost and whether it would be admitted; answer and spend nothing.",
+}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
-def describe(app: FastAPI, plane: Plane) -> None:
+def describe(app: FastAPI, predictor: Predictor) -> None:
     """Have `app.openapi()` return the document of this model's service."""
     made_by_routes = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _exact(made_by_routes(), plane)
+            app.openapi_schema = _complete(made_by_routes(), predictor)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _exact(document: dict[str, Any], plane: Plane) -> dict[str, Any]:
-    components = document.setdefault("components", {}).setdefault("schemas", {})
-    infer = InferRequest.model_json_schema(ref_template=_REFERENCE)
-    components.update(infer.pop("$defs", {}))
-    infer["examples"] = [_example(plane)]
-    components["InferRequest"] = infer
-    for path, operations in document["paths"].items():
+def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
+    components = document["components"]["schemas"]
+    _, of_structs = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+    components |= of_structs
+    report = AccountReport.model_json_schema(ref_template="#/components/schemas/{model}")
+    components |= report.pop("$defs", {})
+    components["AccountReport"] = report
+    components["PredictResponse"]["properties"]["budget"] = _reference("AccountReport")
+    _narrow_rows(components["PredictRequest"], predictor)
+    _narrow_tensors(components, predictor)
+    document["paths"] |= {
+        "/predict": {"post": _predict(predictor)},
+        f"{MODEL}/infer": {"post": _infer(["name"])},
+        f"{MODEL_VERSION}/infer": {"post": _infer(["name", "version"])},
+    }
+    known = {"name": predictor.certificate.name, "version": VERSION}
+    for operations in document["paths"].values():
         for operation in operations.values():
             for parameter in operation.get("parameters", []):
-                _narrow(parameter, plane)
-            operation["parameters"] = [each for each in operation.get("parameters", []) if _is_of_use(each, plane)]
-            if path.endswith("/infer"):
-                operation["requestBody"]["content"]["application/json"]["schema"] = {
-                    "$ref": _REFERENCE.format(model="InferRequest")
-                }
-    _describe_rows(document["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"], plane)
+                if parameter["in"] == "path":
+                    parameter["schema"] = {"type": "string", "enum": [known[parameter["name"]]]}
     return document
 
 
-def _narrow(parameter: dict[str, Any], plane: Plane) -> None:
-    if parameter["in"] == "path":
-        known = {"name": plane.certificate.name, "version": "1"}
-        if parameter["name"] in known:
-            parameter["schema"] = {"type": "string", "enum": [known[parameter["name"]]]}
-    elif parameter["name"] == "tier":
-        parameter["schema"] = {"type": "string", "enum": list(plane.tier_names)}
-
-
-def _is_of_use(parameter: dict[str, Any], plane: Plane) -> bool:
-    return parameter["name"] != "tier" or bool(plane.tier_names)
-
-
-def _describe_rows(content: dict[str, Any], plane: Plane) -> None:
-    described = dict(content["schema"])
-    properties = dict(described["properties"])
-    properties["instances"] = {
-        "type": "array",
-        "minItems": 1,
-        "maxItems": plane.largest_batch,
-        "items": _row(plane),
-        "description": "One list of numbers for each row, in the order of the model's feature names.",
+def _predict(predictor: Predictor) -> dict[str, Any]:
+    tier = {
+        "name": "tier",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "string", "enum": list(predictor.tier_names)},
+        "description": "The precision to be answered at; the same as `tier` in the body.",
     }
-    properties["model"] = {"anyOf": [{"const": plane.certificate.name}, {"type": "null"}], "default": None}
-    tiers = [{"enum": list(plane.tier_names)}] if plane.tier_names else []
+    answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
+    return {
+        "summary": "Ask for private predictions",
+        "operationId": "predict",
+        "security": [{"API key": []}],
+        "parameters": [
+            IDEMPOTENCY_PARAMETER,
+            PREFER_PARAMETER,
+            _DRY_RUN,
+            *([tier] if predictor.tier_names else []),
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": _reference("PredictRequest")},
+                npy.MEDIA_TYPE: _BINARY,
+            },
+        },
+        "responses": {
+            "200": {
+                "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt "
+                f"and the budget as JSON in the headers {RECEIPT} and {BUDGET}.",
+                "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
+            },
+            "default": {
+                "description": "A problem (RFC 9457)",
+                "content": {"application/problem+json": {"schema": _reference("ProblemOut")}},
+            },
+        },
+    }
+
+
+def _infer(in_path: list[str]) -> dict[str, Any]:
+    json_length = {
+        "name": JSON_LENGTH,
+        "in": "header",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 2},
+        "description": "How many bytes of the body are JSON, where raw tensor data stands behind it.",
+    }
+    return {
+        "summary": "Ask for private predictions",
+        "operationId": "_".join(["infer", *in_path]),
+        "security": [{"API key": []}],
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": {}} for name in in_path),
+            IDEMPOTENCY_PARAMETER,
+            PREFER_PARAMETER,
+            json_length,
+        ],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _reference("InferRequest")}}},
+        "responses": {
+            "200": {
+                "description": "The predictions",
+                "content": {"application/json": {"schema": _reference("InferResponse")}},
+            },
+            "default": {
+                "description": "An error; its type stands in the header dpserve-problem",
+                "content": {"application/json": {"schema": _reference("ErrorOut")}},
+            },
+        },
+    }
+
+
+def _narrow_rows(schema: dict[str, Any], predictor: Predictor) -> None:
+    properties = schema["properties"]
+    properties["instances"] |= {"minItems": 1, "maxItems": predictor.largest_batch, "items": _row(predictor)}
+    properties["model"] = {"anyOf": [{"const": predictor.certificate.name}, {"type": "null"}], "default": None}
+    tiers = [{"enum": list(predictor.tier_names)}] if predictor.tier_names else []
     properties["tier"] = {"anyOf": [*tiers, {"type": "null"}], "default": None}
-    content["schema"] = described | {"properties": properties, "examples": [{"instances": [_middle(plane)]}]}
+    schema["examples"] = [{"instances": [_middle(predictor)]}]
 
 
-def _row(plane: Plane) -> dict[str, Any]:
-    bounds = plane.certificate.feature_map
+def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
+    tensor = components["InputTensor"]["properties"]
+    numbers = {"type": "array", "items": {"type": "number"}}
+    tensor["name"] = {"enum": [INPUT]}
+    tensor["datatype"] = {"enum": list(DATATYPES)}
+    tensor["shape"] |= {"minItems": 2, "maxItems": 2, "items": {"type": "integer", "minimum": 1}}
+    tensor["data"] = {
+        "anyOf": [numbers, {"type": "array", "items": numbers}],
+        "description": "Flat or in a list for each row; absent where `parameters` has a `binary_data_size`.",
+    }
+    components["RequestedOutput"]["properties"]["name"] = {"enum": [OUTPUT]}
+    request = components["InferRequest"]
+    request["properties"]["inputs"] |= {"minItems": 1, "maxItems": 1}
+    row = _middle(predictor)
+    request["examples"] = [{"inputs": [{"name": INPUT, "shape": [1, len(row)], "datatype": "FP64", "data": row}]}]
+
+
+def _row(predictor: Predictor) -> dict[str, Any]:
+    bounds = predictor.certificate.feature_map
     each = list(zip(bounds.lower, bounds.upper, strict=True))
     row: dict[str, Any] = {"type": "array", "minItems": len(each), "maxItems": len(each)}
     if len(set(each)) == 1:
@@ -87,11 +180,10 @@ def _number(lower: float, upper: float) -> dict[str, Any]:
     return {"type": "number", "minimum": lower, "maximum": upper}
 
 
-def _middle(plane: Plane) -> list[float]:
-    bounds = plane.certificate.feature_map
+def _middle(predictor: Predictor) -> list[float]:
+    bounds = predictor.certificate.feature_map
     return [lower + (upper - lower) / 2 for lower, upper in zip(bounds.lower, bounds.upper, strict=True)]
 
 
-def _example(plane: Plane) -> dict[str, Any]:
-    row = _middle(plane)
-    return {"inputs": [{"name": "instances", "shape": [1, len(row)], "datatype": "FP64", "data": row}]}
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -1,249 +1,300 @@
 """KServe's Open Inference Protocol v2 over the same core: the same charges, replays and refusals as `POST /predict`.
 
-What it adds stands in `parameters` and in two headers: the price, the receipt and what is left of the budget.
+Tensors are JSON, or raw bytes behind it (the binary tensor data extension). What the service adds stands in
+`parameters` and in two headers: the price, the receipt and what is left of the budget.
 """
 
-import asyncio
 import json
-import time
+import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
 import msgspec
 import numpy as np
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI
+from numpy.typing import NDArray
+from starlette.responses import Response
 
-from accounting.ledger import Idempotency
+from accounting.ledger import Quote
 from accounting.picorho import to_rho
 from accounting.report import AccountReport
-from service.http.authentication import BEARER, Authentication, authorization_of, peer_of
-from service.http.bodies import SMALL_BODY, read_body
-from service.http.hanging_up import unless_hung_up
-from service.http.idempotency import IDEMPOTENCY_PARAMETER, idempotency_of
-from service.http.openinference_schemas import (
+from service.http.codec import BUDGET, RECEIPT, Answers, malformed_json
+from service.http.predictions import Reply
+from service.http.problems import Problem, ProblemType, open_inference_error
+from service.http.requests import Head, invalid
+from service.http.schemas import (
     ErrorOut,
     InferRequest,
     InferResponse,
+    InputTensor,
     ModelMetadata,
     ModelReady,
+    OutputTensor,
+    ReceiptOut,
     ServerMetadata,
 )
-from service.http.predictions import BUDGET, PATH, PREFER_PARAMETER, RECEIPT, Asked, Predictions
-from service.http.problems import Problem, ProblemType
-from service.http.tensors import Inference, array_of, invalid, parse_inference
-from service.plane import Floats, Plane, Prediction
+from service.predictor import AnswerNoise, Asked, Prediction, Predictor, TierQuote
 
 PREFIX = "/v2"
-_MODEL, _OF_VERSION = f"{PREFIX}/models/{{name}}", "/versions/{version}"
+MODEL = f"{PREFIX}/models/{{name}}"
+MODEL_VERSION = MODEL + "/versions/{version}"
 INPUT, OUTPUT = "instances", "probabilities"
 VERSION = "1"
 """The only version of a model that a service has."""
 
-_JSON_LENGTH = "Inference-Header-Content-Length"
+JSON_LENGTH = "Inference-Header-Content-Length"
+DATATYPES = {"FP64": "<f8", "FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
+"""What a row's numbers may be sent as. They become float64, and rows that are then equal share one answer."""
+
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_MOST_ELEMENTS = 2**31
+
+_decode = msgspec.json.Decoder(InferRequest).decode
+_nested = msgspec.json.Decoder(list[list[float]]).decode
+_flat = msgspec.json.Decoder(list[float]).decode
+_encode = msgspec.json.Encoder().encode
 
 
-def add_open_inference(
-    app: FastAPI, plane: Plane, authentication: Authentication, predictions: Predictions, *, largest_body: int
-) -> None:
-    """Add the routes under /v2. largest_body: bytes; a longer body is refused unread."""
-    _add_health(app, plane)
-    _add_metadata(app, plane)
-    inference = OpenInference(plane, authentication, predictions, largest_body=largest_body)
+class AskedTensor(Asked, frozen=True, eq=False):
+    """What a request for inference asks for."""
 
-    async def infer(request: Request, name: str) -> Response:
-        _check(plane, name)
-        return await inference.answer(request)
-
-    async def infer_version(request: Request, name: str, version: str) -> Response:
-        _check(plane, name, version)
-        return await inference.answer(request)
-
-    for path, answer in ((_MODEL, infer), (_MODEL + _OF_VERSION, infer_version)):
-        app.post(
-            f"{path}/infer",
-            summary="Ask for private predictions",
-            response_model=InferResponse,
-            responses=_RESPONSES,
-            dependencies=[Depends(BEARER)],
-            openapi_extra=_OPENAPI,
-        )(answer)
+    id: str | None = None
+    in_binary: bool = False
 
 
-def _check(plane: Plane, name: str, version: str = VERSION) -> None:
-    plane.check_model(name)
+class OpenInferenceCodec:
+    """`POST /v2/models/{name}/infer`."""
+
+    parameters = frozenset[str]()
+
+    def __init__(self, predictor: Predictor, answers: Answers) -> None:
+        """Validate for `predictor`."""
+        self._predictor = predictor
+        self._answers = answers
+
+    def check_path(self, parameters: Mapping[str, str]) -> None:
+        """Refuse models and versions that are not served."""
+        check_model(self._predictor, parameters["name"], parameters.get("version", VERSION))
+
+    def decode(self, head: Head, body: bytes) -> AskedTensor:
+        """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
+        if (head.header(b"content-encoding") or "identity") != "identity":
+            raise invalid("send the body without compression")
+        length = head.header(JSON_LENGTH.lower().encode())
+        request, raw = parse_request(body, length)
+        if len(request.inputs) != 1 or request.inputs[0].name != INPUT:
+            raise invalid(f"send one input, {INPUT!r}, of the shape [rows, features]")
+        if "shared_memory_region" in request.inputs[0].parameters:
+            raise invalid("shared memory is not offered")
+        tier = request.parameters.get("tier")
+        if tier is not None and not isinstance(tier, str):
+            raise invalid("the parameter 'tier' is the name of a tier")
+        X = array_of(request.inputs[0], raw).astype(np.float64)
+        self._predictor.check_tier(tier)
+        # Where the JSON ends decides what the body says.
+        said = f"v2 {length or len(body)}\0".encode() + body
+        return AskedTensor(
+            self._predictor.check_array(X),
+            tier,
+            head.idempotency(said),
+            head.deadline,
+            id=request.id,
+            in_binary=_wants_bytes(request),
+        )
+
+    def encode(self, head: Head, asked: AskedTensor, prediction: Prediction) -> Reply:
+        """Return the answer as JSON, or with the tensor's bytes behind it."""
+        del head
+        probabilities = prediction.probabilities.astype("<f8", copy=False)
+        receipt, budget = self._answers.receipt(prediction), self._answers.budget(prediction)
+        headers = {RECEIPT: _encode(receipt).decode(), BUDGET: budget.decode()}
+        rows, classes = probabilities.shape
+        output = OutputTensor(OUTPUT, "FP64", (rows, classes))
+        response = InferResponse(
+            self._predictor.certificate.name,
+            VERSION,
+            _parameters(receipt, prediction.budget, rehearsal=self._predictor.rehearsal),
+            [output],
+            msgspec.UNSET if asked.id is None else asked.id,
+        )
+        if not asked.in_binary:
+            output.data = probabilities.ravel().tolist()
+            return _encode(response), {"content-type": "application/json"} | headers
+        raw = probabilities.tobytes()
+        output.parameters = {"binary_data_size": len(raw)}
+        said = _encode(response)
+        headers[JSON_LENGTH] = str(len(said))
+        return said + raw, {"content-type": "application/octet-stream"} | headers
+
+    def encode_quote(self, quote: Quote | TierQuote, noise: AnswerNoise | None) -> Reply:
+        """Never called: the protocol has no dry run, and a query is refused."""
+        raise NotImplementedError
+
+    def refuse(self, problem: Problem) -> Response:
+        """Return an error as the protocol has it."""
+        return open_inference_error(problem)
+
+
+def check_model(predictor: Predictor, name: str, version: str = VERSION) -> None:
+    """Raise UnknownModel or a 404 problem for what is not served."""
+    predictor.check_model(name)
     if version != VERSION:
         raise Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, f"{name!r} has the version {VERSION!r} alone")
 
 
-def _add_health(app: FastAPI, plane: Plane) -> None:
-    @app.get(f"{PREFIX}/health/live", summary="Whether the process answers", responses=_RESPONSES)
+def add_open_inference(app: FastAPI, predictor: Predictor) -> None:
+    """Add the protocol's routes for health and metadata."""
+    responses: dict[int | str, dict[str, Any]] = {
+        "default": {"model": ErrorOut, "description": "An error; its type stands in the header dpserve-problem"}
+    }
+
+    @app.get(f"{PREFIX}/health/live", summary="Whether the process answers", responses=responses)
     async def live() -> dict[str, bool]:
         return {"live": True}
 
-    @app.get(f"{PREFIX}/health/ready", summary="Whether the service can charge and answer", responses=_RESPONSES)
+    @app.get(f"{PREFIX}/health/ready", summary="Whether the service can charge and answer", responses=responses)
     async def ready() -> dict[str, bool]:
-        await plane.check_ready()
+        await predictor.check_ready()
         return {"ready": True}
 
-    async def model_ready(name: str) -> ModelReady:
-        return await version_ready(name, VERSION)
-
-    async def version_ready(name: str, version: str) -> ModelReady:
-        _check(plane, name, version)
-        await plane.check_ready()
-        return ModelReady(name=name, ready=True)
-
-    for path, answer in ((_MODEL, model_ready), (_MODEL + _OF_VERSION, version_ready)):
-        app.get(f"{path}/ready", summary="Whether the model can be asked", responses=_RESPONSES)(answer)
-
-
-def _add_metadata(app: FastAPI, plane: Plane) -> None:
-    @app.get(PREFIX, summary="What this server is", responses=_RESPONSES)
+    @app.get(PREFIX, summary="What this server is", responses=responses)
     async def server() -> ServerMetadata:
         return ServerMetadata(name="dpserve", version=version("dpserve"), extensions=["binary_tensor_data"])
 
-    async def model(name: str) -> ModelMetadata:
-        _check(plane, name)
-        return _metadata(plane)
+    @app.get(f"{MODEL_VERSION}/ready", summary="Whether the model can be asked", responses=responses)
+    async def version_ready(name: str, version: str) -> ModelReady:
+        check_model(predictor, name, version)
+        await predictor.check_ready()
+        return ModelReady(name=name, ready=True)
 
+    @app.get(f"{MODEL}/ready", summary="Whether the model can be asked", responses=responses)
+    async def model_ready(name: str) -> ModelReady:
+        return await version_ready(name, VERSION)
+
+    @app.get(MODEL_VERSION, summary="What a model takes and gives", responses=responses)
     async def model_version(name: str, version: str) -> ModelMetadata:
-        _check(plane, name, version)
-        return _metadata(plane)
+        check_model(predictor, name, version)
+        return _metadata(predictor)
 
-    for path, answer in ((_MODEL, model), (_MODEL + _OF_VERSION, model_version)):
-        app.get(path, summary="What a model takes and gives", responses=_RESPONSES)(answer)
+    @app.get(MODEL, summary="What a model takes and gives", responses=responses)
+    async def model(name: str) -> ModelMetadata:
+        return await model_version(name, VERSION)
 
 
-def _metadata(plane: Plane) -> ModelMetadata:
-    certificate = plane.certificate
+def _metadata(predictor: Predictor) -> ModelMetadata:
+    certificate = predictor.certificate
     classes = certificate.classes
     return ModelMetadata.model_validate(
         {
             "name": certificate.name,
             "versions": [VERSION],
             "platform": "dpserve",
-            "inputs": [
-                {"name": INPUT, "datatype": "FP64", "shape": [-1, len(certificate.feature_names)]},
-            ],
+            "inputs": [{"name": INPUT, "datatype": "FP64", "shape": [-1, len(certificate.feature_names)]}],
             "outputs": [{"name": OUTPUT, "datatype": "FP64", "shape": [-1, len(classes)]}],
             "parameters": {
                 "classes": json.dumps(classes),
                 "features": json.dumps(certificate.feature_names),
-                "mechanism": plane.mechanism_name,
-                "status": plane.mechanism_status,
-                "price_per_row_rho": to_rho(plane.price_per_row.picorho),
-                "largest_batch": plane.largest_batch,
+                "mechanism": predictor.mechanism_name,
+                "status": predictor.mechanism_status,
+                "price_per_row_rho": to_rho(predictor.price_per_row.picorho),
+                "largest_batch": predictor.largest_batch,
             },
         }
     )
 
 
-class OpenInference:
-    """Answers requests for inference as `Predictions` does its own."""
+def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
+    """Return a request's JSON, and the bytes behind it. json_length: of the JSON, if it is not all of the body.
 
-    def __init__(
-        self, plane: Plane, authentication: Authentication, predictions: Predictions, *, largest_body: int
-    ) -> None:
-        """Answer from `plane`. largest_body: bytes; a longer body is refused unread."""
-        self._plane = plane
-        self._authentication = authentication
-        self._predictions = predictions
-        self._largest_body = largest_body
-
-    async def answer(self, request: Request) -> Response:
-        """Answer one request. Raises Problem and the refusals that `as_problem` knows."""
-        began = time.monotonic()
-        caller = await self._authentication.payer(authorization_of(request.headers), peer_of(request))
-        body = await read_body(request, self._largest_body)
-        prefer = request.headers.get("prefer", "")
-        asked, prediction, headers = await unless_hung_up(
-            request, self._predictions.paid(caller, self._asked(request, body), prefer, began)
-        )
-        response = self._response(asked, prediction)
-        response.headers.update(headers)
-        return response
-
-    async def _asked(self, request: Request, body: bytes) -> "_Asked":
-        if request.query_params:
-            # Whoever asks for a dry run must not be charged for a wet one.
-            raise invalid(
-                f"this route takes no parameters in its query; what an answer costs is told by POST {PATH}?dry_run=true"
-            )
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise invalid("send the body without compression")
-        length = request.headers.get(_JSON_LENGTH)
-        # Other requests go on while a large body is parsed.
-        parsed = _parse(body, length) if len(body) < SMALL_BODY else await asyncio.to_thread(_parse, body, length)
-        inference, X = parsed
-        tier = _tier(inference)
-        self._plane.check_tier(tier)
-        X = self._plane.check_array(X)
-        in_binary = _wants_bytes(inference)
-        return _Asked(X, tier, _idempotency(request, body, length), id=inference.id, in_binary=in_binary)
-
-    def _response(self, asked: "_Asked", prediction: Prediction) -> Response:
-        probabilities = prediction.probabilities.astype("<f8", copy=False)
-        receipt = self._predictions.receipt_of(prediction)
-        output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP64", "shape": list(probabilities.shape)}
-        content: dict[str, Any] = {"model_name": self._plane.certificate.name, "model_version": VERSION}
-        if asked.id is not None:
-            content["id"] = asked.id
-        content["parameters"] = _parameters(receipt, prediction.budget, rehearsal=self._plane.rehearsal)
-        budget = self._predictions.budget_of(prediction)
-        headers = {RECEIPT: msgspec.json.encode(receipt).decode(), BUDGET: budget.decode()}
-        if not asked.in_binary:
-            content["outputs"] = [output | {"data": probabilities.ravel().tolist()}]
-            return Response(msgspec.json.encode(content), headers=headers, media_type="application/json")
-        raw = probabilities.tobytes()
-        content["outputs"] = [output | {"parameters": {"binary_data_size": len(raw)}}]
-        said = msgspec.json.encode(content)
-        headers[_JSON_LENGTH] = str(len(said))
-        return Response(said + raw, headers=headers, media_type="application/octet-stream")
+    Raises a 400 problem.
+    """
+    length = len(body)
+    if json_length is not None:
+        if not _LENGTH.fullmatch(json_length) or int(json_length) > length:
+            raise invalid(f"{JSON_LENGTH} must be the length in bytes of the JSON in the body")
+        length = int(json_length)
+    try:
+        return _decode(body[:length]), body[length:]
+    except msgspec.ValidationError as error:
+        raise invalid(f"the body is no request for inference: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed_json(error) from None
 
 
-class _Asked(Asked, frozen=True, eq=False):
-    """What a request for inference asks for."""
+def array_of(tensor: InputTensor, behind: bytes) -> NDArray[np.floating[Any] | np.integer[Any]]:
+    """Return a tensor of two dimensions. behind: the bytes after the JSON, all of which must be this tensor's.
 
-    id: str | None
-    in_binary: bool
+    Raises a 400 problem.
+    """
+    kind = DATATYPES.get(tensor.datatype)
+    if kind is None:
+        raise invalid(f"the datatype must be one of {', '.join(DATATYPES)}")
+    if len(tensor.shape) != 2 or min(tensor.shape) < 1 or tensor.shape[0] * tensor.shape[1] > _MOST_ELEMENTS:
+        raise invalid("the shape must be [rows, features]")
+    size = tensor.parameters.get("binary_data_size")
+    elements = _elements(tensor, kind) if size is None else np.frombuffer(_raw(tensor, kind, size, behind), kind)
+    if size is None and behind:
+        raise invalid("there are bytes behind the JSON, and no input that says that they are its own")
+    if elements.size != tensor.shape[0] * tensor.shape[1]:
+        raise invalid(f"the data has {elements.size} numbers, and the shape says {tensor.shape[0] * tensor.shape[1]}")
+    return elements.reshape(tensor.shape)
 
 
-def _parse(body: bytes, length: str | None) -> tuple[Inference, Floats]:
-    inference, behind = parse_inference(body, length)
-    if len(inference.inputs) != 1 or inference.inputs[0].name != INPUT:
-        raise invalid(f"send one input, {INPUT!r}, of the shape [rows, features]")
-    if "shared_memory_region" in inference.inputs[0].parameters:
-        raise invalid("shared memory is not offered")
-    return inference, array_of(inference.inputs[0], behind).astype(np.float64)
+def _raw(tensor: InputTensor, kind: str, size: Any, behind: bytes) -> bytes:
+    if bytes(tensor.data):
+        raise invalid("an input has either data or binary_data_size")
+    needed = tensor.shape[0] * tensor.shape[1] * np.dtype(kind).itemsize
+    if type(size) is not int or size != len(behind) or size != needed:
+        raise invalid(f"binary_data_size must be the number of bytes behind the JSON, and {needed} by the shape")
+    return behind
 
 
-def _wants_bytes(inference: Inference) -> bool:
+def _elements(tensor: InputTensor, kind: str) -> NDArray[np.floating[Any]]:
+    """Return the JSON's numbers in order, rounded to what the datatype can say."""
+    raw = bytes(tensor.data)
+    if not raw:
+        raise invalid("the input has no data")
+    try:
+        numbers = _flat(raw)
+    except (msgspec.ValidationError, RecursionError):
+        numbers = _numbers_of_rows(raw, tensor.shape[1])
+    found = np.array(numbers, dtype=np.float64)
+    if kind == "<f4":
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is out of every bound
+            return found.astype(np.float32)
+    if kind != "<f8" and not (np.isfinite(found).all() and (found == np.trunc(found)).all()):
+        raise invalid(f"{tensor.datatype} data must be whole numbers")
+    return found
+
+
+def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
+    try:
+        rows = _nested(raw)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise invalid(f"the data must be numbers, flat or in a list for each row: {error}") from None
+    if any(len(row) != features for row in rows):
+        raise invalid(f"each row of the data must have {features} numbers, as the shape says")
+    return [number for row in rows for number in row]
+
+
+def _wants_bytes(request: InferRequest) -> bool:
     """Return whether the output is to stand behind the JSON. Raises a 400 problem for outputs that there are not."""
-    by_default = inference.parameters.get("binary_data_output", False)
-    if [output.name for output in inference.outputs] not in ([], [OUTPUT]):
+    by_default = request.parameters.get("binary_data_output", False)
+    if [output.name for output in request.outputs] not in ([], [OUTPUT]):
         raise invalid(f"the only output is {OUTPUT!r}")
-    asked = inference.outputs[0].parameters if inference.outputs else {}
+    asked = request.outputs[0].parameters if request.outputs else {}
     if "classification" in asked or "shared_memory_region" in asked:
         raise invalid("neither classification nor shared memory is offered: every answer is all probabilities")
     return asked.get("binary_data", by_default) is True
 
 
-def _tier(inference: Inference) -> str | None:
-    tier = inference.parameters.get("tier")
-    if tier is not None and not isinstance(tier, str):
-        raise invalid("the parameter 'tier' is the name of a tier")
-    return tier
-
-
-def _idempotency(request: Request, body: bytes, length: str | None) -> Idempotency | None:
-    # Where the JSON ends decides what the body says.
-    return idempotency_of(request.headers.get("idempotency-key"), f"v2 {length or len(body)}\0".encode() + body)
-
-
-def _parameters(receipt: dict[str, Any], budget: AccountReport, *, rehearsal: bool) -> dict[str, Any]:
+def _parameters(receipt: ReceiptOut, budget: AccountReport, *, rehearsal: bool) -> dict[str, Any]:
     """Return the receipt and the budget as the protocol has parameters: numbers, texts and booleans, no nulls."""
-    named = {f"receipt_{name}" if name == "id" else name: value for name, value in receipt.items() if name != "model"}
+    named = msgspec.to_builtins(receipt)
+    named["receipt_id"] = named.pop("id")
+    del named["model"]
     left: dict[str, Any] = {
         "spent_rho": budget.spent.rho,
         "remaining_rho": budget.remaining.rho,
@@ -254,28 +305,3 @@ def _parameters(receipt: dict[str, Any], budget: AccountReport, *, rehearsal: bo
         "rehearsal": True if rehearsal else None,
     }
     return {name: value for name, value in (named | left).items() if value is not None}
-
-
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    "default": {"model": ErrorOut, "description": "An error; its type stands in the header dpserve-problem"}
-}
-
-_OPENAPI: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": InferRequest.model_json_schema(ref_template="#/components/schemas/{model}")}
-        },
-    },
-    "parameters": [
-        IDEMPOTENCY_PARAMETER,
-        PREFER_PARAMETER,
-        {
-            "name": _JSON_LENGTH,
-            "in": "header",
-            "required": False,
-            "schema": {"type": "integer", "minimum": 2},
-            "description": "How many bytes of the body are JSON, where raw tensor data stands behind it.",
-        },
-    ],
-}

@@ -14,7 +14,6 @@ from accounting.ledger import (
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
-    RowNotCharged,
     ScopeMissing,
     UnknownClient,
     UnknownKey,
@@ -55,25 +54,41 @@ def _problem_of(error: Exception) -> Problem:
         case Overloaded() | DeadlinePassed():
             return _too_late(error)
         case BudgetExhausted():
-            amounts = {name: to_rho(getattr(error, name)) for name in ("cost", "spent", "remaining", "limit")}
-            return Problem(
-                HTTPStatus.FORBIDDEN,
-                ProblemType.BUDGET_EXHAUSTED,
-                f"this request costs rho = {amounts['cost']:.6g}, and {amounts['remaining']:.6g} of "
-                f"{amounts['limit']:.6g} is left in the {error.scope}'s budget; nothing was charged",
-                scope=error.scope,
-                unit="rho",
-                **amounts,
-            )
+            return _exhausted(error)
         case MechanismNotAccepted():
             return Problem(HTTPStatus.FORBIDDEN, ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
         case IdempotencyConflict():
             return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT, str(error))
-        case LedgerUnavailable() | UnknownLineage() | RowNotCharged():
+        case LedgerUnavailable() | UnknownLineage():
             return Problem(HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
     _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
     return Problem(
         HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, "the service failed; the owner's log says where"
+    )
+
+
+def _exhausted(error: BudgetExhausted) -> Problem:
+    """Return a 403 problem, with the account's amounts where it is the client's: the lineage's tell what others ask."""
+    cost = to_rho(error.cost)
+    if error.scope == "lineage":
+        return Problem(
+            HTTPStatus.FORBIDDEN,
+            ProblemType.BUDGET_EXHAUSTED,
+            f"this request costs rho = {cost:.6g}, more than is left in the lineage's budget; nothing was charged",
+            scope=error.scope,
+            unit="rho",
+            cost=cost,
+        )
+    amounts = {name: to_rho(getattr(error, name)) for name in ("spent", "remaining", "limit")}
+    return Problem(
+        HTTPStatus.FORBIDDEN,
+        ProblemType.BUDGET_EXHAUSTED,
+        f"this request costs rho = {cost:.6g}, and {amounts['remaining']:.6g} of {amounts['limit']:.6g} is left in "
+        "the client's budget; nothing was charged",
+        scope=error.scope,
+        unit="rho",
+        cost=cost,
+        **amounts,
     )
 
 
@@ -110,8 +125,6 @@ def _why_unavailable(error: Exception) -> str:
     match error:
         case LedgerBusy():
             return "more requests wait for the ledger than it takes; nothing was charged: ask again in a second"
-        case RowNotCharged():
-            return "a row was forgotten before it was answered, so nothing is answered; asking again charges it again"
     # Not the store's own words, which can repeat the call, and with it what was asked and answered.
     _log.error(
         "the ledger is unavailable (%s): `dpserve ledger status` and `dpserve ledger verify` say why\n%s",

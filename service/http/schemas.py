@@ -1,99 +1,171 @@
-"""The bodies of requests and answers, as the OpenAPI document shows them."""
+"""The bodies of requests and answers: read and written by msgspec, and shown so in the OpenAPI document.
+
+What FastAPI's own routes answer is described in pydantic, which it understands.
+"""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from pydantic import BaseModel, ConfigDict
 
-from accounting.report import AccountReport
 from service.http.problems import MEDIA_TYPE
 
-Row = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], FailFast()]
 
-
-class PredictRequest(BaseModel):
+class PredictRequest(Struct, forbid_unknown_fields=True):
     """Rows to be answered: all of them or none."""
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        json_schema_extra={"examples": [{"instances": [[0.0, 1.0, 2.0]]}]},
-    )
+    instances: Annotated[
+        list[list[float]],
+        Meta(description="One list of numbers for each row, in the order of the model's feature names."),
+    ]
+    model: Annotated[str | None, Meta(description="The model's name; may be left out.")] = None
+    tier: Annotated[
+        str | None,
+        Meta(
+            description="The precision to be answered at, of a pay-once model; by default the finest that you hold, or "
+            "the coarsest offered. Moving to a finer one costs the difference, once."
+        ),
+    ] = None
 
-    instances: Annotated[list[Row], FailFast()]
-    """One list of numbers for each row, in the order of the model's feature names."""
-    model: str | None = None
-    """The model's name; may be left out."""
-    tier: str | None = None
-    """The precision to be answered at, of a model that is paid for once; by default the finest that you hold, or the
-    coarsest offered. Moving to a finer one costs the difference, once."""
 
-
-class ReceiptOut(BaseModel):
+class ReceiptOut(Struct):
     """What this request was charged."""
 
-    id: int | None
-    """The number of the lineage's receipt; null if every row was a replay and nothing was charged."""
+    id: Annotated[int | None, Meta(description="The receipt's number; null if nothing was charged.")]
     model: str
     mechanism: str
-    status: str
-    """Whether the mechanism's guarantee is proven."""
+    status: Annotated[str, Meta(description="Whether the mechanism's guarantee is proven.")]
     rows: int
-    charged_rows: int
-    replayed_rows: int
-    """Rows of this request that had been paid for before: the stored answers, at no cost."""
+    charged_rows: Annotated[int, Meta(description="Questions that were new to you, and were charged.")]
+    replayed_rows: Annotated[int, Meta(description="Rows that you had paid for before: the same answers, at no cost.")]
     price_per_row_rho: float
     charged_rho: float
-    tier: str | None = None
-    """The precision that answered, of a model that is paid for once: its answers cost nothing once it is held."""
+    tier: Annotated[
+        str | UnsetType,
+        Meta(description="The precision that answered, of a pay-once model: its answers cost nothing once it is held."),
+    ] = UNSET
 
 
-class PredictResponse(BaseModel):
+class PredictResponse(Struct):
     """Private answers, and what they cost."""
 
-    predictions: list[list[float]]
-    """One probability for each class and row, in the order of the model's classes."""
+    predictions: Annotated[
+        list[list[float]],
+        Meta(description="One probability for each class and row, in the order of the model's classes."),
+    ]
     receipt: ReceiptOut
-    budget: AccountReport
-    rehearsal: bool = False
-    """True where the ledger may lose charges, so that nothing here is to be relied upon."""
+    budget: Raw
+    """The client's `AccountReport`, as JSON."""
+    rehearsal: Annotated[
+        bool | UnsetType,
+        Meta(description="True where the ledger may lose charges, so that nothing here is to be relied upon."),
+    ] = UNSET
 
 
-class AnswerNoiseOut(BaseModel):
+class AnswerNoiseOut(Struct):
     """The law of the noise on the answers: public, the same whatever the records are, and what error bars come from."""
 
     law: Literal["gaussian", "laplace", "exponential"]
-    on: Literal["logits", "log-odds", "selection"]
-    """What has noise: each logit; the log-odds of the one class that was drawn; or which class is drawn."""
-    scale: list[float]
-    """For each row the standard deviation of Gaussian noise; the scale b of Laplace noise, e^(-|x|/b) / 2b; or the s by
-    which a class is drawn in proportion to e^(its logit / s)."""
+    on: Annotated[
+        Literal["logits", "log-odds", "selection"],
+        Meta(
+            description="What has noise: each logit; the log-odds of the one class that was drawn; or which class is "
+            "drawn."
+        ),
+    ]
+    scale: Annotated[
+        tuple[float, ...],
+        Meta(
+            description="For each row the standard deviation of Gaussian noise; the scale b of Laplace noise, "
+            "e^(-|x|/b) / 2b; or the s by which a class is drawn in proportion to e^(its logit / s)."
+        ),
+    ]
 
 
-class QuoteOut(BaseModel):
+class QuoteOut(Struct):
     """What a request would cost now. Nothing is spent by asking, and nothing is promised: others may ask first."""
 
     rows: int
     new_rows: int
-    free: list[bool]
-    """For each row whether it would cost nothing: it is paid for already, or occurs earlier in the request."""
+    free: Annotated[
+        tuple[bool, ...],
+        Meta(
+            description="For each row whether it would cost nothing: you paid for it already, or it occurs earlier in "
+            "the request."
+        ),
+    ]
     price_per_row_rho: float
     cost_rho: float
     admitted: bool
-    refusal: str | None
-    """The type of problem that the request would be refused with."""
-    scope: str | None
-    """Whose account would refuse it: client or lineage."""
-    noise: AnswerNoiseOut | None
-    """Null where it is not known by which law noise moves an answer."""
-    tier: str | None = None
-    """The precision that would answer, of a model that is paid for once; cost_rho is the difference to what is held."""
+    refusal: Annotated[str | None, Meta(description="The type of problem that the request would be refused with.")]
+    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client or lineage.")]
+    noise: Annotated[
+        AnswerNoiseOut | None, Meta(description="Null where it is not known by which law noise moves an answer.")
+    ]
+    tier: Annotated[
+        str | UnsetType,
+        Meta(
+            description="The precision that would answer, of a pay-once model; cost_rho is the difference to what is "
+            "held."
+        ),
+    ] = UNSET
 
 
-class QuoteResponse(BaseModel):
+class QuoteResponse(Struct):
     """What `dry_run` answers."""
 
     quote: QuoteOut
-    rehearsal: bool = False
+    rehearsal: bool | UnsetType = UNSET
+
+
+Parameter = str | int | float | bool
+
+
+class RequestedOutput(Struct):
+    """A tensor that is wished for."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InputTensor(Struct):
+    """Rows to be answered, as `[rows, features]`: all of them or none."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: Raw = field(default_factory=Raw)
+    """Numbers, flat or in a list for each row; absent where `parameters` has a `binary_data_size`."""
+
+
+class InferRequest(Struct):
+    """A request for inference."""
+
+    inputs: list[InputTensor]
+    id: str | None = None
+    parameters: dict[str, Any] = {}
+    outputs: list[RequestedOutput] = []
+
+
+class OutputTensor(Struct):
+    """Private answers: one probability for each class and row."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, int]
+    data: list[float] | UnsetType = UNSET
+    parameters: dict[str, Parameter] | UnsetType = UNSET
+
+
+class InferResponse(Struct):
+    """Private answers, with what they cost and what is left in `parameters`."""
+
+    model_name: str
+    model_version: str
+    parameters: dict[str, Parameter]
+    outputs: list[OutputTensor]
+    id: str | UnsetType = UNSET
 
 
 class ClientReceiptOut(BaseModel):
@@ -117,6 +189,46 @@ class ReceiptsOut(BaseModel):
     receipts: list[ClientReceiptOut]
     next_after: int | None
     """Ask for the next page with this as `after`; null if there is none."""
+
+
+class ServerMetadata(BaseModel):
+    """What the server is."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    """A tensor that a model takes or gives; -1 for any number of rows."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelReady(BaseModel):
+    """Whether a model can be asked."""
+
+    name: str
+    ready: bool
+
+
+class ModelMetadata(BaseModel):
+    """What a model takes and gives, and at which price."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    parameters: dict[str, Parameter]
+
+
+class ErrorOut(BaseModel):
+    """An error of the Open Inference Protocol; its type stands in the header `dpserve-problem`."""
+
+    error: str
 
 
 class ProblemOut(BaseModel):

@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import jwt
 
 from accounting.ledger import SCOPES, KeyScope
@@ -28,14 +27,13 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 """What may be allowed. A shared secret is not among them: whoever can verify a token could make one."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_LARGEST_SET = 1 << 20
 _SECONDS_BETWEEN_LOOKS = 60.0
 _SECONDS_TO_KEEP = 3600.0
 _SECONDS_TO_TRUST = 2 * 3600.0
 """How long keys are taken that could not be read again: one that the provider withdrew may be in a thief's hands."""
 
-_SECONDS_TO_READ = 10.0
-_UNREADABLE = (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL, jwt.PyJWTError)
+_SECONDS_TO_READ = 5
+_UNREADABLE = (OSError, ValueError, jwt.PyJWTError)
 _UNUSABLE = (jwt.PyJWTError, OverflowError, RecursionError, ValueError)
 """What a token raises that is none, has a time that no clock reaches, or nests without end."""
 
@@ -178,15 +176,11 @@ def _fits(key: Jwk, algorithm: str) -> bool:
 
 async def _read_keys(where: str) -> list[Jwk]:
     """Return the public keys that are there for signatures. Raises what `Tokens.open` makes a CannotServe of."""
-    if "://" not in where:
-        text = await asyncio.to_thread(Path(where).read_text, "utf-8")
+    if "://" in where:
+        client = jwt.PyJWKClient(where, cache_jwk_set=False, timeout=_SECONDS_TO_READ)
+        content = await asyncio.to_thread(client.fetch_data)
     else:
-        async with asyncio.timeout(_SECONDS_TO_READ), httpx.AsyncClient(timeout=5.0, follow_redirects=False) as http:
-            response = await http.get(where)
-        if response.status_code != HTTPStatus.OK or len(response.content) > _LARGEST_SET:
-            raise ValueError(f"it answered {response.status_code}")
-        text = response.text
-    content = json.loads(text)
+        content = json.loads(await asyncio.to_thread(Path(where).read_text, "utf-8"))
     found = content.get("keys") if isinstance(content, dict) else None
     public = [key for key in found or [] if isinstance(key, dict) and _is_for_signatures(key)]
     jwt.PyJWKSet.from_dict({"keys": public})  # raises where none can be used

@@ -1,7 +1,7 @@
 """What `GET /metrics` of the owner's port says: the counts of all processes, and how the lineage's account stands."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
@@ -10,8 +10,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from accounting.ledger import Ledger, LedgerError, LineageAccount
 from accounting.picorho import to_rho
-from service.plane import Plane
-from service.telemetry.metrics import Metrics
+from service.predictor import Predictor
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -19,21 +18,27 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 async def exposition(
-    plane: Plane, ledger: Ledger, metrics: Metrics, convicted: Sequence[tuple[str, bool]], looks: int | None = None
+    predictor: Predictor,
+    ledger: Ledger,
+    counts: Callable[[], Sequence[CollectorRegistry]],
+    convicted: Sequence[tuple[str, bool]],
+    looks: int | None = None,
 ) -> bytes:
     """Return the text that Prometheus reads.
 
-    convicted: of each verdict its name, and whether it convicts. looks: that the service's own audit took; None
-    without one.
+    counts: what to read, in a thread. convicted: of each verdict its name, and whether it convicts. looks: that the
+    service's own audit took; None without one.
     """
     try:
-        account = await ledger.lineage(plane.lineage)
+        account = await ledger.lineage(predictor.lineage)
     except LedgerError:
         account = None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now([*_of_service(plane), *_of_account(account), _of_verdicts(convicted), *_of_looks(looks)]))
-    counted = await asyncio.to_thread(lambda: generate_latest(metrics.of_all_processes()))
-    return counted + generate_latest(registry)
+    registry.register(
+        _Now([*_of_service(predictor), *_of_account(account), _of_verdicts(convicted), *_of_looks(looks)])
+    )
+    counted = await asyncio.to_thread(lambda: [generate_latest(each) for each in counts()])
+    return b"".join([*counted, generate_latest(registry)])
 
 
 class _Now:
@@ -52,12 +57,12 @@ def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric
     return family
 
 
-def _of_service(plane: Plane) -> list[Metric]:
+def _of_service(predictor: Predictor) -> list[Metric]:
     served = {
         "version": version("dpserve"),
-        "model": plane.certificate.name,
-        "mechanism": plane.mechanism_name,
-        "status": plane.mechanism_status,
+        "model": predictor.certificate.name,
+        "mechanism": predictor.mechanism_name,
+        "status": predictor.mechanism_status,
     }
     return [_gauge("dpserve_info", "What is served, and how; always 1.", served, 1)]
 

@@ -1,27 +1,19 @@
 """Counts of what the service did, for Prometheus and for the owner's page. docs/metrics.md lists every one.
 
 Promises: a label's values come from a fixed list (routes, statuses, problem types), never from a request; nothing is
-observed that was computed from logits or from private records. With several worker processes that share the folder of
-`share_between_processes`, the counts of all of them are read together.
+observed that was computed from logits or from private records. Several workers write their counts to files in a folder
+that they share, as prometheus_client does where `PROMETHEUS_MULTIPROC_DIR` names one; `counts_in` reads them together.
 """
 
-import fcntl
-import os
-import tempfile
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from http import HTTPStatus
-from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""Set for the workers of a service that has several: prometheus_client looks at it when it is imported."""
 
 ROUTES = (
     "/predict",
@@ -42,12 +34,8 @@ ROUTES = (
 PROBLEM_HEADER = b"dpserve-problem"
 """In every response that refuses: the last word of the problem's type."""
 
-HUNG_UP = 499
-"""What is counted where nobody was left to answer."""
-
-_SHARED = "dpserve-metrics-"
-_SECONDS_TO_LOCK = 60.0
-"""How old a folder is at least that nobody has locked when it is removed: a new one is locked in less."""
+DISCONNECTED = 499
+"""What is counted where the client closed the connection before its answer."""
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -63,44 +51,6 @@ OWNERS_ROUTES = (
     "/readyz",
 )
 """As `ROUTES`, of the owner's port."""
-
-
-def share_between_processes() -> str:
-    """Return a new folder through which the processes forked from here on share their counts.
-
-    Each calls `count_as` before it makes `Metrics`. The caller removes the folder at the end; one that was left by
-    processes that were killed is removed here.
-    """
-    for left in Path(tempfile.gettempdir()).glob(f"{_SHARED}*"):
-        _remove_if_left(left)
-    folder = tempfile.mkdtemp(prefix=_SHARED)
-    # Held for as long as one process lives that was forked from here: the lock is the open file's, which they share.
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
-    os.environ[MULTIPROCESS_FOLDER] = folder
-    return folder
-
-
-def _remove_if_left(folder: Path) -> None:
-    with suppress(OSError):
-        if time.time() - folder.stat().st_mtime < _SECONDS_TO_LOCK:
-            return
-        opened = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            rmtree(folder)
-        finally:
-            os.close(opened)
-
-
-def count_as(number: int) -> None:
-    """Count from here on as the process of this number, which is no other's at a time.
-
-    What takes the place of one that died counts on where that one stopped, so that there are no more files to add up
-    than numbers.
-    """
-    from prometheus_client import values
-
-    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 
 
 def route_of(path: str) -> str:
@@ -183,58 +133,20 @@ class Metrics:
         del seconds, refused
         self.owners_requests.labels(route, str(status)).inc()
 
-    def of_all_processes(self) -> "CollectorRegistry":
-        """Return what to read the counts from: this process's own, or those of all that share a folder."""
-        if not os.environ.get(MULTIPROCESS_FOLDER):
-            return self.registry
-        from prometheus_client import CollectorRegistry
-        from prometheus_client.multiprocess import MultiProcessCollector
 
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, path=os.environ[MULTIPROCESS_FOLDER])  # type: ignore[no-untyped-call]
-        return registry
-
-
-class Counts:
-    """Middleware that counts every request of a port, and how long it took."""
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        count: Callable[[str, int, float, str | None], None],
-        route: Callable[[str], str] = route_of,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Wrap `app`. count: as `Metrics.count`. route: the label of a path. clock: seconds."""
-        self._app = app
-        self._count = count
-        self._route = route
-        self._clock = clock
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and count it by its status when it ended."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status, refused = HUNG_UP, None
-
-        async def watched(message: Message) -> None:
-            nonlocal status, refused
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if status >= HTTPStatus.BAD_REQUEST:
-                    refused = _problem_of(message)
-            await send(message)
-
-        began = self._clock()
-        try:
-            await self._app(scope, receive, watched)
-        finally:
-            self._count(self._route(scope["path"]), status, self._clock() - began, refused)
-
-
-def _problem_of(message: Message) -> str:
+def problem_of(message: Message) -> str:
+    """Return the last word of the type of problem that a response starts to tell of."""
     for name, value in message.get("headers", ()):
         if name == PROBLEM_HEADER:
             return str(value.decode("latin-1"))
     return "other"
+
+
+def counts_in(folder: str) -> "CollectorRegistry":
+    """Return the counts of all processes that share a folder."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]
+    return registry

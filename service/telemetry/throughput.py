@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from prometheus_client import CollectorRegistry
 
@@ -28,10 +28,10 @@ class Totals:
         return {name: value - before[name] for name, value in asdict(self).items()}
 
 
-def totals_of(registry: CollectorRegistry) -> Totals:
+def totals_of(registries: Iterable[CollectorRegistry]) -> Totals:
     """Return the counts as they are now."""
     totals = dict.fromkeys(asdict(Totals()), 0.0)
-    for metric in registry.collect():
+    for metric in chain.from_iterable(registry.collect() for registry in registries):
         for sample in metric.samples:
             if sample.name == "dpserve_rows_total":
                 totals[f"rows_{sample.labels['outcome']}"] += sample.value
@@ -43,9 +43,11 @@ def totals_of(registry: CollectorRegistry) -> Totals:
 class Throughput:
     """Looks at the counters once a second while `watch` runs."""
 
-    def __init__(self, registry: Callable[[], CollectorRegistry], clock: Callable[[], float] = time.time) -> None:
-        """Read what `registry` returns. clock: seconds since the epoch."""
-        self._registry = registry
+    def __init__(
+        self, counts: Callable[[], Iterable[CollectorRegistry]], clock: Callable[[], float] = time.time
+    ) -> None:
+        """Read what `counts` returns. clock: seconds since the epoch."""
+        self._counts = counts
         self._clock = clock
         self._seen: deque[tuple[float, Totals]] = deque(maxlen=SECONDS + 1)
         self.look()
@@ -61,7 +63,7 @@ class Throughput:
             self._seen.append(await asyncio.to_thread(self._now))
 
     def _now(self) -> tuple[float, Totals]:
-        return self._clock(), totals_of(self._registry())
+        return self._clock(), totals_of(self._counts())
 
     def report(self) -> dict[str, object]:
         """Return the totals, and for each second looked at how many more there were than before it."""

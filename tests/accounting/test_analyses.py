@@ -8,7 +8,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import analyses, compositions, conversions, numerical_pld, renyi
+from accounting import analyses, conversions, numerical_pld, renyi
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -17,6 +17,7 @@ from accounting.losses import (
     LaplaceLoss,
     PrivacyLoss,
     SubsampledGaussianLoss,
+    composition_of,
 )
 
 pure = st.floats(0.01, 2)
@@ -119,8 +120,8 @@ class TestBoundedRange:
 
     @given(epsilon=st.floats(0.01, 0.5), times=st.integers(1, 1000), delta=deltas)
     def test_the_range_is_worth_a_quarter_of_the_rho(self, epsilon: float, times: int, delta: float) -> None:
-        ranged = analyses.zcdp(compositions.composition_of(releases(BoundedRangeLoss(epsilon), times)), delta)
-        laplace = analyses.zcdp(compositions.composition_of(releases(LaplaceLoss(epsilon / 2), times)), delta)
+        ranged = analyses.zcdp(composition_of(releases(BoundedRangeLoss(epsilon), times)), delta)
+        laplace = analyses.zcdp(composition_of(releases(LaplaceLoss(epsilon / 2), times)), delta)
 
         assert ranged.epsilon == pytest.approx(laplace.epsilon, rel=1e-9)
 
@@ -167,14 +168,14 @@ def test_a_cost_of_two_losses_counts_as_both(selection: float, mu: float, times:
     together = Cost((BoundedRangeLoss(selection), GaussianLoss(mu)))
     apart = {Cost((BoundedRangeLoss(selection),)): times, Cost((GaussianLoss(mu),)): times}
 
-    assert compositions.composition_of({together: times}) == analyses.composition_of(apart)
+    assert composition_of({together: times}) == analyses.composition_of(apart)
 
 
 @given(epsilon=pure, mu=mus, times=st.integers(1, 1000), delta=deltas)
 def test_the_belief_bound_is_never_below_that_of_the_gaussian_part(
     epsilon: float, mu: float, times: int, delta: float
 ) -> None:
-    losses = compositions.composition_of({Cost((GaussianLoss(mu), LaplaceLoss(epsilon))): times})
+    losses = composition_of({Cost((GaussianLoss(mu), LaplaceLoss(epsilon))): times})
     total = mu * math.sqrt(times)
     tail = total**2 / 2 + total * math.sqrt(-2 * math.log(delta))
 
@@ -183,7 +184,7 @@ def test_the_belief_bound_is_never_below_that_of_the_gaussian_part(
 
 @pytest.mark.parametrize("analyse", [analyses.basic, analyses.advanced, analyses.zcdp, analyses.rdp, analyses.exact])
 def test_delta_at_is_a_delta_at_which_the_epsilon_holds(analyse) -> None:
-    losses = compositions.composition_of({Cost((GaussianLoss(0.1),)): 30})
+    losses = composition_of({Cost((GaussianLoss(0.1),)): 30})
 
     delta = analyses.delta_at(analyse, losses, 4.0)
 
@@ -231,4 +232,4 @@ def test_where_the_coins_take_all_of_delta_no_epsilon_is_given() -> None:
 
     with pytest.raises(ValueError, match="no epsilon can be given at delta = 1e-10: the coins of the releases take"):
         analyses.side_by_side(many, 1e-10)
-    assert analyses.delta_at(analyses.exact, compositions.composition_of(many), 50.0) >= 1000 * 2.0**-40
+    assert analyses.delta_at(analyses.exact, composition_of(many), 50.0) >= 1000 * 2.0**-40

@@ -175,3 +175,15 @@ def test_an_accounts_coins_are_in_its_reserve_and_are_not_counted_twice():
 
 def test_one_result_is_one_result():
     assert explain({Cost((GaussianLoss(0.2),)): 1}, 1e-5).in_plain_words.startswith("One noisy result computed")
+
+
+def test_an_account_that_holds_a_model_is_told_of_unlimited_answers_and_of_no_refusal():
+    cost = Cost((GaussianLoss(1.0),))
+    budget = Budget.from_rho(0.5, 1e-6, "gaussian")
+    found = explain_account({cost: 1}, budget, price=Cost(), unlimited=True)
+    assert found.unlimited
+    assert found.queries_left is None
+    words = found.explanation.in_plain_words
+    assert "answers of that model are unlimited" in words
+    assert "refuses" not in words
+    assert "more answers" not in words

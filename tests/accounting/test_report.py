@@ -75,7 +75,7 @@ def test_importing_the_report_loads_nothing_heavy() -> None:
 def test_an_account_of_claims_bounds_nothing():
     spent = {Cost((ClaimedGaussianLoss(0.1),)): 3}
     for accepts in ("gaussian", "any"):
-        with pytest.raises(ValueError, match=r"claimed-gaussian:0.1' is none"):
+        with pytest.raises(ValueError, match=r"charges, not 'claimed-gaussian:0.1'"):
             account_report(spent, Budget.from_rho(1.0, 1e-6, accepts), price=None)
     report = account_report(spent, Budget.from_rho(1.0, 1e-6, "unproven"), price=None)
     assert report.status == "unproven"

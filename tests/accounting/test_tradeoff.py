@@ -6,8 +6,8 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import compositions, conversions, numerical_pld, tradeoff
-from accounting.losses import Cost, LaplaceLoss
+from accounting import conversions, numerical_pld, tradeoff
+from accounting.losses import Cost, LaplaceLoss, composition_of
 
 ALPHA = np.linspace(0, 1, 201)
 
@@ -53,7 +53,7 @@ def test_the_curve_of_many_epsilons_approaches_the_gaussian_from_below(mu: float
 def test_the_curve_of_a_pld_lies_below_the_truth_for_laplace() -> None:
     """One Laplace release: thresholds at the shift's two ends, exact by hand."""
     epsilon = 1.0
-    losses = compositions.composition_of({Cost((LaplaceLoss(epsilon),)): 1})
+    losses = composition_of({Cost((LaplaceLoss(epsilon),)): 1})
     pld = numerical_pld.privacy_loss_distribution(losses, 0.01)
 
     cuts = np.linspace(-8, 9, 2000)

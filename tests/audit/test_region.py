@@ -1,16 +1,14 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from accounting import conversions
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from audit import region, region_of_training, reports
+from audit import region, reports
+from audit.presentation import of_region
 from audit.region import Point
-from audit.region_of_training import PRINTED, Printed, attack_rates, losses
-from dpserve.commands.audit_region import audit_region
-from training.releases.dpsgd.network import Network
-from training.reproduction.seeded import SeededRandomness
+from dpserve.commands.auditing import app
+from mechanisms.seeded import SeededRandomness
 
 
 def test_a_multiplier_is_a_price_whatever_the_mechanism():
@@ -54,7 +52,7 @@ def test_the_best_of_three_attacks_is_above_the_truth_no_more_often_than_one_may
     for seed in range(400):
         rng = np.random.default_rng(seed)
         scores = rng.normal(0.5, 1, 300), rng.normal(-0.5, 1, 300)
-        claim = region.claim_of(mechanism.cost, 1e-5)
+        claim = region.claimed_tradeoff(mechanism.cost, 1e-5)
         above += max(region.jointly(region._attacks(claim, scores), 0.8).values()) > truth
     assert above <= 120
 
@@ -75,31 +73,10 @@ def test_a_region_s_points_share_the_doubt_of_a_conviction(monkeypatch):
     """Any point convicts, so that each of three has a third of the doubt."""
     asked = []
     monkeypatch.setattr(region, "contradicts", lambda claim, inside, outside, confidence: asked.append(confidence))
-    audit_region(
-        "gaussian",
-        classes=2,
-        noise_multipliers=(1.0, 2.0, 4.0),
-        releases=1,
-        trials=100,
-        delta=1e-5,
-        dataset="digits",
-        data_dir=None,
-        confidence=0.95,
-        conviction_confidence=0.997,
-        seed=0,
-        resume=None,
-    )
+    words = ["region", "gaussian", "--classes", "2", "--trials", "100", "--conviction-confidence", "0.997"]
+    words += [word for multiplier in "124" for word in ("--noise-multiplier", multiplier)]
+    CliRunner().invoke(app, words, catch_exceptions=False)
     assert asked == pytest.approx([0.999] * 3)
-
-
-def test_points_of_training_share_the_doubt_of_a_conviction(monkeypatch):
-    asked = []
-    monkeypatch.setattr(region_of_training, "_train", lambda *_: {})
-    monkeypatch.setattr(region_of_training, "_point", lambda *given: asked.append(given[-1]))
-    store = SimpleNamespace(result=lambda piece, compute: compute())
-    setting = region_of_training.SETTINGS["digits"]
-    region_of_training.points(setting, (1.0, 4.0), None, store, 0, 0.95, 0.99, lambda *_: None)
-    assert asked == pytest.approx([0.995] * 2)
 
 
 def test_the_report_shows_the_region():
@@ -107,32 +84,14 @@ def test_the_report_shows_the_region():
         Point(1.0, {"attack": 0.5}, {"rdp": 2.0, "exact": 1.5}, {"accuracy": 0.9}, False),
         Point(4.0, {"attack": 0.0}, {"rdp": 0.4}, {}, False),
     ]
-    shown = region.report("A region", points, 1e-5, {"seed": 0})
+    shown = of_region("A region", points, 1e-5, {"seed": 0})
     assert shown.verdict == "Not refuted: the best lower bound reaches 33% of the best upper bound at most."
     assert shown.tables[1].rows[1] == ("4", "0.4", "-")
     assert shown.pictures[0].png.startswith(b"\x89PNG")
-    convicted = region.report("A region", [Point(2.0, {"a": 3.0}, {"b": 1.0}, {}, True)], 1e-5, {})
+    convicted = of_region("A region", [Point(2.0, {"a": 3.0}, {"b": 1.0}, {}, True)], 1e-5, {})
     assert convicted.exit_status == reports.CONVICTED
     with pytest.raises(ValueError, match="at least one"):
-        region.report("A region", [], 1e-5, {})
-
-
-def test_yeom_s_attack_on_losses():
-    members, others = np.arange(0, 1, 0.01), np.arange(0.5, 1.5, 0.01)
-    caught, advantage = attack_rates(members, others)
-    assert caught == pytest.approx(0.55, abs=0.011)
-    assert advantage == pytest.approx(0.5, abs=0.011)
-    assert attack_rates(others, others)[1] == 0
-
-
-def test_losses_are_cross_entropies():
-    network = Network((2, 3))
-    inputs, labels = np.array([[0.2, 0.4], [1.0, 0.0]]), np.array([2, 0])
-    assert np.allclose(losses(network, np.zeros(network.size), inputs, labels), np.log(3))
-
-
-def test_the_printed_table_is_the_paper_s():
-    assert PRINTED[6.99] == Printed(0.14, 0.056, 0.006, 1.0, 12.3, 125.0)
+        of_region("A region", [], 1e-5, {})
 
 
 @pytest.mark.parametrize("multiplier", [0.0, -1.0, float("inf"), float("nan")])

@@ -32,7 +32,7 @@ def report():
         convicted=True,
         content={"rates": Rates(0.5, (0.25, float("nan"))), "scores": np.array([1.0, np.inf]), "count": np.int64(3)},
         tables=(Table("rates", ("name", "value"), (("<TPR>", "0.5"), ("ends", "[bold]")), note="of 2 records"),),
-        pictures=(reports.picture("ROC", "a diagonal", draw, inches=(2, 1)),),
+        pictures=(Picture("ROC", "a diagonal", draw, inches=(2, 1)),),
         warnings=("a warning",),
         notes=("a note",),
     )
@@ -103,4 +103,3 @@ def test_figures_are_short():
     assert reports.number(0.123456) == "0.1235"
     assert reports.number(None) == reports.number(float("nan")) == "-"
     assert reports.interval(0.1, 0.25) == "[0.1, 0.25]"
-    assert isinstance(reports.picture("t", "c", draw, inches=(1, 1)), Picture)

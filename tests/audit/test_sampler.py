@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from audit import sampler
-from dpserve.commands import audit_sampler
 from mechanisms.noise import DISTANCE, InversionTable, RoundedGaussian, rounded_gaussian
-from mechanisms.randomness import SystemRandomness
-from training.reproduction.seeded import SeededRandomness
+from mechanisms.randomness import KeyedRandomness, NoiseKey, SystemRandomness
+from mechanisms.seeded import SeededRandomness
 
 FALSE_ALARM = 1e-7
 """Of one law's test, or of four together: 1e-6 of all below."""
@@ -81,11 +80,11 @@ def test_times_that_look_odd_are_taken_again(monkeypatch):
         return sampler.Timings(releases, 1.0, (), [3.6, 0.5][seed])
 
     monkeypatch.setattr(sampler, "timings", timed)
-    found = audit_sampler._timed(None, 3, 1000, None)
+    found = sampler.timings_that_count(None, 3, 1000, None)
     assert asked == [(1000, 0), (2000, 1)]
     assert (found.t, found.suspicious) == (0.5, False)
     monkeypatch.setattr(sampler, "timings", lambda *_: sampler.Timings(1000, 1.0, (), 2.9))
-    assert audit_sampler._timed(None, 3, 1000, None).releases == 1000
+    assert sampler.timings_that_count(None, 3, 1000, None).releases == 1000
 
 
 class Faulty:
@@ -121,6 +120,41 @@ def test_faulty_randomness_is_found(fault, seen_by):
 def test_forks_never_share_words_and_a_source_that_keeps_its_state_is_found():
     assert sampler.repeated_words(SystemRandomness(), 3, 2000) == 0
     assert sampler.repeated_words(SeededRandomness(0, ("forked",)), 3, 2000) >= 3 * 2000
+
+
+KEY = NoiseKey(bytes(range(32)))
+
+
+def test_the_noise_of_questions_follows_the_law_and_stays_what_it_is():
+    """Two-sided false-alarm rates of 1e-7 for each of four tests."""
+    questions = sampler.Questions(KEY, b"a test", 20)
+    assert all(test.p > 1e-7 for test in sampler.chi_squares("gaussian", 2**8, 100_000, questions))
+    assert sampler.changed_words(KEY, b"a test", 100, 20, 0) == 0
+
+
+def test_a_source_that_keeps_its_state_changes_the_noise_of_questions(monkeypatch):
+    class Stateful:
+        drawn = 0
+
+        def __init__(self, noise_key, context, questions):
+            self.sound = KeyedRandomness(noise_key, context, questions)
+            self.digests = self.sound.digests
+
+        def words(self, count):
+            Stateful.drawn += 1
+            return self.sound.words(count) + np.uint64(Stateful.drawn)
+
+    monkeypatch.setattr(sampler, "KeyedRandomness", Stateful)
+    assert sampler.changed_words(KEY, b"a test", 100, 20, 0) == 100
+
+
+def test_questions_that_share_words_are_found():
+    class Short(sampler.Questions):
+        def words(self, count):
+            return np.tile(super().words(count // 2), 2)
+
+    found = {test.what: test.p for test in sampler.chi_squares("gaussian", 2**8, 100_000, Short(KEY, b"a test", 20))}
+    assert min(found.values()) < 1e-9
 
 
 def test_too_little_is_refused():

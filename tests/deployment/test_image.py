@@ -1,21 +1,30 @@
-"""The Dockerfile: nothing a linter minds, nothing that `make image-check` does not carry out, no drifting builds."""
+"""The Dockerfile: nothing a linter minds, every source in the build context, no drifting builds."""
 
+import fnmatch
 import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import tomllib
 
 import pytest
 from packaging.requirements import Requirement
+from typer.testing import CliRunner
 
 from dpserve import configuration
-from dpserve.commands.serving import serve
+from dpserve.cli import app
+from dpserve.settings import ServeSettings
 
 from .conftest import ROOT, SCRIPTS
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+INSTRUCTIONS = [
+    line.split(maxsplit=1) for line in re.sub(r"\\\n\s*", " ", DOCKERFILE).splitlines() if line and line[0] != "#"
+]
+LAST = dict(INSTRUCTIONS)
+"""The instructions of the last stage, of which none but COPY and LABEL comes twice."""
 
 
 def program(name):
@@ -26,10 +35,14 @@ def program(name):
     return module
 
 
-@pytest.fixture(scope="module")
-def rehearsal():
-    """The program that runs the Dockerfile's steps."""
-    return program("rehearse_image")
+def in_context(name):
+    """Whether .dockerignore sends a file of the repository to the build."""
+    refusals = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] not in "#!"]
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert refusals[0] == "*"
+    parts = name.split("/")
+    refused = any(fnmatch.fnmatch(part, each.removeprefix("**/")) for part in parts for each in refusals[1:])
+    return parts[0] in allowed and not refused
 
 
 def lint(text):
@@ -47,21 +60,38 @@ def test_the_linter_minds_nothing():
     assert {"DL3002"} <= set(re.findall(r"DL\d+", worse.stdout))
 
 
-def test_every_step_is_one_that_is_rehearsed(rehearsal):
-    arguments, stages = rehearsal.stages(DOCKERFILE)
-    assert not arguments["PYTHON_IMAGE"].endswith(":latest")
-    assert [word for stage in stages for word, _ in stage.steps].count("RUN") == DOCKERFILE.count("\nRUN ")
-    with pytest.raises(ValueError, match="ONBUILD"):
-        rehearsal.stages(DOCKERFILE + "ONBUILD RUN true\n")
+def test_every_source_that_is_copied_exists_and_is_sent_to_the_build():
+    copies = [shlex.split(rest) for word, rest in INSTRUCTIONS if word == "COPY"]
+    sources = [name for words in copies if not words[0].startswith("--from") for name in words[:-1]]
+    assert {"pyproject.toml", "deploy/healthcheck.py", "service"} <= set(sources)
+    for name in sources:
+        assert (ROOT / name).exists(), name
+        assert in_context(name), name
+    stages = {rest.rpartition(" AS ")[2] for word, rest in INSTRUCTIONS if word == "FROM"}
+    assert (
+        {words[0] for words in copies if words[0].startswith("--from")}
+        == {"--from=build"}
+        <= {f"--from={stage}" for stage in stages}
+    )
 
 
-def test_the_last_stage_is_not_roots_and_checks_its_health(rehearsal):
-    *_, last = rehearsal.stages(DOCKERFILE)[1]
-    steps = dict(last.steps)
-    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", steps["USER"])
-    assert json.loads(steps["HEALTHCHECK"].partition(" CMD ")[2])[1] == "/opt/dpserve/healthcheck.py"
-    assert json.loads(steps["ENTRYPOINT"]) == ["dpserve"]
-    assert "RUN" not in steps  # what is built is built in the stage before, whose tools stay there
+def test_every_command_is_one_that_a_shell_or_the_command_line_takes():
+    for rest in (rest for word, rest in INSTRUCTIONS if word == "RUN"):
+        subprocess.run(["sh", "-n", "-c", rest], check=True)
+    entry, command = json.loads(LAST["ENTRYPOINT"]), json.loads(LAST["CMD"])
+    assert entry == list(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+    assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
+
+
+def test_the_last_stage_is_not_roots_and_checks_its_health():
+    assert not dict(line[1].split("=", 1) for line in INSTRUCTIONS if line[0] == "ARG")["PYTHON_IMAGE"].endswith(
+        "latest"
+    )
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", LAST["USER"])
+    _, target = json.loads(LAST["HEALTHCHECK"].partition(" CMD ")[2])
+    assert f"COPY deploy/healthcheck.py {target}\n" in DOCKERFILE
+    *_, last = DOCKERFILE.split("\nFROM ")
+    assert "\nRUN " not in last  # what is built is built in the stage before, whose tools stay there
 
 
 @pytest.mark.parametrize(
@@ -85,7 +115,7 @@ def test_the_health_check_asks_where_the_service_is(tmp_path, monkeypatch, words
     command = ["python3", "dpserve", "serve", "/bundle", *words.split()]
     assert program("healthcheck").live_url(command) == url
     if not words:  # the same that the service finds
-        settings = configuration.settings(serve)
+        settings = configuration.settings(ServeSettings)
         assert url.split(":")[-1] == f"{settings['port'].value if 'port' in settings else 8000}/livez"
         assert url.startswith("https") == ("tls_cert" in settings)
     (tmp_path / "elsewhere.toml").write_text("[serve]\nport = 9004\n")
@@ -95,11 +125,10 @@ def test_the_health_check_asks_where_the_service_is(tmp_path, monkeypatch, words
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_the_images_user_can_read_a_bundle_that_was_made_ready_as_the_page_says(rehearsal, tmp_path):
+def test_the_images_user_can_read_a_bundle_that_was_made_ready_as_the_page_says(tmp_path):
     page = (ROOT / "docs" / "deploying.md").read_text()
     ready, run = re.search(r"^(sudo cp -r model .*)\n(docker run (?:.*\\\n)*.*)$", page, re.MULTILINE).groups()
-    *_, last = rehearsal.stages(DOCKERFILE)[1]
-    user, group = map(int, dict(last.steps)["USER"].split(":"))
+    user, group = map(int, LAST["USER"].split(":"))
 
     def readable(folder):
         # Past the folders above, which a mount does not have.
@@ -121,15 +150,15 @@ def test_the_images_user_can_read_a_bundle_that_was_made_ready_as_the_page_says(
 
 
 @pytest.mark.parametrize("name", ["model/weights.npz", "patients.csv", ".git/config", "tests/conftest.py", ".env"])
-def test_nothing_private_is_sent_to_the_build(rehearsal, name):
-    assert not rehearsal.in_context(ROOT / name)
+def test_nothing_private_is_sent_to_the_build(name):
+    assert not in_context(name)
 
 
-def test_what_the_package_needs_is_sent_to_the_build(rehearsal):
-    for name in ("pyproject.toml", "service/run.py", "accounting/ledger/charges.lua", "deploy/constraints.txt"):
+def test_what_the_package_needs_is_sent_to_the_build():
+    for name in ("pyproject.toml", "service/serving.py", "accounting/ledger/charge.lua", "deploy/constraints.txt"):
         assert (ROOT / name).exists()
-        assert rehearsal.in_context(ROOT / name)
-    assert not rehearsal.in_context(ROOT / "service" / "__pycache__" / "run.cpython-311.pyc")
+        assert in_context(name)
+    assert not in_context("service/__pycache__/serving.cpython-311.pyc")
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     for package in (each.rstrip("*") for each in packages):
         assert f"\nCOPY {package} {package}\n" in DOCKERFILE

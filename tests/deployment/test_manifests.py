@@ -18,7 +18,7 @@ import yaml
 from accounting.ledger import Ledger
 from accounting.ledger.embedded import server_binary
 from dpserve import configuration
-from dpserve.commands.serving import serve
+from dpserve.settings import ServeSettings
 
 from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, kustomize
 from .policy import breaches, pod_of
@@ -219,6 +219,17 @@ def test_each_component_goes_with_an_overlay_by_itself(k8s, component):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_ingress_limits_what_the_tested_proxy_limits(rendered):
+    """Of deploy/nginx.conf, which the attacks are tried on."""
+    said = named(rendered[EVERYTHING], "Ingress", "dpserve")["metadata"]["annotations"]
+    tested = (ROOT / "deploy" / "nginx.conf").read_text()
+    lines = [line for name in said if name.endswith("-snippets") for line in said[name].splitlines()]
+    assert lines
+    for line in lines:
+        assert line in tested
+    assert f"client_max_body_size {said['nginx.org/client-max-body-size']};" in tested
+
+
 def containers(pod):
     """A pod template's containers."""
     return pod["spec"]["containers"]
@@ -299,9 +310,9 @@ def test_the_configuration_is_one_that_the_service_takes(rendered, overlay, tmp_
     (container,) = containers(named(rendered[overlay], "Deployment", "dpserve")["spec"]["template"])
     for each in container["env"]:
         if each["name"].startswith("DPSERVE_") and each["name"] != "DPSERVE_CONFIG":
-            assert configuration.is_read(each["name"], serve), f"nothing reads {each['name']}"
+            assert configuration.is_read(each["name"], ServeSettings), f"nothing reads {each['name']}"
             monkeypatch.setenv(each["name"], each.get("value", "redis://of:a-secret@store:6379/0"))
-    settings = configuration.settings(serve)
+    settings = configuration.settings(ServeSettings)
     assert {"bundle", "epsilon", "delta", "price"} <= settings.keys()
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
     assert str(settings["bundle"].value) in mounts

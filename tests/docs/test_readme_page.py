@@ -10,7 +10,7 @@ import pytest
 
 from .walkthrough import DOCS, Walkthrough
 
-SECTIONS = ("Your own records", "Answers without end")
+SECTIONS = ("Your own records", "Paying for each answer")
 """Those that are pasted here; tests/dpserve/test_cli.py runs the demonstration."""
 
 

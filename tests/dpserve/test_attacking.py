@@ -51,7 +51,7 @@ def test_a_service_is_attacked_through_its_keys_until_they_are_spent(run, servic
 def test_what_is_missing_is_said_in_one_line(run, bundle, files):
     assert "--key-file" in run.fails("attack", "http://127.0.0.1:9", *files)
     assert "--members" in run.fails("attack", bundle)
-    assert "stands alone" in run.fails("attack", bundle, "--data", "digits", *files)
+    assert "takes 'digits' alone" in run.fails("attack", bundle, "--data", "digits", *files)
     (run.folder / "key").write_text("abc\n")
     assert "does not answer" in run.fails("attack", "http://127.0.0.1:9", *files, "--key-file", "key")
     assert "neither a service's address, http://host:port, nor" in run.fails("attack", "127.0.0.1:9", *files)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from audit.code import code_digest
-from dpserve.commands import audit_output
+from audit.pieces import code_digest
+from dpserve.commands import reporting
 
 
 def mechanism(run, *arguments, status=0):
@@ -62,13 +62,13 @@ def test_pieces_of_other_code_or_another_seed_are_not_gone_on_from(run):
 
 
 def test_every_resumable_audit_binds_its_pieces_to_the_code(tmp_path, monkeypatch):
-    """Training, the adversary, a region and services keep their pieces in this store."""
+    """Mechanisms, training, a region and services keep their pieces in this store."""
     piece = {"name": "a piece", "seed": 0}
-    with audit_output.stored(tmp_path) as store:
+    with reporting.stored(tmp_path) as store:
         assert store.result(piece, lambda: {"of": "this code"}) == {"of": "this code"}
         assert store.found(piece) == {"of": "this code"}
-    monkeypatch.setattr(audit_output, "code_digest", lambda: "other code")
-    with audit_output.stored(tmp_path) as store:
+    monkeypatch.setattr("audit.pieces.code_digest", lambda *_: "other code")
+    with reporting.stored(tmp_path) as store:
         assert store.found(piece) is None
         assert store.result(piece, lambda: {"of": "other code"}) == {"of": "other code"}
 

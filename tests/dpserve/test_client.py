@@ -73,6 +73,48 @@ def test_wrong_input_is_refused_before_it_is_sent_or_by_the_service(service, key
         assert client.budget()["queries_left"] == 10
 
 
+class Frame:
+    """A data frame as far as the client looks: columns with names, and values."""
+
+    def __init__(self, columns, rows):
+        self.columns, self.rows = columns, rows
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.rows, dtype=dtype)
+
+
+def test_columns_of_a_data_frame_are_matched_by_name(service, key):
+    with Client(service, key) as client:
+        expected = client.predict_proba(ROWS)
+        swapped = Frame(["income", "age"], ROWS[:, ::-1])
+        np.testing.assert_array_equal(client.predict_proba(swapped), expected)
+        assert client.quote(swapped)["cost_rho"] == 0
+        assert client.budget()["queries_left"] == 7
+
+
+def test_numbered_columns_are_taken_in_their_order(service, key):
+    with Client(service, key) as client:
+        np.testing.assert_array_equal(client.predict_proba(Frame(range(2), ROWS)), client.predict_proba(ROWS))
+
+
+def test_a_data_frame_with_other_columns_is_refused_before_anything_is_sent(service, key):
+    with Client(service, key) as client:
+        with pytest.raises(ValueError, match=r"lacks 'income' and has the unknown 'Income', 'id'.*features are age, "):
+            client.predict_proba(Frame(["age", "Income", "id"], np.column_stack([ROWS, ROWS[:, 0]])))
+        with pytest.raises(ValueError, match="repeats 'age'"):
+            client.predict_proba(Frame(["age", "income", "age"], np.column_stack([ROWS, ROWS[:, 0]])))
+        assert client.budget()["queries_left"] == 10
+
+
+def test_the_package_names_its_client_where_completion_looks():
+    program = "import dpserve; print(*dir(dpserve)); import sys; print('httpx' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert {"BudgetExhausted", "Client", "ServiceError"} <= set(said[0].split())
+    assert said[1] == "False"
+
+
 def test_what_cannot_be_a_key_or_a_url_is_refused_without_repeating_the_key(service):
     for key in ("", "secret key", "sécret"):
         with pytest.raises(ValueError, match="visible ASCII") as refusal:

@@ -71,6 +71,12 @@ def test_it_is_served_and_asked_again_at_no_cost(own):
         assert charged[0] > 0.035
         assert charged[1] == 0
         assert answers[0] == answers[1]
+        explained = " ".join(own("explain", "--client", "alice").stdout.split())
+        assert "answers of that model are unlimited" in explained
+        assert "refuses" not in explained
+        assert "more answers" not in explained
+        served = httpx.get(f"{address}/budget", headers=headers).json()
+        assert json.loads(own("explain", "--client", "alice", "--json").stdout)["explanation"] == served["explanation"]
     finally:
         process.terminate()
         process.communicate(timeout=60)

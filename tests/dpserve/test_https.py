@@ -5,21 +5,40 @@ import ssl
 import subprocess
 import sys
 import time
+from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 from cryptography import x509
 
 from dpserve.client import Client, ServiceError
 from dpserve.configuration import environment_without_settings
-from service.http.waiting import answering_that_it_is_not_ready
-from service.run import ServiceSettings, bind, url_of
+from service.http.problems import Problem, ProblemType
+from service.serving import ServiceSettings, bind, url_of
 from service.tls import Tls
 from tests.certificates import write_certificate
 
 KEY = "a-key-that-the-owner-chose"
+
+
+@asynccontextmanager
+async def answering(listening, tls):
+    """Answer 503 to everything over HTTPS, as a service whose ledger is away does."""
+
+    async def app(scope, receive, send):
+        problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.LEDGER_UNAVAILABLE, "not verified yet")
+        await problem.response()(scope, receive, send)
+
+    config = uvicorn.Config(app, lifespan="off", log_config=None, **tls.for_uvicorn())
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    yield
+    server.should_exit = True
+    await serving
 
 
 def healthy(address, environment):
@@ -70,20 +89,6 @@ def test_what_cannot_be_used_is_said_before_the_service_listens(run, bundle):
     assert "takes an origin" in run.fails(*serve, "--cors-origin", "*")
 
 
-def test_over_https_too_it_says_that_it_is_not_ready(tmp_path):
-    certificate, key = write_certificate(tmp_path, "own")
-    tls = Tls(certificate, key)
-
-    async def run():
-        trusting = ssl.create_default_context(cafile=certificate)
-        with bind(ServiceSettings(port=0)) as listening:
-            url = url_of(listening, tls)
-            async with answering_that_it_is_not_ready(listening, tls), httpx.AsyncClient(verify=trusting) as http:
-                return [(await http.get(url + path)).status_code for path in ("/livez", "/readyz")]
-
-    assert asyncio.run(run()) == [200, 503]
-
-
 def test_a_service_audits_itself_over_https_and_is_told_of_no_authority(run, bundle):
     """At the address of the image, with a certificate that nobody signed, of another name: it knows its own."""
     certificate, key = write_certificate(run.folder, "own", x509.DNSName("service.example"), authority=False)
@@ -116,12 +121,12 @@ def test_a_pinned_certificate_is_the_only_one_that_is_trusted(tmp_path):
         with bind(ServiceSettings(port=0)) as listening:
             url = url_of(listening, tls)
             async with (
-                answering_that_it_is_not_ready(listening, tls),
+                answering(listening, tls),
                 httpx.AsyncClient(verify=pinned.pinned()) as http,
             ):
                 return (await http.get(f"{url}/livez")).status_code
 
-    assert asyncio.run(ask(pinned)) == 200
+    assert asyncio.run(ask(pinned)) == 503
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         asyncio.run(ask(impostor))
 
@@ -132,7 +137,7 @@ def test_the_client_trusts_whom_it_is_told_to(tmp_path):
     async def ask(trusting):
         with bind(ServiceSettings(port=0)) as listening:
             url = url_of(listening, tls)
-            async with answering_that_it_is_not_ready(listening, tls):
+            async with answering(listening, tls):
                 with Client(url, "k" * 20, attempts=1, trusting=trusting) as client:
                     return await asyncio.to_thread(client.budget)
 

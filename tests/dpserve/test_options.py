@@ -35,7 +35,7 @@ def test_mu_is_for_gaussian_noise():
 
 @pytest.mark.parametrize("words", [{"delta": DELTA}, {"rho": 1.0}, {"rho": 1.0, "mu": 1.0, "delta": DELTA}])
 def test_one_word_and_a_delta_are_needed(words):
-    with pytest.raises(typer.BadParameter, match="one of the words"):
+    with pytest.raises(typer.BadParameter, match="one of --epsilon"):
         BudgetWords(**words).budget("gaussian")
 
 

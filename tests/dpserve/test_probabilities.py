@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dpserve.commands.releases import RELEASES, Training, train_release, whole_picorho
-from training.comparison.recommendation import of_kind
-from training.comparison.rules import identity
 from training.data.digits import load_digits
 from training.data.records import Declaration, Records
 from training.loading import load_model
+from training.planning.recommendation import of_kind
+from training.planning.rules import identity
 from training.releases.model import ReleasedModel, softmax
 
 N, COLUMNS = 6000, 10

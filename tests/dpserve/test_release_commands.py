@@ -39,15 +39,15 @@ def test_each_kind_is_trained_and_inspected(train, run, arguments, kind, shown):
 
 def test_what_cannot_be_is_refused_with_the_reason(train):
     cheap = train("--release", "class-sums", "--price", "rho:0.0005", "--out", "m", status=1).stderr
-    assert "these class sums cannot be: class sums are two releases, and cost at least 0.0008 rho" in cheap
+    assert "these class sums are not possible: class sums are two releases, and cost at least 0.0008 rho" in cheap
     flat = train("--release", "objective", "--lam", "0.5", *PRICE, "--out", "m", status=1).stderr
-    assert "take no --lam" in flat
+    assert "leave --lam out" in flat
     other = train("--release", "teachers", "--lam", "3", "--out", "m", status=2).stderr
     assert "goes with --release" in other
     rule = train("--release", "teachers", "--rule", "shouts", "--out", "m", status=1).stderr
     assert (
         rule.strip()
-        == "dpserve: these teachers cannot be: rule: input should be 'votes' or 'probabilities', not 'shouts'"
+        == "dpserve: these teachers are not possible: rule: input should be 'votes' or 'probabilities', not 'shouts'"
     )
 
 

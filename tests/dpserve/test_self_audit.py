@@ -92,8 +92,7 @@ class Failing:
 
 def test_an_audit_that_ends_by_an_error_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(self_audit, "Client", Failing)
-    certificate = SimpleNamespace(classes=("no", "yes"), model_id="m")
-    audit = self_audit.SelfAudit(SimpleNamespace(certificate=certificate), Gaussian(1.0), "key", 1.0, 8, tmp_path)
+    audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path)
     audit._run("http://127.0.0.1:1")
     assert "error" in audit.published()["state"]
 
@@ -159,9 +158,9 @@ def test_an_audit_that_gets_no_answer_says_so_once_for_each_reason(tmp_path, cap
     Answering.asked = 0
     shown = tmp_path / "shown.json"
     audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path, shown)
-    states = []
+    states, audit._around, rng = [], np.full((1, 3), 0.5), np.random.default_rng(0)
     for _ in range(5):
-        assert audit._look(Silent(), np.random.default_rng(0))
+        assert audit._look(Silent(), rng)
         states.append(audit.published()["state"])
         assert json.loads(shown.read_text()) == audit.published(), "the other workers say something else"
     vain = "asking in vain: no connection"
@@ -171,20 +170,19 @@ def test_an_audit_that_gets_no_answer_says_so_once_for_each_reason(tmp_path, cap
     assert "certificate verify failed" in caplog.text
 
 
-def test_where_nothing_can_be_written_other_workers_show_nothing_and_the_audit_goes_on(tmp_path, caplog):
+def test_where_nothing_can_be_written_workers_show_nothing_and_the_audit_goes_on(tmp_path, caplog):
     shown = tmp_path / "shown.json"
     audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path / "kept", shown)
-    other = self_audit.AuditOfTheFirstWorker(shown)
-    assert other.published()["state"] == "waiting"
+    assert self_audit.shown_in(shown)["state"] == "waiting"
     blocked = shown.with_name(f".{shown.name}.{os.getpid()}")
     blocked.mkdir()
     audit._set_state("asking")
     assert audit.published()["state"] == "asking"
-    assert "not known" in other.published()["state"]
+    assert "not known" in self_audit.shown_in(shown)["state"]
     assert "not shown by the other workers" in caplog.text
     blocked.rmdir()
     audit._set_state("stopped")
-    assert other.published() == audit.published()
+    assert self_audit.shown_in(shown) == audit.published()
 
 
 def test_two_services_do_not_keep_one_audit(tmp_path):

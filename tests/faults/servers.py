@@ -12,7 +12,8 @@ from pathlib import Path
 
 from accounting.ledger.embedded import server_binary
 
-_SERVE = (sys.executable, "-u", "-m", "dpserve", "serve", "--port", "0")
+_PYTHON = (sys.executable, "-u", "-m")
+_SERVE = ("serve", "--port", "0")
 
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": '""', "repl-diskless-sync-delay": "0"}
 
@@ -113,8 +114,17 @@ class Services:
     def serving(self, *words: object, fault: str = "") -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
         with self.log.open("a") as log:
             process = subprocess.Popen(
-                [*_SERVE, str(self.bundle), *self._price(), "--ledger", self.ledger, *map(str, words)],
-                env=self._environment() | ({"DPSERVE_FAULT_POINT": fault} if fault else {}),
+                [
+                    *_PYTHON,
+                    *(("tests.faults.dying_service", fault) if fault else ("dpserve",)),
+                    *_SERVE,
+                    str(self.bundle),
+                    *self._price(),
+                    "--ledger",
+                    self.ledger,
+                    *map(str, words),
+                ],
+                env=self._environment(),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -11,11 +11,11 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.ledger.verification import verify
 from mechanisms.randomness import SystemRandomness
-from service.fault_points import HELD, OPENED
 from training.bundle import CertifiedHead
 from training.releases.weights import release_weights, save_weights
 
 from .conftest import fault, trials
+from .dying_service import HELD, OPENED
 from .servers import NotServing, Services
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ LINEAGE = "two-lineage"
 OWN = Budget.from_rho(0.2, 1e-6, "gaussian")
 PRICES = {"coarse": 10**10, "fine": 10**11}
 STEPS = ("charged", "released", "answered", "authenticated", "validated")
-"""The quick form takes the first three. An answer that is computed anew each time is never settled."""
+"""The quick form takes the first three."""
 
 
 def _bundle(head: CertifiedHead, folder: Path, prices: dict[str, int]) -> Path:

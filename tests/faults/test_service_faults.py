@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import itertools
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -17,14 +19,13 @@ from accounting.ledger import Ledger, key_digest
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import SystemRandomness
-from service.data_plane import DataPlane
-from service.fault_points import POINTS
 from service.http.app import create_app
+from service.metered import MeteredPredictor
 from training.bundle import CertifiedHead
 
 from .books import COST, open_accounts
 from .conftest import FULL, fault, trials
+from .dying_service import STEPS
 from .servers import Services, StoreServer
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +55,7 @@ async def test_the_service_is_killed_at_every_step(services: Services) -> None:
         services.serving(*BUDGET) as (living, _),
     ):
         key = _client(services, "ann", 5)
-        for trial, point in enumerate(itertools.islice(itertools.cycle(POINTS), trials(204, len(POINTS)))):
+        for trial, point in enumerate(itertools.islice(itertools.cycle(STEPS), trials(205, len(STEPS)))):
             row = [trial / 1000, 0.5]
             with services.serving(fault=point) as (doomed, process):
                 with contextlib.suppress(httpx.HTTPError):
@@ -76,7 +77,7 @@ async def test_the_only_service_is_killed_with_its_store_left_behind(services: S
             key = _client(services, "ann", 5)
         for trial in range(trials(10, 1)):
             row = [trial / 1000, 0.25]
-            with services.serving(fault="settled") as (doomed, process):
+            with services.serving(fault="charged") as (doomed, process):
                 with contextlib.suppress(httpx.HTTPError):
                     _ask(doomed, key, row, f"key-{trial}")
                 assert process.wait(60) == -9
@@ -168,6 +169,45 @@ async def test_many_clients_spend_everything_over_two_services(services: Service
         )
 
 
+async def test_processes_are_killed_at_random_moments(services: Services) -> None:
+    """Of a service with two workers, beside one that lives: whatever dies, a row is charged once and has one answer."""
+    chances = random.Random(7)
+    with (
+        fault("a worker, or all of a service, killed at a random moment") as found,
+        services.serving(*BUDGET) as (living, _),
+    ):
+        key, rows = _client(services, "ann", 5), itertools.count()
+        for trial in range(trials(60, 3)):
+            asked = [[next(rows) / 10_000, 0.6] for _ in range(60)]
+            with services.serving("--workers", 2) as (doomed, process), ThreadPoolExecutor(4) as pool:
+                answers = [pool.submit(_ask, doomed, key, row, f"key-{row[0]}") for row in asked]
+                await asyncio.sleep(chances.uniform(0.0, 0.3))
+                workers = _workers(process.pid)
+                for pid in [process.pid, *workers] if trial % 3 == 2 else [chances.choice(workers)]:
+                    os.kill(pid, signal.SIGKILL)
+                told = [_answer_of(answer) for answer in answers]
+            again = [_ask(living, key, row, f"key-{row[0]}").json()["predictions"] for row in asked]
+            async with Ledger.open(services.ledger) as ledger:
+                account = await ledger.lineage(LINEAGE)
+                right = (await verify(ledger, LINEAGE)).findings == ()
+            same = all(one in (None, other) for one, other in zip(told, again, strict=True))
+            found.trial(held=same and account.releases == 60 * (trial + 1) and right)
+
+
+def _workers(pid: int) -> list[int]:
+    started = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [each for each in started if "spawn_main" in Path(f"/proc/{each}/cmdline").read_text()]
+
+
+def _answer_of(asked: "Future[httpx.Response]") -> object:
+    """What was answered; None where the service died before."""
+    try:
+        response = asked.result(60)
+    except httpx.HTTPError:
+        return None
+    return response.json()["predictions"] if response.status_code == 200 else None
+
+
 def _socket(services: Services) -> str:
     return (Path(services.ledger) / "socket").read_text()
 
@@ -203,8 +243,8 @@ async def test_what_clients_are_told(head: CertifiedHead, tmp_path: Path) -> Non
             assert Cost((GaussianLoss(0.01),)) == COST
             short = type(account.budget)(2 * price - 1, "gaussian", account.budget.delta)
             await ledger.add_client(LINEAGE, "short", short, key_digest("short"), time=0.0)
-            plane = DataPlane(head, mechanism, ledger, SystemRandomness(), largest_batch=10_000)
-            app = create_app(plane, ledger, largest_body=10**7)
+            predictor = MeteredPredictor(head, mechanism, ledger, largest_batch=10_000)
+            app = create_app(predictor, ledger, largest_body=10**7)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
 
                 async def ask(key: str, rows: list[list[float]], idempotency: str = "") -> httpx.Response:

@@ -1,9 +1,9 @@
 """A real service over real HTTP with a real embedded ledger, in a thread of the test."""
 
 import asyncio
-import socket
 import threading
 import time
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,12 +16,11 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import SystemRandomness
-from service.data_plane import DataPlane
 from service.http.app import create_app
-from service.http.front import Front, protocol_of
-from service.plane import Plane
-from service.release_plane import ReleasePlane
+from service.metered import MeteredPredictor
+from service.pay_once import PayOncePredictor
+from service.predictor import Predictor
+from service.serving import Application, ServiceSettings, bind, server_config, url_of
 from service.telemetry.metrics import Metrics
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
@@ -62,10 +61,13 @@ class RunningService:
 
     url: str
     ledger: Ledger
-    data_plane: Plane
+    predictor: Predictor
     loop: asyncio.AbstractEventLoop
     metrics: Metrics
     clients: list[httpx.Client] = field(default_factory=list)
+
+    def counts(self):
+        return [self.metrics.registry]
 
     def call(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
@@ -73,12 +75,12 @@ class RunningService:
     def add_client(self, name="alice", rho=1.0, accepts="gaussian"):
         key = new_api_key()
         budget = Budget.from_rho(rho, DELTA, accepts)
-        lineage = self.data_plane.lineage
+        lineage = self.predictor.lineage
         self.call(self.ledger.add_client(lineage, name, budget, key_digest(key), time=time.time()))
         return key
 
     def spent(self, name="alice"):
-        return self.call(self.ledger.client(self.data_plane.lineage, name)).spent
+        return self.call(self.ledger.client(self.predictor.lineage, name)).spent
 
     def http(self, key=None):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -94,54 +96,59 @@ class Starter:
         self._running: list[tuple[uvicorn.Server, threading.Thread]] = []
         self._services: list[RunningService] = []
 
-    def __call__(self, head, mechanism=None, lineage_rho=100.0, accepts="gaussian", randomness=None, front=None):
+    def __call__(
+        self,
+        head,
+        mechanism=None,
+        lineage_rho=100.0,
+        accepts="gaussian",
+        options=None,
+        settings=None,
+    ):
         def make(ledger):
-            return DataPlane(
+            return MeteredPredictor(
                 head,
                 mechanism or Gaussian(10.0),
                 ledger,
-                randomness or SystemRandomness(),
                 largest_batch=LARGEST_BATCH,
             )
 
-        return self.start(make, head.certificate.lineage, lineage_rho, accepts, front=front)
+        return self.start(make, head.certificate.lineage, lineage_rho, accepts, options=options, settings=settings)
 
     def release(self, model, lineage_rho=1.0):
         """Start a service of a model that is paid for once, as `dpserve serve` does."""
 
         def make(ledger):
-            return ReleasePlane(model, ledger, largest_batch=LARGEST_BATCH)
+            return PayOncePredictor(model, ledger, largest_batch=LARGEST_BATCH)
 
-        return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", ReleasePlane.hold_for_owner)
+        return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", PayOncePredictor.hold_for_owner)
 
-    def start(self, make, lineage, lineage_rho, accepts, before=None, front=None):
+    def start(self, make, lineage, lineage_rho, accepts, before=None, options=None, settings=None):
         started: list[RunningService] = []
         ready = threading.Event()
         failure: list[BaseException] = []
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = bind(ServiceSettings(port=0))
+
+        @asynccontextmanager
+        async def opening(ledger):
+            predictor = make(ledger)
+            if before is not None:
+                await before(predictor)
+            metrics = Metrics()
+            url = url_of(listening)
+            started.append(RunningService(url, ledger, predictor, asyncio.get_running_loop(), metrics))
+            ready.set()
+            yield create_app(predictor, ledger, largest_body=LARGEST_BODY, metrics=metrics, options=options)
+            await predictor.drain()
 
         async def run():
             async with Ledger.open(str(self._folder / "ledger")) as ledger:
                 budget = Budget.from_rho(lineage_rho, DELTA, accepts)
                 await ledger.open_lineage(lineage, budget, time=time.time())
-                data_plane = make(ledger)
-                if before is not None:
-                    await before(data_plane)
-                metrics = Metrics()
-                app = create_app(data_plane, ledger, largest_body=LARGEST_BODY, metrics=metrics, front=front)
-                server = uvicorn.Server(
-                    uvicorn.Config(
-                        app,
-                        http=protocol_of(app, front or Front(), 512),
-                        log_config=None,
-                        access_log=False,
-                        lifespan="off",
-                    )
-                )
+                application = Application(opening(ledger))
+                config = server_config(lambda: application, settings or ServiceSettings())
+                server = uvicorn.Server(config)
                 self._running.append((server, threading.current_thread()))
-                url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-                started.append(RunningService(url, ledger, data_plane, asyncio.get_running_loop(), metrics))
-                ready.set()
                 await server.serve(sockets=[listening])
 
         def main():

@@ -1,16 +1,14 @@
 """The owner's port: over real HTTP, beside a real service, opened by its key alone."""
 
 import base64
-import socket
 import time
 
-import httpx
 import pytest
 
 from accounting.ledger import key_digest
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
-from service.run import ServiceSettings, bind, url_of
+from service.serving import ServiceSettings, bind, url_of
 
 from .test_http import PRICE, ROW, problem
 
@@ -25,7 +23,7 @@ def owner(service, tmp_path):
     admin = AdminPort(
         listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
     )
-    opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
+    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     http = service.http(KEY)
     http.base_url = url_of(listening)
@@ -69,31 +67,17 @@ def test_the_key_for_metrics_reads_metrics_and_nothing_else(service, owner):
 def test_the_empty_key_is_nobodys_even_where_it_was_configured(service, tmp_path):
     listening = bind(ServiceSettings(port=0))
     opened = admin_port(
-        AdminPort(listening, key_digest(""), tmp_path), service.data_plane, service.ledger, service.metrics
+        AdminPort(listening, key_digest(""), tmp_path),
+        service.predictor,
+        service.ledger,
+        service.metrics,
+        service.counts,
     )
     service.call(opened.__aenter__())
     http = service.http()
     problem(http.get(f"{url_of(listening)}/api/models", headers={"Authorization": "Bearer"}), 401, "unauthenticated")
     service.call(opened.__aexit__(None, None, None))
     listening.close()
-
-
-def test_silent_connections_do_not_keep_the_owner_out(owner, monkeypatch):
-    monkeypatch.setattr("service.http.impatience.SECONDS_FOR_HEADERS", 0.5)
-    address = (owner.base_url.host, owner.base_url.port)
-    silent = [socket.create_connection(address) for _ in range(300)]
-    try:
-        until = time.monotonic() + 30
-        while True:
-            try:
-                assert owner.get("/livez").status_code == 200
-                break
-            except (httpx.TransportError, AssertionError):
-                assert time.monotonic() < until
-                time.sleep(0.05)
-    finally:
-        for each in silent:
-            each.close()
 
 
 def test_the_admin_key_opens_nothing_at_the_clients_port(service, owner):
@@ -107,7 +91,7 @@ def test_lineages_and_clients_with_their_budgets(service, owner):
     http.post("/predict", json={"instances": [ROW, [0.5] * 4]})
 
     (lineage,) = owner.get("/api/lineages").json()["lineages"]
-    assert lineage["lineage"] == service.data_plane.lineage
+    assert lineage["lineage"] == service.predictor.lineage
     assert lineage["served"]
     assert lineage["releases"] == 2
     assert lineage["account"]["spent"]["rho"] == pytest.approx(2 * PRICE / 1e12)
@@ -127,8 +111,8 @@ def test_lineages_and_clients_with_their_budgets(service, owner):
 def test_models_are_shown_with_their_certificates(service, owner):
     (model,) = owner.get("/api/models").json()["models"]
     assert model["name"] == "colours"
-    assert model["lineage"] == service.data_plane.lineage
-    assert model["weight_sensitivity"] == service.data_plane.certificate.weight_sensitivity
+    assert model["lineage"] == service.predictor.lineage
+    assert model["weight_sensitivity"] == service.predictor.certificate.weight_sensitivity
 
 
 def test_throughput_counts_answers_rows_and_refusals(service, owner):

@@ -13,9 +13,10 @@ from accounting.explanation import explain_account
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.laplace import Laplace
-from service.http.last_resort import failure
+from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
-from service.run import ServiceSettings, bind
+from service.serving import ServiceSettings, bind
+from service.telemetry.metrics import route_of
 from training.bundle import CertifiedHead
 from training.objective import softmax
 
@@ -67,10 +68,10 @@ def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gauss
 
     answer = http.get("/budget").json()
 
-    account = service.call(service.ledger.client(service.data_plane.lineage, "alice"))
-    whole = service.call(service.ledger.lineage(service.data_plane.lineage))
+    account = service.call(service.ledger.client(service.predictor.lineage, "alice"))
+    whole = service.call(service.ledger.lineage(service.predictor.lineage))
     expected = explain_account(
-        account.tally, account.budget, price=service.data_plane.cost, lineage_left=whole.remaining
+        account.tally, account.budget, price=service.predictor.cost, lineage_left=whole.remaining
     )
     assert answer == json.loads(expected.model_dump_json())
     exact = answer["explanation"]["analyses"][-1]
@@ -102,11 +103,12 @@ def test_negative_zero_is_the_same_row(service):
     assert service.spent() == PRICE
 
 
-def test_two_clients_get_answers_of_their_own(service):
+def test_two_clients_get_one_answer_and_both_pay_and_the_lineage_once(service):
     first, second = (service.http(service.add_client(name)) for name in ("alice", "bob"))
     body = {"instances": [ROW]}
-    assert first.post("/predict", json=body).json() != second.post("/predict", json=body).json()
+    assert first.post("/predict", json=body).json() == second.post("/predict", json=body).json()
     assert service.spent("alice") == service.spent("bob") == PRICE
+    assert service.call(service.ledger.lineage(service.predictor.lineage)).spent == PRICE
 
 
 def test_it_answers_until_the_budget_is_gone_and_not_once_more(service):
@@ -134,12 +136,15 @@ def test_all_rows_of_a_request_or_none(service):
 
 def test_clients_together_are_capped_by_the_lineage(start, head):
     service = start(head, lineage_rho=3.5 * PRICE / 1e12)
-    first, second = (service.http(service.add_client(name)) for name in ("alice", "bob"))
+    first, second = (service.http(service.add_client(name, rho=3.5 * PRICE / 1e12)) for name in ("alice", "bob"))
     assert first.get("/budget").json()["queries_left"] == 3
     assert first.post("/predict", json={"instances": [[0.1] * 4, [0.2] * 4]}).status_code == 200
-    assert second.post("/predict", json={"instances": [[0.1] * 4]}).status_code == 200
-    refused = problem(second.post("/predict", json={"instances": [[0.2] * 4]}), 403, "budget-exhausted")
+    assert second.post("/predict", json={"instances": [[0.3] * 4]}).status_code == 200
+    refused = problem(second.post("/predict", json={"instances": [[0.4] * 4]}), 403, "budget-exhausted")
     assert refused["scope"] == "lineage"
+    assert not {"spent", "remaining", "limit"} & set(refused), "what others ask is theirs to know"
+    # A question that the lineage paid for is free for the lineage, whoever asks it.
+    assert second.post("/predict", json={"instances": [[0.1] * 4]}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -160,8 +165,8 @@ def test_clients_together_are_capped_by_the_lineage(start, head):
         (b'{"instances": [[0,0,0,0], [0,0,true,1]]}', 422, "invalid-rows", 1, "row 1, column 2"),
         (b'{"instances": [[0,0,0,0], [0,null,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
         (b'{"instances": [[0,0,0,0], [0,[0],1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
-        (b'{"instances": [[0,0,0,0], [0,NaN,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
-        (b'{"instances": [[0,0,0,0], [0,Infinity,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
+        (b'{"instances": [[0,0,0,0], [0,NaN,1,1]]}', 400, "malformed-json", None, "not JSON"),
+        (b'{"instances": [[0,0,0,0], [0,Infinity,1,1]]}', 400, "malformed-json", None, "not JSON"),
         (b'{"instances": [[0,0,0,0], [0,1e999,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
         (b'{"instances": [[0,0,0,0], [0,0,1.01,1]]}', 422, "invalid-rows", 1, "row 1, column 2 ('c') must be"),
         (b'{"instances": [[0,0,0,0], [0,-0.01,0,1]]}', 422, "invalid-rows", 1, "from 0 to 1"),
@@ -198,7 +203,7 @@ def test_keys(service):
             assert response.headers["www-authenticate"].startswith("Bearer")
     http = service.http(key)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
-    service.call(service.ledger.revoke(service.data_plane.lineage, "alice"))
+    service.call(service.ledger.revoke(service.predictor.lineage, "alice"))
     problem(http.post("/predict", json={"instances": [ROW]}), 401, "key-revoked")
     problem(http.get("/budget"), 401, "key-revoked")
     assert service.spent() == PRICE
@@ -209,7 +214,7 @@ def test_a_key_that_was_seen_before_is_checked_at_every_request(service):
     old = service.add_client()
     http = service.http(old)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
-    lineage = service.data_plane.lineage
+    lineage = service.predictor.lineage
     service.call(service.ledger.rotate_key(lineage, "alice", key_digest("another")))
     for rows in ([ROW], [[0.5] * 4], [[9.0] * 4], "nonsense"):
         problem(http.post("/predict", json={"instances": rows}), 401, "unauthenticated")
@@ -294,12 +299,12 @@ class Unreadable(CertifiedHead):
 
 
 def unreadable(head):
-    return Unreadable(head.certificate, head.weights, head.tensors)
+    return Unreadable(head.certificate, head.weights, head.tensors, head.noise_key)
 
 
 def test_a_refusal_never_looks_at_logits(start, head):
-    service = start(unreadable(head), lineage_rho=0.5 * PRICE / 1e12)
-    http = service.http(service.add_client())
+    service = start(unreadable(head))
+    http = service.http(service.add_client(rho=0.5 * PRICE / 1e12))
     problem(http.post("/predict", json={"instances": [ROW]}), 403, "budget-exhausted")
     problem(http.post("/predict", json={"instances": [[9, 9, 9, 9]]}), 422, "invalid-rows")
 
@@ -319,7 +324,7 @@ def test_a_row_that_was_charged_and_not_answered_is_answered_for_nothing(start, 
     service = start(unreadable(head))
     http = service.http(service.add_client())
     problem(http.post("/predict", json={"instances": [ROW]}), 500, "internal")
-    service.data_plane.head = head
+    service.predictor.head = head
     answer = http.post("/predict", json={"instances": [ROW]}).json()
     assert answer["receipt"]["charged_rows"] == 0
     assert http.post("/predict", json={"instances": [ROW]}).json()["predictions"] == answer["predictions"]
@@ -353,7 +358,7 @@ def test_an_announced_length_is_refused_unread(service):
 
 def test_the_log_has_no_path_that_a_stranger_wrote(caplog):
     with caplog.at_level(logging.DEBUG):
-        failure(ZeroDivisionError("31415"), "/v2/models/age=41.5/infer")
+        failure(ZeroDivisionError("31415"), route_of("/v2/models/age=41.5/infer"))
     assert "/v2/models/{name}/infer" in caplog.text
     assert "41.5" not in caplog.text
     assert "31415" not in caplog.text
@@ -396,3 +401,31 @@ def test_a_compressed_body_is_told_apart_from_json_that_is_wrong(service):
     for way in ({}, {"Expect": "100-continue"}):  # the short way, and past it
         said = problem(http.post("/predict", content=gzip.compress(b"{}"), headers=way), 400, "invalid-request")
         assert said["detail"] == "send the body without compression"
+
+
+@pytest.mark.parametrize(
+    "query", ["dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=true", "tier=a&tier=b", "x=", "dry_run"]
+)
+def test_a_query_that_is_not_understood_is_refused_and_charges_nothing(service, query):
+    http = service.http(service.add_client())
+    problem(http.post(f"/predict?{query}", json={"instances": [ROW]}), 400, "invalid-request")
+    assert service.spent() == 0
+
+
+@pytest.mark.parametrize("path", ["/predict", "/v2/models/colours/infer"])
+@pytest.mark.parametrize("name", ["Idempotency-Key", "Content-Type", "Authorization"])
+def test_a_header_that_decides_what_is_charged_is_sent_once(service, path, name):
+    key = service.add_client()
+    sent = {"Content-Type": "application/json", "Idempotency-Key": "one", "Authorization": f"Bearer {key}"}
+    headers = [*sent.items(), (name, sent[name])]
+    response = service.http().post(path, content=b"{}", headers=headers)
+    assert response.status_code == 400
+    assert name.lower() in response.text.lower()
+    assert service.spent() == 0
+
+
+@pytest.mark.parametrize("content", [b"[" * 20_000, b'{"instances":' + b"[" * 19_000, b'{"model":' + b'{"a":' * 3_900])
+def test_a_body_that_nests_too_deeply_is_no_failure(service, content):
+    http = service.http(service.add_client())
+    assert http.post("/predict", content=content).status_code in (400, 422)
+    assert service.spent() == 0

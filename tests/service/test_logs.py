@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import logging
+import os
 import sys
 
 import pytest
@@ -41,7 +42,7 @@ class Telling(CertifiedHead):
 
 
 def test_a_feature_in_an_errors_text_is_neither_logged_nor_answered(start, head, written):
-    service = start(Telling(head.certificate, head.weights, head.tensors))
+    service = start(Telling(head.certificate, head.weights, head.tensors, head.noise_key))
     key = service.add_client()
     row = [MARKED, 0.2, 0.3, 0.4]
     tensor = {"name": "instances", "shape": [1, 4], "datatype": "FP64", "data": row}
@@ -120,6 +121,6 @@ def test_a_line_says_which_worker_wrote_it(monkeypatch):
     assert text.format(record) == "dpserve: hello"
     assert "worker" not in json.loads(JsonLines().format(record))
     monkeypatch.setattr(logs, "worker", None)
-    logs.name_worker(3)
-    assert text.format(record) == "dpserve worker 3: hello"
-    assert json.loads(JsonLines().format(record))["worker"] == 3
+    logs.name_worker()
+    assert text.format(record) == f"dpserve worker {os.getpid()}: hello"
+    assert json.loads(JsonLines().format(record))["worker"] == os.getpid()

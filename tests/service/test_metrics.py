@@ -17,8 +17,8 @@ from accounting.ledger import key_digest
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
 from service.http.problems import ProblemType
-from service.run import ServiceSettings, bind, url_of
-from service.telemetry.metrics import ROUTES, Metrics, route_of
+from service.serving import ServiceSettings, bind, url_of
+from service.telemetry.metrics import MULTIPROCESS_FOLDER, ROUTES, Metrics, counts_in, route_of
 from service.telemetry.throughput import Throughput, totals_of
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -37,7 +37,7 @@ def exported(service, folder):
     """The families that the owner's port of a service exports, by name."""
     listening = bind(ServiceSettings(port=0))
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": True, "looks": 3})
-    opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
+    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     try:
         service.http("not the owner's key").get(f"{url_of(listening)}/api/models")
@@ -68,7 +68,7 @@ def use(service):
     http.post("/predict", json=BODY)
     http.post("/predict", json={"instances": [[9.0] * 4]})
     http.post("/predict", json={"instances": [[0.1 * place] * 4 for place in range(5)]})
-    http.post("/v2/models/colours/infer", json=body_of([[0.7] * 4]))
+    http.post("/v2/models/colours/infer", json=body_of([[0.2] * 4]))
     http.get("/budget")
     http.get("/marked-path?marked=query")
     http.get("/v2/models/marked-model")
@@ -161,12 +161,12 @@ def test_two_models_of_different_records_count_the_same(start, head, tmp_path):
         seconds = counts.pop("dpserve_request_seconds")
         counts["answers timed"] = {key: value for key, value in seconds.items() if key[0].endswith("_count")}
         text = repr(sorted((name, sorted(each.items())) for name, each in counts.items()))
-        found.append(text.replace(service.data_plane.lineage, "LINEAGE"))
+        found.append(text.replace(service.predictor.lineage, "LINEAGE"))
     assert found[0] == found[1]
 
 
 def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
-    name = f"dpserve:{{{service.data_plane.lineage}}}:account"
+    name = f"dpserve:{{{service.predictor.lineage}}}:account"
     service.call(service.ledger._store.command(name, "DEL", name))
     families = exported(service, tmp_path)
     assert values(families["dpserve_ledger_up"]) == {("dpserve_ledger_up",): 0}
@@ -176,76 +176,34 @@ def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
 def test_throughput_reads_the_same_counters():
     metrics = Metrics()
     metrics.answered(5, 2)
-    totals = totals_of(metrics.of_all_processes())
+    totals = totals_of([metrics.registry])
     assert (totals.rows_charged, totals.rows_free) == (2, 3)
 
 
 COUNTING = """
-import os, subprocess, sys
-from dataclasses import asdict
-from service.telemetry.metrics import Metrics, count_as, share_between_processes
-from service.telemetry.throughput import totals_of
-if len(sys.argv) == 1:
-    folder = share_between_processes()
-    for number, charged in ("0", "1"), ("1", "2"), ("1", "3"):
-        subprocess.run([sys.executable, __file__, number, charged], check=True)
-    print(asdict(totals_of(Metrics().of_all_processes())), sorted(os.listdir(folder)))
-else:
-    count_as(int(sys.argv[1]))
-    Metrics().answered(5, int(sys.argv[2]))
+import sys
+from service.telemetry.metrics import Metrics
+Metrics().answered(5, int(sys.argv[1]))
 """
 
 
 def test_the_counts_of_several_processes_are_added_up(tmp_path):
-    program = tmp_path / "counting.py"
-    program.write_text(COUNTING)
-    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True)
-    totals = {"answered": 0.0, "refused": 0.0, "rows_charged": 6.0, "rows_free": 9.0}
-    files = ["counter_0.db", "counter_1.db"]
-    assert done.stdout == f"{totals} {files}\n", "who takes a number over counts on"
-
-
-SHARING = """
-import os, signal, sys
-from service.telemetry.metrics import share_between_processes
-print(share_between_processes(), flush=True)
-if len(sys.argv) == 1:
-    if os.fork() == 0:
-        sys.stdin.read()  # until the test closes it
-        os._exit(0)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_what_killed_processes_counted_is_removed_when_the_last_of_them_is_gone(tmp_path):
-    program = tmp_path / "sharing.py"
-    program.write_text(SHARING)
-    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), "TMPDIR": str(tmp_path)}
-
-    def start_another():
-        subprocess.run([sys.executable, program, "once"], env=environment, check=True, stdout=subprocess.DEVNULL)
-
-    killed = subprocess.Popen([sys.executable, program], env=environment, stdin=-1, stdout=-1, text=True)
-    left = Path(killed.stdout.readline().strip())
-    killed.wait()
-    os.utime(left, (0, 0))
-    start_another()
-    assert left.exists(), "what it forked lives"
-    killed.communicate()
-    start_another()
-    assert not left.exists()
+    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), MULTIPROCESS_FOLDER: str(tmp_path)}
+    for charged in ("1", "2"):
+        subprocess.run([sys.executable, "-c", COUNTING, charged], env=environment, check=True)
+    totals = totals_of([counts_in(str(tmp_path))])
+    assert (totals.rows_charged, totals.rows_free) == (3, 7)
 
 
 def test_throughput_is_not_read_on_the_event_loop():
     threads = []
 
-    def registry():
+    def registries():
         threads.append(threading.get_ident())
-        return CollectorRegistry()
+        return [CollectorRegistry()]
 
     async def watch():
-        watching = asyncio.create_task(Throughput(registry).watch())
+        watching = asyncio.create_task(Throughput(registries).watch())
         while len(threads) < 2:
             await asyncio.sleep(0.01)
         watching.cancel()

@@ -37,11 +37,16 @@ def operations(service):
         yield from operation
 
 
+def reference(name):
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
 def test_the_document_is_exact_for_the_model(service):
     document = service.http().get("/openapi.json").json()
     predict = document["paths"]["/predict"]["post"]
-    rows = predict["requestBody"]["content"]["application/json"]["schema"]["properties"]["instances"]
-    assert rows["maxItems"] == service.data_plane.largest_batch
+    assert predict["requestBody"]["content"]["application/json"]["schema"] == reference("PredictRequest")
+    rows = document["components"]["schemas"]["PredictRequest"]["properties"]["instances"]
+    assert rows["maxItems"] == service.predictor.largest_batch
     assert rows["items"] == {
         "type": "array",
         "minItems": 4,
@@ -51,7 +56,7 @@ def test_the_document_is_exact_for_the_model(service):
     assert "tier" not in [parameter["name"] for parameter in predict["parameters"]]
     text = json.dumps(document)
     assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(document["components"]["schemas"])
-    assert service.data_plane.lineage not in text
+    assert service.predictor.lineage not in text
 
 
 def test_a_parameter_that_cannot_be_read_is_a_problem_like_any_other(service):

@@ -288,3 +288,20 @@ def test_what_the_page_shows_of_tritonclient_is_answered(service):
     assert names["probabilities"].shape == (1, 3)
     assert service.spent() == PRICE
     assert names["left"] == service.http(names["key"]).get("/budget").json()["queries_left"]
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        (b'{"inputs": [{"name": "instances", "parameters": {"a":' + b"[" * 19_000, {}),
+        (b'{"inputs": [], "parameters": ' + b'{"a":' * 3_900, {}),
+        (b"{}", {"Inference-Header-Content-Length": "9" * 5_000}),
+        (b"{}", {"Inference-Header-Content-Length": "-1"}),
+    ],
+    ids=["nested data", "nested parameters", "a length of 5000 digits", "a negative length"],
+)
+def test_what_no_parser_takes_is_refused_with_400(service, content, headers):
+    http = service.http(service.add_client())
+    response = http.post("/v2/models/colours/infer", content=content, headers=headers)
+    assert response.status_code == 400, response.text
+    assert service.spent() == 0

@@ -14,11 +14,10 @@ import pytest
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import SystemRandomness
-from service.data_plane import DataPlane
+from service.batcher import Batcher, BatchLimits
 from service.errors import DeadlinePassed, InvalidRows
-from service.plane import Caller
-from service.ticks import QueueLimits
+from service.metered import MeteredPredictor
+from service.predictor import Asked, Caller
 from training.bundle import CertifiedHead
 
 from .conftest import LARGEST_BATCH
@@ -52,12 +51,12 @@ def test_what_is_not_charged_by_its_deadline_is_not_charged(service):
     key = service.add_client()
     with ThreadPoolExecutor(1) as pool:
         with held_ledger(service) as came:
-            first = pool.submit(service.http(key).post, "/predict", json=rows(1), headers={"Prefer": "wait=0.01"})
+            first = pool.submit(service.http(key).post, "/predict", json=rows(1))
             assert came.wait(60)
             refused = service.http(key).post("/predict", json=rows(2), headers={"Prefer": "wait=0.01"})
         assert refused.status_code == 503
         assert refused.json()["type"] == "urn:dpserve:problem:deadline-passed"
-        assert first.result(60).status_code == 200  # its charge was on its way
+        assert first.result(60).status_code == 200
     assert service.spent() == PRICE
 
 
@@ -74,7 +73,7 @@ class Unhurried(CertifiedHead):
 
 
 def test_a_deadline_that_passes_while_features_are_computed_is_kept(start, head):
-    slow = Unhurried(head.certificate, head.weights, head.tensors)
+    slow = Unhurried(head.certificate, head.weights, head.tensors, head.noise_key)
     service = start(slow)
     http = service.http(service.add_client())
     with ThreadPoolExecutor(1) as pool:
@@ -89,16 +88,16 @@ def test_a_deadline_that_passes_while_features_are_computed_is_kept(start, head)
     assert http.post("/predict", json=rows(1), headers={"Prefer": "wait=60"}).status_code == 200
 
 
-def test_who_is_dropped_from_a_tick_takes_nobodys_place(start, head):
+def test_a_request_that_is_refused_shifts_nobody_elses_rows(start, head):
     service = start(head, Gaussian(0.25))
     key = service.add_client(rho=50.0)
-    plane, caller = service.data_plane, Caller("alice", key_digest(key))
+    plane, caller = service.predictor, Caller("alice", key_digest(key))
     X = plane.check_rows((0.15 + 0.7 * np.eye(3, 4)).tolist())
 
     async def ask():
         asked = ((X[:1], 0.0), (X[1:], math.inf), (X[:1], math.inf), (X[2:], 0.0))
         return await asyncio.gather(
-            *(plane.answer(caller, of, deadline=deadline) for of, deadline in asked), return_exceptions=True
+            *(plane.predict(caller, Asked(of, deadline=deadline)) for of, deadline in asked), return_exceptions=True
         )
 
     late, others, first, last = service.call(ask())
@@ -118,14 +117,14 @@ class Unbounded(CertifiedHead):
 
 
 def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(start, head):
-    service = start(Unbounded(head.certificate, head.weights, head.tensors))
+    service = start(Unbounded(head.certificate, head.weights, head.tensors, head.noise_key))
     key = service.add_client()
-    plane, caller = service.data_plane, Caller("alice", key_digest(key))
+    plane, caller = service.predictor, Caller("alice", key_digest(key))
 
     async def ask():
         asked = ([[0.1] * 4], [[0.1] * 4, [1.0, 0.0, 0.0, 0.0]])
         return await asyncio.gather(
-            *(plane.answer(caller, plane.check_rows(of)) for of in asked), return_exceptions=True
+            *(plane.predict(caller, Asked(plane.check_rows(of))) for of in asked), return_exceptions=True
         )
 
     answered, refused = service.call(ask())
@@ -138,14 +137,9 @@ def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(sta
 @pytest.fixture
 def crowded(start, head):
     def make(ledger):
-        return DataPlane(
-            head,
-            Gaussian(10.0),
-            ledger,
-            SystemRandomness(),
-            largest_batch=LARGEST_BATCH,
-            limits=QueueLimits(rows=1),
-        )
+        predictor = MeteredPredictor(head, Gaussian(10.0), ledger, largest_batch=LARGEST_BATCH)
+        predictor._batcher = Batcher(predictor._answer, BatchLimits(max_waiting_rows=1))
+        return predictor
 
     return start.start(make, head.certificate.lineage, 100.0, "gaussian")
 

@@ -7,7 +7,7 @@ import redis
 
 from accounting.ledger import EmbeddedStore, key_digest, new_api_key
 from service.errors import CannotServe
-from service.http.front import Front
+from service.http.app import HttpOptions
 from service.http.problems import Problem
 from service.http.rate_limit import rate_limit
 
@@ -18,7 +18,7 @@ BODY = {"instances": [ROW]}
 
 
 def test_one_more_is_refused_and_costs_nothing(start, head):
-    service = start(head, front=Front(rate_limit=rate_limit("5/hour")))
+    service = start(head, options=HttpOptions(rate_limit=rate_limit("5/hour")))
     http, other = (service.http(service.add_client(name)) for name in ("alice", "bob"))
     assert http.post("/predict", json=BODY).status_code == 200
     assert http.post("/predict", json=BODY).status_code == 200  # a replay counts
@@ -80,7 +80,7 @@ def test_the_counts_of_two_lineages_are_apart_and_need_no_more_than_the_ledgers_
 
 
 def test_a_client_that_asks_too_often_has_the_ledger_read_nothing(start, head, monkeypatch):
-    service = start(head, front=Front(rate_limit=rate_limit("2/hour")))
+    service = start(head, options=HttpOptions(rate_limit=rate_limit("2/hour")))
     http = service.http(service.add_client())
     assert [http.get("/budget").status_code for _ in range(2)] == [200, 200]
     read = []
@@ -97,7 +97,7 @@ def test_a_client_that_asks_too_often_has_the_ledger_read_nothing(start, head, m
 
 def test_a_store_that_is_gone_refuses(start, head):
     limit = rate_limit("5/hour", "redis://127.0.0.1:1")
-    service = start(head, front=Front(rate_limit=limit))
+    service = start(head, options=HttpOptions(rate_limit=limit))
     http = service.http(service.add_client())
     problem(http.post("/predict", json=BODY), 503, "rate-unknown")
     assert service.spent() == 0
@@ -131,7 +131,7 @@ def test_no_origin_may_ask_by_default(start, head):
 
 
 def test_an_origin_that_the_owner_names_may_ask(start, head):
-    service = start(head, front=Front(origins=("https://app.example",)))
+    service = start(head, options=HttpOptions(origins=("https://app.example",)))
     http = service.http(service.add_client())
     for origin, allowed in (("https://app.example", "https://app.example"), ("https://other.example", None)):
         asks = {
@@ -148,11 +148,11 @@ def test_an_origin_that_the_owner_names_may_ask(start, head):
 
 
 def test_a_key_that_is_refused_uses_up_one_request_of_its_former_client_and_no_more(start, head):
-    service = start(head, front=Front(rate_limit=rate_limit("4/hour")))
+    service = start(head, options=HttpOptions(rate_limit=rate_limit("4/hour")))
     old = service.add_client()
     assert service.http(old).post("/predict", json=BODY).status_code == 200
     new = new_api_key()
-    lineage = service.data_plane.lineage
+    lineage = service.predictor.lineage
     service.call(service.ledger.rotate_key(lineage, "alice", key_digest(new)))
     for _ in range(3):
         assert service.http(old).post("/predict", json=BODY).status_code == 401

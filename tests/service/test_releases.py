@@ -14,8 +14,8 @@ from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe, DeadlinePassed
-from service.plane import Caller
-from service.run import check_release
+from service.opening import check_release
+from service.predictor import Asked, Caller
 from training.releases.weights import release_weights
 
 from .test_http import ROW, problem
@@ -48,8 +48,21 @@ def picorho_of(certificate, tier):
     raise KeyError(tier)
 
 
+def test_who_holds_the_model_is_told_of_unlimited_answers(start, single):
+    service = start.release(single)
+    http = service.http(service.add_client())
+    before = http.get("/budget").json()
+    assert not before["unlimited"]
+    assert http.post("/predict", json={"instances": [ROW]}).json()["budget"]["unlimited"]
+    after = http.get("/budget").json()
+    assert after["unlimited"]
+    assert after["queries_left"] is None
+    assert "answers of that model are unlimited" in after["explanation"]["in_plain_words"]
+    assert "refuses" not in after["explanation"]["in_plain_words"]
+
+
 def lineage_spent(service):
-    return service.call(service.ledger.lineage(service.data_plane.lineage)).spent
+    return service.call(service.ledger.lineage(service.predictor.lineage)).spent
 
 
 def test_a_release_is_charged_to_the_lineage_at_start_and_to_a_client_with_its_first_answer(start, single):
@@ -115,7 +128,7 @@ def test_a_client_moves_to_a_finer_tier_for_the_difference(service, tiered):
         {"name": "fine", "held": False, "cost_rho": to_rho(fine - middle), "admitted": True},
     ]
     assert lineage_spent(service) == fine
-    assert service.call(verify(service.ledger, service.data_plane.lineage)).findings == ()
+    assert service.call(verify(service.ledger, service.predictor.lineage)).findings == ()
     receipts = ann.get("/budget/receipts").json()["receipts"]
     assert [receipt["mechanism"] for receipt in receipts] == ["weights/coarse", "weights/fine", "weights/fine"]
 
@@ -153,7 +166,7 @@ def test_idempotency_keys_mean_what_they_mean_elsewhere(service):
 
     again = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
 
-    assert (again["predictions"], again["receipt"]["tier"]) == (first["predictions"], "coarse")
+    assert again["receipt"]["tier"] == "fine", "the finest that is held by now, for nothing"
     assert service.spent() == spent
     assert (again["receipt"]["id"], again["receipt"]["charged_rho"]) == (first["receipt"]["id"], 0)
     other = http.post("/predict", json={"instances": [ROW], "tier": "coarse"}, headers=headers)
@@ -180,7 +193,7 @@ def test_openapi_shows_tiers(service):
     operation = document["paths"]["/predict"]["post"]
 
     assert "tier" in {parameter["name"] for parameter in operation["parameters"]}
-    assert "tier" in operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert "tier" in document["components"]["schemas"]["PredictRequest"]["properties"]
 
 
 def test_the_client_names_tiers(service, tiered):
@@ -242,14 +255,14 @@ class Gated:
 
 
 def test_what_was_charged_is_finished_before_the_service_ends_and_what_is_late_is_not_charged(service):
-    plane = service.data_plane
+    plane = service.predictor
     tier = plane.tier_names[0]
     gated = plane._models[tier] = Gated(plane._models[tier])
     caller = Caller("alice", key_digest(service.add_client()))
     X = plane.check_rows([[0.1] * 4])
 
     async def hang_up_and_drain():
-        asked = asyncio.create_task(plane.answer(caller, X, tier=tier))
+        asked = asyncio.create_task(plane.predict(caller, Asked(X, tier)))
         assert await asyncio.to_thread(gated.came.wait, 60)
         asked.cancel()
         draining = asyncio.create_task(plane.drain())
@@ -261,7 +274,7 @@ def test_what_was_charged_is_finished_before_the_service_ends_and_what_is_late_i
         return early
 
     with pytest.raises(DeadlinePassed):
-        service.call(plane.answer(caller, X, tier=tier, deadline=0.0))
+        service.call(plane.predict(caller, Asked(X, tier, deadline=0.0)))
     assert service.spent() == 0
     assert not service.call(hang_up_and_drain())
     assert service.spent() > 0

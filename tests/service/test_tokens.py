@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from accounting.ledger import KeyExpired, key_digest
 from service.errors import CannotServe
-from service.http.front import Front
+from service.http.app import HttpOptions
 from service.http.problems import Problem, ProblemType
 from service.http.tokens import Tokens, TokenSettings
-from service.plane import Caller
+from service.predictor import Asked, Caller
 
 from .test_http import PRICE, ROW, problem
 
@@ -58,7 +58,7 @@ def keys(provider, tmp_path):
 @pytest.fixture
 def service(start, head, keys):
     settings = TokenSettings(ISSUER, AUDIENCE, str(keys))
-    return start(head, front=Front(tokens=asyncio.run(Tokens.open(settings))))
+    return start(head, options=HttpOptions(tokens=asyncio.run(Tokens.open(settings))))
 
 
 def test_the_client_that_a_token_names_is_answered_and_charged(service, provider):
@@ -78,7 +78,7 @@ def test_a_token_names_only_clients_that_the_ledger_knows(service, provider):
         problem(service.http(token(provider, sub=name)).post("/predict", json=BODY), 401, "unauthenticated")
     for name in (["alice"], 7, None):
         problem(service.http(token(provider, sub=name)).post("/predict", json=BODY), 401, "unauthenticated")
-    service.call(service.ledger.revoke(service.data_plane.lineage, "alice"))
+    service.call(service.ledger.revoke(service.predictor.lineage, "alice"))
     problem(service.http(token(provider)).post("/predict", json=BODY), 401, "key-revoked")
     assert service.spent() == service.spent("bob") == 0
 
@@ -138,7 +138,7 @@ def test_without_settings_no_token_is_taken(start, head, provider):
 
 def test_the_claim_that_names_the_client_is_the_owners_choice(start, head, provider, keys):
     settings = TokenSettings(ISSUER, AUDIENCE, str(keys), claim="azp")
-    service = start(head, front=Front(tokens=asyncio.run(Tokens.open(settings))))
+    service = start(head, options=HttpOptions(tokens=asyncio.run(Tokens.open(settings))))
     service.add_client()
     assert service.http(token(provider, azp="alice", sub="x")).get("/budget").status_code == 200
     problem(service.http(token(provider)).get("/budget"), 401, "unauthenticated")
@@ -297,7 +297,7 @@ def test_the_password_of_the_keys_url_is_not_in_the_error():
 
 def test_a_token_is_good_for_what_its_scopes_say(start, head, provider, keys):
     settings = TokenSettings(ISSUER, AUDIENCE, str(keys), scope_claim="scope")
-    service = start(head, front=Front(tokens=asyncio.run(Tokens.open(settings))))
+    service = start(head, options=HttpOptions(tokens=asyncio.run(Tokens.open(settings))))
     service.add_client()
 
     def statuses(**claims):
@@ -318,11 +318,11 @@ def test_a_token_is_good_for_what_its_scopes_say(start, head, provider, keys):
 def test_a_token_that_expires_while_its_request_waits_is_charged_nothing(service, provider):
     """The charge is asked for directly: by then the request was let in."""
     key = service.add_client()
-    plane = service.data_plane
+    plane = service.predictor
     X = plane.check_rows([ROW])
     now = time.time()
     with pytest.raises(KeyExpired, match="token"):
-        service.call(plane.answer(Caller("alice", expires=now - 1), X))
+        service.call(plane.predict(Caller("alice", expires=now - 1), Asked(X)))
     with pytest.raises(KeyExpired):
         service.call(plane.confirm(Caller("alice", expires=now - 1)))
     assert service.spent() == 0
@@ -334,7 +334,7 @@ def test_a_token_that_expires_while_its_request_waits_is_charged_nothing(service
             Caller("alice", key_digest(key)),
         )
         rows = (plane.check_rows([[0.1 * place] * 4]) for place in range(3))
-        asked = [plane.answer(caller, X) for caller, X in zip(callers, rows, strict=True)]
+        asked = [plane.predict(caller, Asked(X)) for caller, X in zip(callers, rows, strict=True)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     expired, *answered = service.call(together())

@@ -6,7 +6,7 @@ import threading
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from service.http.front import Front
+from service.http.app import HttpOptions
 from service.telemetry.tracing import configured_tracing
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -37,13 +37,14 @@ def collector(monkeypatch):
 
 def test_each_request_is_a_span_that_says_its_route_and_status(start, head, collector):
     provider = configured_tracing()
-    service = start(head, front=Front(tracing=provider))
+    service = start(head, options=HttpOptions(tracing=provider))
     http_client = service.http(service.add_client())
     parent = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "tracestate": "vendor=marked"}
     http_client.post("/predict", json={"instances": [[MARKED, 0.2, 0.3, 0.4]]}, headers=parent)
     http_client.post("/predict", json={"instances": [[MARKED, 9.0, 0.3, 0.4]]})
     http_client.get(f"/marked?x={MARKED}")
     http_client.request("PROPFIND", "/livez")
+    start.stop()  # a span ends after its answer was sent
     provider.shutdown()
 
     spans = [

@@ -36,6 +36,7 @@ def change_tensors(folder, tensors):
 def test_it_loads_what_it_saved(head, folder):
     loaded = load_bundle(folder)
     assert (loaded.weights == head.weights).all()
+    assert loaded.noise_key == head.noise_key
     assert loaded.certificate.model_copy(update={"weights_sha256": "0" * 64}) == head.certificate
 
 
@@ -67,11 +68,11 @@ def test_a_smaller_sensitivity_is_found(folder):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format_version": 9}, "format_version"),
+        ({"format_version": 1}, "format 1, and this version of dpserve reads format 2.*train again"),
         ({"strong_convexity": -1}, "strong_convexity"),
         ({"surprise": 1}, "surprise"),
         ({"classes": ["0", "0", "1"]}, "a class is named twice"),
-        ({"feature_names": ["x0"]}, "other numbers of bounds"),
+        ({"feature_names": ["x0"]}, "one pair of bounds"),
     ],
 )
 def test_a_broken_certificate_is_refused(folder, changes, said):
@@ -103,11 +104,14 @@ def test_public_tensors_must_be_those_of_the_seed(records, tmp_path):
 def test_a_forged_model_is_refused(folder):
     tensors = load((folder / MODEL_FILE).read_bytes())
     for forged, said in [
-        ({"weights": tensors["weights"][:1]}, "the certificate describes"),
+        (tensors | {"weights": tensors["weights"][:1]}, "the certificate describes"),
         (tensors | {"extra": np.zeros(1)}, "the certificate describes"),
-        ({"weights": tensors["weights"].astype(np.float32)}, "float64"),
-        ({"weights": tensors["weights"] * np.nan}, "finite"),
-        ({"weights": tensors["weights"] * 1e9}, "norm is above"),
+        (tensors | {"weights": tensors["weights"].astype(np.float32)}, "float64"),
+        (tensors | {"weights": tensors["weights"] * np.nan}, "finite"),
+        (tensors | {"weights": tensors["weights"] * 1e9}, "norm is above"),
+        (tensors | {"weights": tensors["weights"] + 2.0**-45}, "no multiples of"),
+        ({"weights": tensors["weights"]}, "no noise key"),
+        (tensors | {"noise_key": tensors["noise_key"][1:]}, "no noise key: a noise key has 32 bytes, not 31"),
     ]:
         change_tensors(folder, forged)
         with pytest.raises(BundleError, match=said):
@@ -127,3 +131,11 @@ def test_a_damaged_model_is_refused(folder):
     change_certificate(folder, weights_sha256=hashlib.sha256(b"damaged").hexdigest())
     with pytest.raises(BundleError, match="is damaged"):
         load_bundle(folder)
+
+
+def test_the_noise_key_is_neither_in_the_certificate_nor_printed(head, folder):
+    secret = head.noise_key.secret
+    certificate = (folder / CERTIFICATE_FILE).read_bytes()
+    for written in (secret, secret.hex().encode(), repr(secret).encode()):
+        assert written not in certificate
+        assert written.decode("latin-1") not in repr(head)

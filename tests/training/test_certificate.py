@@ -16,6 +16,8 @@ def test_a_fresh_certificate_verifies(head):
         ("weight_sensitivity", 0.1),
         ("logit_sensitivity_per_norm", 0.1),
         ("feature_norm_bound", 0.5),
+        ("feature_step", 2.0**-30),
+        ("weight_step", 2.0**-50),
         ("assumptions", ("nothing to worry about",)),
     ],
 )

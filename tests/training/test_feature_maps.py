@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from training.feature_maps import Backbone, Fourier, Identity, Relu, default_clip_norm
+from training.feature_maps import STEP, Backbone, Fourier, Identity, Relu, default_clip_norm
 
 LOWER, UPPER = (0.0, -5.0, 1e-3), (1.0, 5.0, 1e9)
 MAPS = [
@@ -28,7 +28,7 @@ def test_bounds_are_those_of_the_map_however_many_came_and_went():
         feature_map = Identity(lower=(low, low), upper=(high, high), clip_norm=2.0, bias=0.0)
         for _ in range(2):
             phi = feature_map(np.array([[low, high]]), {})
-            np.testing.assert_allclose(phi, [[0.0, 0.5, 0.0]], atol=1e-8)
+            np.testing.assert_allclose(phi, [[0.0, 0.5, 0.0]], atol=2 * STEP)
 
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=lambda feature_map: feature_map.kind)
@@ -38,6 +38,7 @@ def test_no_row_is_longer_than_one(feature_map, row):
     phi = feature_map(np.array([row]), feature_map.public_tensors())
     assert phi.shape == (1, feature_map.dimension)
     assert sum(Fraction(value) ** 2 for value in phi[0]) <= 1
+    assert all((Fraction(value) / Fraction(STEP)).denominator == 1 for value in phi[0])
 
 
 def test_fourier_features_approximate_the_gaussian_kernel():
@@ -53,7 +54,8 @@ def test_fourier_features_approximate_the_gaussian_kernel():
 
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=lambda feature_map: feature_map.kind)
-def test_features_are_evaluated_within_the_stated_error(feature_map):
+def test_features_are_those_of_the_formula_but_for_their_steps(feature_map):
+    """A coordinate is rounded towards zero; before that the row by 2^-24 of its length, or the angle by 2^-17 turns."""
     tensors = feature_map.public_tensors()
     generator = np.random.default_rng(9)
     X = generator.uniform(LOWER, UPPER, (20, 3))
@@ -61,7 +63,8 @@ def test_features_are_evaluated_within_the_stated_error(feature_map):
     for row, phi in zip(X, computed, strict=True):
         with mpmath.workdps(40):
             off = mpmath.norm([mpmath.mpf(value) - e for value, e in zip(phi, exact(feature_map, row), strict=True)])
-        assert off <= feature_map.evaluation_error(tensors)
+        angle = 2 * math.pi * 2.0**-17 if feature_map.kind == "fourier" else 2.0**-22
+        assert off <= math.sqrt(feature_map.dimension) * STEP + angle
 
 
 def exact(feature_map, row):
@@ -74,7 +77,8 @@ def exact(feature_map, row):
     if feature_map.kind == "identity":
         h = v
     else:
-        z = [mpmath.fdot(map(mpmath.mpf, omega), v) for omega in feature_map.public_tensors()["omega"]]
+        turn = 2 * mpmath.pi if feature_map.kind == "fourier" else 1
+        z = [turn * mpmath.fdot(map(mpmath.mpf, omega), v) for omega in feature_map.public_tensors()["omega"]]
         if feature_map.kind == "fourier":
             h = [t / mpmath.sqrt(len(z)) for t in [mpmath.cos(t) for t in z] + [mpmath.sin(t) for t in z]]
         else:
@@ -92,7 +96,7 @@ def test_the_same_seed_draws_the_same_tensors():
     omega = fourier.public_tensors()["omega"]
     assert (omega == fourier.public_tensors()["omega"]).all()
     # The stream is NumPy's promise, and every bundle out there relies on it.
-    assert omega[0, 0] * 0.4 == pytest.approx(1.6243453636632417, rel=1e-15)
+    assert omega[0, 0] * 2 * math.pi * 0.4 == pytest.approx(1.6243453636632417, rel=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +134,11 @@ class TestBackbone:
         phi = feature_map(np.array([LOWER]), {})
         assert phi.shape == (1, feature_map.dimension) == (1, 6)
         assert sum(Fraction(value) ** 2 for value in phi[0]) <= 1
+        assert all((Fraction(value) / Fraction(STEP)).denominator == 1 for value in phi[0])
         if not np.isfinite(b).all():
             assert (phi[0, :-1] == 0).all()
 
-    def test_features_are_within_the_stated_error_of_what_the_network_gave(self):
+    def test_features_are_what_the_network_gave_but_for_their_steps(self):
         b = np.random.default_rng(3).standard_normal((20, 5)).astype(np.float32)
         feature_map = self.BACKBONE.computed_by(lambda rows: b)
         shrink = 1 - mpmath.mpf(2) ** -30
@@ -142,7 +147,7 @@ class TestBackbone:
             with mpmath.workdps(40):
                 expected = [value * scale for value in clip([mpmath.mpf(value) for value in row], 2.0)] + [constant]
                 off = mpmath.norm([mpmath.mpf(value) - e for value, e in zip(phi, expected, strict=True)])
-            assert off <= feature_map.evaluation_error({})
+            assert off <= math.sqrt(6) * STEP + 2.0**-22
 
     def test_the_network_is_given_rows_within_the_bounds_scaled(self):
         given_rows = []

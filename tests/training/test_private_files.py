@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from audit.pieces import ResultStore
 from training.private_files import owners_alone, write_whole
-from training.reproduction.store import ResultStore
 
 
 @pytest.fixture

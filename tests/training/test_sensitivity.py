@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.data.records import Declaration, Records
-from training.feature_maps import Fourier, Identity, Relu
+from training.feature_maps import STEP, Fourier, Identity, Relu
 from training.objective import RegularisedCrossEntropy
+from training.quantised import LARGEST_WEIGHT_NORM, norms, products, quantised, summands, weight_step
 from training.recipe import Recipe
 from training.sensitivity import (
-    LARGEST_WEIGHT_NORM,
-    logit_evaluation_error,
     logit_sensitivity_per_norm,
     projected,
+    quantised_weight_sensitivity,
     weight_norm,
     weight_sensitivity,
 )
@@ -27,7 +27,7 @@ TOLERANCE = 1e-6
 
 
 def solve(phi, y, classes, strong_convexity):
-    return minimise(RegularisedCrossEntropy(phi, y, classes, strong_convexity), TOLERANCE, 1e-15)
+    return minimise(RegularisedCrossEntropy(phi, y, classes, strong_convexity), TOLERANCE)
 
 
 def unit_rows(generator, n, dimension, spread):
@@ -55,21 +55,20 @@ def test_no_neighbour_violates_the_bound(seed, n, dimension, classes, strong_con
         "one class": np.zeros(n, dtype=np.int64),
         "linear": np.argmax(phi @ generator.standard_normal((dimension, classes)), axis=1),
     }[labels]
-    W = solve(phi, y, classes, strong_convexity)
+    W = quantised(solve(phi, y, classes, strong_convexity))
     added = unit_rows(generator, 1, dimension, spread)
     if record == "outlier":
         added = -added
     if record != "random":
         added = added / np.linalg.norm(added)
     label = int(np.argmin(W @ added[0])) if record == "mislabelled" else int(generator.integers(classes))
-    V = solve(np.vstack([phi, added]), np.append(y, label), classes, strong_convexity)
+    V = quantised(solve(np.vstack([phi, added]), np.append(y, label), classes, strong_convexity))
 
-    bound = weight_sensitivity(strong_convexity, TOLERANCE, 1.0)
+    bound = quantised_weight_sensitivity(weight_sensitivity(strong_convexity, TOLERANCE, 1.0), classes, dimension)
     assert np.linalg.norm(W - V) <= bound
-    queries = unit_rows(generator, 20, dimension, spread)
-    moved = np.linalg.norm(queries @ (W - V).T, axis=1)
-    per_norm = logit_sensitivity_per_norm(bound, dimension)
-    assert (moved <= per_norm * np.linalg.norm(queries, axis=1)).all()
+    queries = np.trunc(unit_rows(generator, 20, dimension, spread) / STEP) * STEP
+    moved = np.linalg.norm(products(queries, summands(W)) - products(queries, summands(V)), axis=1)
+    assert (moved <= logit_sensitivity_per_norm(bound) * norms(queries)).all()
 
 
 def feature_map_of(kind, clip_norm, bias, seed):
@@ -143,12 +142,8 @@ def test_nonsense_is_refused(nonsense):
         weight_sensitivity(1.0, nonsense, 1.0)
 
 
-def test_logits_are_evaluated_within_the_stated_error():
-    generator = np.random.default_rng(5)
-    W = generator.standard_normal((7, 300))
-    W *= LARGEST_WEIGHT_NORM / np.linalg.norm(W)
-    phi = generator.standard_normal(300)
-    phi /= np.linalg.norm(phi)
-    exact = [sum(Fraction(w) * Fraction(p) for w, p in zip(row, phi, strict=True)) for row in W]
-    off = math.sqrt(sum(float(Fraction(z) - e) ** 2 for z, e in zip(W @ phi, exact, strict=True)))
-    assert 0 < off <= logit_evaluation_error(300) * np.linalg.norm(phi)
+def test_what_rounding_adds_is_as_the_proof_says():
+    exact = weight_sensitivity(2.0, 1e-5, 1.0)
+    assert quantised_weight_sensitivity(exact, 3, 17) - exact == pytest.approx(math.sqrt(51) * weight_step(17), rel=0.1)
+    per_norm = logit_sensitivity_per_norm(exact)
+    assert Fraction(per_norm) > Fraction(exact) + 2 * Fraction(2) ** -53 * Fraction(LARGEST_WEIGHT_NORM)

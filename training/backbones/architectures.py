@@ -68,7 +68,7 @@ def build(name: str, weights: Weights, features: int) -> Network:
     if missing := sorted(expected.keys() - given.keys() - counters):
         raise TrainingError(f"the weights lack {_some(missing)}, which {name} has: they are another network's")
     if unknown := sorted(given.keys() - expected.keys()):
-        raise TrainingError(f"the weights have {_some(unknown)}, which {name} has not: they are another network's")
+        raise TrainingError(f"the weights have {_some(unknown)}, which {name} lacks: they are another network's")
     for key in expected.keys() - counters:
         if given[key].shape != expected[key].shape:
             raise TrainingError(

@@ -15,13 +15,20 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 def read_npz(
-    path: Path, *, classes: Sequence[str], bounds: Sequence[str], where: str | None = None, clip: bool = False
+    path: Path,
+    *,
+    classes: Sequence[str],
+    bounds: Sequence[str],
+    where: str | None = None,
+    clip: bool = False,
+    values: Sequence[str] | None = None,
 ) -> Records:
     """Read `X` and `y` from an .npz archive; nothing in it may need pickle.
 
     X: (n, ...) numbers, every record flattened in C order; or `X_packed` (n, ceil(d/8)) of np.packbits with
     `n_features` = d. y: (n,). where: the name of a boolean array (n,) that picks the rows to use. clip: draw
-    values back to their bounds instead of refusing them. Features are called x0, x1, ... Raises DataError naming
+    values back to their bounds instead of refusing them. values: what each class is called in y, if not by its name.
+    Features are called x0, x1, ... Raises DataError naming
     the row and the column.
     """
     arrays = _arrays(path)
@@ -44,7 +51,9 @@ def read_npz(
         Declaration(names, lower, upper, tuple(classes)),
         source=[row.tobytes() + str(label).encode() for row, label in zip(X + 0.0, labels, strict=True)],
         clip=clip,
-        row_name=lambda index: f"{path.name}, row {rows[index]}",
+        values=values,
+        file_name=path.name,
+        row_name=lambda index: f"row {rows[index]}",
     )
 
 

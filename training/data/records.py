@@ -14,6 +14,11 @@ from training.errors import DataError
 
 Floats = NDArray[np.float64]
 
+BOOLEANS = {"true": "1", "false": "0"}
+"""The numbers that these words are, in columns and in labels."""
+
+_MOST_SHOWN = 8
+
 
 @dataclass(frozen=True)
 class Declaration:
@@ -68,14 +73,21 @@ def check_records(
     *,
     source: Sequence[bytes],
     clip: bool = False,
+    values: Sequence[str] | None = None,
+    file_name: str = "",
     row_name: Callable[[int], str] = lambda index: f"row {index}",
 ) -> Records:
-    """Return the records, or raise DataError naming the first row and column that break the declaration.
+    """Return the records, or raise DataError naming every column that breaks the declaration, and where it first does.
 
-    X: (n, d) float64. labels: n values, each equal (as text, or as a number) to one declared class. source: see
-    `Records`. clip: draw finite values back to their bounds instead of refusing them. row_name: how the source
-    counts its rows, given a 0-based index.
+    X: (n, d) float64. labels: n values, each equal (as text, or as a number) to one declared class, or to one of
+    `values`, what each class is called here. source: see `Records`. clip: draw finite values back to their bounds
+    instead of refusing them. file_name: where the records come from. row_name: how it counts its rows, given a 0-based
+    index.
     """
+    values = declaration.classes if values is None else values
+    if len(values) != len(declaration.classes) or len(set(values)) < len(values):
+        raise DataError("each class needs one value of its own in the records")
+    where = f"{file_name}, " if file_name else ""
     if X.ndim != 2 or X.shape[1] != declaration.features:
         raise DataError(f"the records have shape {X.shape}, and {declaration.features} features are declared")
     if len(labels) != len(X):
@@ -85,22 +97,31 @@ def check_records(
     lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
     if clip:
         X = np.where(np.isfinite(X), np.clip(X, lower, upper), X)
-    for broken, what in (
-        (~np.isfinite(X), "is not a finite number"),
-        (lower > X, "is below the declared bound {low:g}"),
-        (upper < X, "is above the declared bound {high:g}"),
-    ):
-        if broken.any():
-            row, column = (int(index) for index in np.argwhere(broken)[0])
-            said = what.format(low=lower[column], high=upper[column])
-            name = declaration.feature_names[column]
-            advice = (
-                ""
-                if "finite" in what
-                else (". Bounds are public: do not widen them to fit the records; --clip clips the records to them")
-            )
-            raise DataError(f"{row_name(row)}, column {name!r}: {X[row, column]:g} {said}{advice}")
-    return Records(X, _class_indices(labels, declaration.classes, row_name), declaration, tuple(source))
+    bad = _outside(X, lower, upper, declaration.feature_names, row_name)
+    if bad:
+        raise DataError(where + bad)
+    indices = _class_indices(labels, tuple(values), lambda index: where + row_name(index))
+    return Records(X, indices, declaration, tuple(source))
+
+
+def _outside(
+    X: Floats, lower: Floats, upper: Floats, names: Sequence[str], row_name: Callable[[int], str]
+) -> str | None:
+    """Say of every column with a value that is not finite or beyond its bounds where the first one is; None of none."""
+    broken = ~((lower <= X) & (upper >= X))
+    found, finite = [], True
+    for column in map(int, np.flatnonzero(broken.any(axis=0))):
+        row = int(np.argmax(broken[:, column]))
+        value, low, high = X[row, column], lower[column], upper[column]
+        said = f"is below the declared bound {low:g}" if value < low else f"is above the declared bound {high:g}"
+        if not np.isfinite(value):
+            said, finite = "is not a finite number", False
+        found.append(f"{row_name(row)}, column {names[column]!r}: {value:g} {said}")
+    if not found:
+        return None
+    advice = ". Bounds are public: do not widen them to fit the records; --clip clips the records to them"
+    more = f"; and {len(found) - _MOST_SHOWN} more columns" if len(found) > _MOST_SHOWN else ""
+    return "; ".join(found[:_MOST_SHOWN]) + more + (advice if finite else "")
 
 
 def _class_indices(
@@ -119,13 +140,18 @@ def _class_indices(
             found = index_of.get(number)
         if found is None:
             shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
-            raise DataError(f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}")
+            advice = (
+                "; --classes VALUE=NAME,VALUE=NAME gives names to numbers"
+                if _as_number(text) is not None and not any(isinstance(known, float) for known in index_of)
+                else ""
+            )
+            raise DataError(f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}{advice}")
         indices[row] = found
     return indices
 
 
 def _as_number(text: str) -> float | None:
     try:
-        return None if "_" in text else float(text)
+        return None if "_" in text else float(BOOLEANS.get(text.lower(), text))
     except ValueError:
         return None

@@ -2,8 +2,21 @@
 
 Every model has its own records, order of records, first weights and alpha; all take their steps together. What a
 model becomes depends on its own assignment alone: in a stack of one it is the same up to the rounding of sums.
+
+The training losses are cross-entropy and two readings of the paper's convexified loss. Both readings are (1/alpha) ln
+mean exp(alpha l) over a mini-batch (Eq. 22), computed as log-sum-exp so that no power overflows:
+
+- `per-record`, as printed: the mean is over the records of the batch, of exp(alpha l_i).
+- `per-record-and-class`: the mean is over the records and the classes, of exp(-alpha y_c ln p_c), y being one-hot. The
+  C - 1 other classes contribute exp(0) = 1, so that a record's term is ((C - 1) + exp(alpha l_i)) / C. It is what the
+  formula becomes where the elementwise product y ln p is not summed over the classes before the exponential, as in
+  the authors' published code. It limits how much a record that is already fitted can be forgotten: the constant term
+  keeps the weight of a batch's worst record below what the first reading gives it.
+
+As alpha tends to 0 the first tends to the mean cross-entropy and the second to that divided by C.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,34 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.functional import log_softmax
 
-from training.published.bounds import Topology
-from training.published.losses import batch_loss, record_losses
 from training.published.network import Layer, Parameters, initial_parameters, logits
-from training.published.setting import Activation, Objective
+from training.published.setting import Activation, Objective, Recipe
 
 _ADAM_EPSILON = 1e-7
 """Keras' default, where the paper's figures come from; PyTorch's is 1e-8."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How every model of a stack is trained: Table IV's configuration, but for alpha, which each model has itself."""
-
-    topology: Topology
-    objective: Objective
-    epochs: int = 100
-    batch_size: int = 100
-    learning_rate: float = 0.001
-    l2_regulariser: float = 0.001
-    activation: Activation = "tanh"
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(f"epochs and batch size are at least 1, not {self.epochs} and {self.batch_size}")
-        if not (self.learning_rate > 0 and self.l2_regulariser >= 0):
-            raise ValueError("the learning rate must be positive and the L2 regulariser must not be negative")
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,3 +131,19 @@ def device_of(wanted: str) -> torch.device:
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(wanted)
+
+
+def record_losses(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy l_i = -ln p_{y_i} of each record. logits: (n, C); y: (n,); result: (n,)."""
+    return -log_softmax(logits, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+
+def batch_loss(losses: Tensor, classes: int, objective: Objective, alpha: Tensor) -> Tensor:
+    """The loss of one mini-batch. losses: (n,), of its records; alpha: a positive scalar, unused by cross-entropy."""
+    if objective == "cross-entropy":
+        return losses.mean()
+    exponents = alpha * losses
+    if objective == "per-record-and-class":
+        others = torch.full_like(exponents, math.log(classes - 1))
+        exponents = torch.logaddexp(exponents, others) - math.log(classes)
+    return (torch.logsumexp(exponents, dim=-1) - math.log(losses.shape[-1])) / alpha

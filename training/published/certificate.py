@@ -4,15 +4,15 @@ It has the shape of a certified head's certificate where a service reads it, and
 """
 
 import math
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mechanisms.mechanism import Mechanism
-from training.errors import BundleError, TrainingError
+from training.certificate import ModelCertificate
+from training.errors import TrainingError
 from training.published.bounds import Topology, claimed_sensitivities
 from training.published.setting import Activation, Objective
-from training.sealing import SealedCertificate
 
 OBJECTIONS = (
     "With three or more classes the answer shows the differences of all logits but one exactly, so that neighbouring "
@@ -47,25 +47,24 @@ class ScaledInputs(BaseModel):
         return self
 
 
-class UnprovenCertificate(SealedCertificate):
+class UnprovenCertificate(ModelCertificate):
     """What the published method claims for one trained network."""
 
-    format_version: Literal[1] = 1
+    CLAIMED: ClassVar[frozenset[str]] = frozenset(
+        {"claimed_lipschitz", "claimed_weight_sensitivity", "claimed_neuron_sensitivity"}
+    )
+    PRIVATE: ClassVar[frozenset[str]] = ModelCertificate.PRIVATE | CLAIMED | {"records"}
+    """n is private, and the claims show it."""
+
     status: Literal["unproven"] = "unproven"
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
-    created: AwareDatetime
-    neighbouring: Literal["add or remove one record"] = "add or remove one record"
     objective: Objective
     alpha: float = Field(gt=0, allow_inf_nan=False)
     """The risk factor; cross-entropy does not use it."""
-    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
-    feature_names: tuple[str, ...] = Field(min_length=1)
     feature_map: ScaledInputs
     hidden: tuple[int, ...] = Field(min_length=1)
     activation: Activation
     records: int = Field(ge=1)
-    """n. Private, as are the claimed sensitivities, which show it."""
+    """n."""
     l2_regulariser: float = Field(gt=0, allow_inf_nan=False)
     """In Keras' convention: times ||W||^2, without a half."""
     claimed_lipschitz: float
@@ -74,27 +73,20 @@ class UnprovenCertificate(SealedCertificate):
     claimed_neuron_sensitivity: float
     """Corollary 1: Delta z, which the noise is scaled to."""
     objections: tuple[str, ...] = OBJECTIONS
-    lineage: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 
     @property
     def topology(self) -> Topology:
         """The network's widths."""
         return Topology(len(self.feature_names), self.hidden, len(self.classes))
 
-    def verify(self) -> None:
-        """Derive every claimed number again. Returns nothing, or raises BundleError saying all that differs."""
-        derived = claims(self.topology, self.records, self.l2_regulariser)
-        differs = [
-            f"{name} is {getattr(self, name)!r} and should be {value!r}"
-            for name, value in derived.items()
-            if getattr(self, name) != value
-        ]
-        if self.objections != OBJECTIONS:
-            differs.append("the objections to the claim are not all there")
-        if len(self.feature_map.lower) != len(self.feature_names):
-            differs.append("there are other numbers of bounds than of feature names")
-        if differs:
-            raise BundleError("the certificate does not hold: " + "; ".join(differs))
+    def derived(self) -> dict[str, float]:
+        """Return the claimed numbers, derived again: none of them is a bound."""
+        return claims(self.topology, self.records, self.l2_regulariser)
+
+    def differences(self) -> list[str]:
+        """Return what differs, missing objections among it."""
+        missing = [] if self.objections == OBJECTIONS else ["the objections to the claim are not all there"]
+        return super().differences() + missing
 
     def check_mechanism(self, mechanism: Mechanism, *, accept_unproven: bool) -> None:
         """Refuse to serve this network with a proven mechanism, or without the owner's acceptance in so many words.
@@ -113,11 +105,6 @@ class UnprovenCertificate(SealedCertificate):
                 f"the mechanism {mechanism.name!r} is unproven: {OBJECTIONS[0]} "
                 "Say --accept-unproven to serve it all the same"
             )
-
-    def public(self) -> dict[str, object]:
-        """Return what may be shown to clients, ready for JSON: without n, and without the claims that show it."""
-        private = {"weights_sha256", "lineage", "created", "records", *claims(self.topology, 1, self.l2_regulariser)}
-        return self.model_dump(mode="json", exclude=private)
 
 
 def claims(topology: Topology, records: int, l2_regulariser: float) -> dict[str, float]:

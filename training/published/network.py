@@ -56,11 +56,6 @@ def logits(parameters: Parameters, X: Tensor, activation: Activation = "tanh") -
     return torch.addmm(parameters[-1].bias, hidden, parameters[-1].weight)
 
 
-def squared_weights(parameters: Parameters) -> Tensor:
-    """The sum of squares of one model's weights. Biases are left out: Keras' `kernel_regularizer` skips them."""
-    return torch.stack([layer.weight.square().sum() for layer in parameters]).sum()
-
-
 def one_model(parameters: Parameters, index: int) -> Parameters:
     """The parameters of one model of a stack."""
     return tuple(Layer(layer.weight[index], layer.bias[index]) for layer in parameters)

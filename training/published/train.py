@@ -1,18 +1,18 @@
 """From records to a published network, as the paper trains it. Nothing is proved about the result."""
 
-import secrets
-
 import numpy as np
 import torch
 
-from training.certificate import now
+from mechanisms.randomness import NoiseKey
+from training.certificate import fresh_fields
 from training.data.records import Records
-from training.published.batched import Assignment, Recipe, train_stack
+from training.exact_network import exact_layers
+from training.published.batched import Assignment, train_stack
 from training.published.bounds import Topology
 from training.published.bundle import PublishedNetwork
 from training.published.certificate import ScaledInputs, UnprovenCertificate, claims
 from training.published.network import one_model
-from training.published.setting import Activation, Objective
+from training.published.setting import Activation, Objective, Recipe
 
 
 def train_published(
@@ -34,20 +34,14 @@ def train_published(
     lower, upper = np.asarray(inputs.lower), np.asarray(inputs.upper)
     topology = Topology(declaration.features, hidden, len(declaration.classes))
     certificate = UnprovenCertificate.model_validate(
-        {
-            "name": name,
-            "model_id": secrets.token_hex(16),
-            "created": now(),
+        fresh_fields(name, declaration.classes, declaration.feature_names, inputs, lineage)
+        | {
             "objective": objective,
             "alpha": alpha,
-            "classes": declaration.classes,
-            "feature_names": declaration.feature_names,
-            "feature_map": inputs,
             "hidden": hidden,
             "activation": activation,
             "records": len(records),
             "l2_regulariser": l2_regulariser,
-            "lineage": lineage,
         }
         | claims(topology, len(records), l2_regulariser)
     )
@@ -56,4 +50,4 @@ def train_published(
     assignment = Assignment(torch.arange(len(records))[None], (seed,), (alpha,))
     model = one_model(train_stack(X, torch.from_numpy(records.y), assignment, recipe), 0)
     layers = tuple((layer.weight.double().numpy(), layer.bias.double().numpy()) for layer in model)
-    return PublishedNetwork(certificate, layers)
+    return PublishedNetwork(certificate, exact_layers(layers, activation), NoiseKey.fresh())

@@ -7,18 +7,21 @@ leaves those out.
 import hmac
 import secrets
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar
 
-from pydantic import AwareDatetime, Field, model_validator
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
 
 from accounting import sampling_error
 from accounting.losses import Cost
-from training.certificate import FLOATING_POINT, NAME, OTHER_ASSUMPTIONS, UNIFORM_BITS
+from training.certificate import FLOATING_POINT, UNIFORM_BITS, ProvenCertificate, fresh_fields
 from training.errors import BundleError
 from training.feature_maps import AnyFeatureMap
-from training.sealing import SealedCertificate
+
+Floats = NDArray[np.float64]
 
 COMMON_ASSUMPTIONS = (
     "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
@@ -42,9 +45,11 @@ COMMON_ASSUMPTIONS = (
 """What every release assumes; a subclass adds its own."""
 
 
-def fresh_ids() -> dict[str, str]:
-    """Return a new release's model id and binding key, from the operating system's randomness."""
-    return {"model_id": secrets.token_hex(16), "binding_key": secrets.token_hex(32)}
+def release_fields(
+    name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
+) -> dict[str, object]:
+    """Return the fields that every new release's certificate has, but for its cost."""
+    return fresh_fields(name, classes, feature_names, feature_map, lineage) | {"binding_key": secrets.token_hex(32)}
 
 
 @dataclass(frozen=True)
@@ -55,38 +60,22 @@ class Tier:
     cost: Cost
 
 
-class ReleaseCertificate(SealedCertificate):
-    """What all releases have in common. A subclass states its public numbers and derives the cost from them."""
+class ReleaseCertificate(ProvenCertificate):
+    """What all releases have in common. A subclass states its public numbers and derives the cost from them.
+
+    The model id also names the release in the ledger: holding it is paid for once.
+    """
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = COMMON_ASSUMPTIONS
+    PRIVATE: ClassVar[frozenset[str]] = ProvenCertificate.PRIVATE | {"binding_key"}
 
-    format_version: Literal[1] = 1
-    status: Literal["proven"] = "proven"
     release: str
     """Its kind: a Literal in each subclass, by which `training.loading` finds the loader."""
-    name: str = Field(pattern=f"^{NAME.pattern}$")
-    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
-    """Random, not derived from the weights. It also names the release in the ledger: holding it is paid for once."""
     binding_key: str = Field(pattern=r"^[0-9a-f]{64}$")
     """256 random bits that never leave the owner: see `drawn`. Private."""
-    created: AwareDatetime
-    neighbouring: Literal["add or remove one record"] = "add or remove one record"
-    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
-    feature_names: tuple[str, ...] = Field(min_length=1)
     feature_map: AnyFeatureMap
     cost: str
     """What holding all of it costs, as the text of a `Cost`."""
-    assumptions: tuple[str, ...]
-    lineage: str = Field(pattern=f"^{NAME.pattern}$")
-
-    @model_validator(mode="after")
-    def _shapes_agree(self) -> Self:
-        features = len(self.feature_names)
-        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
-            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
-        if len(set(self.classes)) < len(self.classes):
-            raise ValueError("a class is named twice")
-        return self
 
     @property
     def drawn(self) -> bytes:
@@ -109,36 +98,34 @@ class ReleaseCertificate(SealedCertificate):
         """
 
     def derived(self) -> Mapping[str, object]:
-        """Return the certificate's other derived fields by name. Raises ValueError for numbers that have none."""
-        return {}
+        """Return the cost. A subclass adds its other derived fields. Raises ValueError for numbers that have none."""
+        cost = self.derived_cost()
+        for tier in self.tiers:
+            sampling_error.check_release_rho(tier.cost.rho)
+        for loss in cost.losses:
+            # Each has draws of its own, and the reserve counts them by the least price.
+            sampling_error.check_release_rho(loss.rho)
+        return {"cost": str(cost)}
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The precisions that can be held, the coarsest first; here one, the whole release."""
         return (Tier("full", Cost.parse(self.cost)),)
 
-    def verify(self) -> None:
-        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
-        try:
-            cost = self.derived_cost()
-            derived = {"cost": str(cost), **self.derived()}
-            for tier in self.tiers:
-                sampling_error.check_release_rho(tier.cost.rho)
-            for loss in cost.losses:
-                # Each has draws, or a coin, of its own, and the reserve counts one of either to each least price.
-                sampling_error.check_release_rho(loss.rho)
-        except ValueError as error:
-            raise BundleError(f"the certificate does not hold: {error}") from error
-        differs = [
-            f"{name} is {getattr(self, name)!r} and should be {value!r}"
-            for name, value in derived.items()
-            if getattr(self, name) != value
-        ]
-        if self.assumptions != self.ASSUMPTIONS:
-            differs.append(OTHER_ASSUMPTIONS)
-        if differs:
-            raise BundleError("the certificate does not hold: " + "; ".join(differs))
 
-    def public(self) -> dict[str, object]:
-        """Return what may be shown to clients, ready for JSON."""
-        return self.model_dump(mode="json", exclude={"weights_sha256", "binding_key", "lineage", "created"})
+def check_on_grid(name: str, values: Floats, step: float) -> None:
+    """Raise BundleError unless every value is a float64 nearest to a whole multiple of `step`, as drawn ones are.
+
+    A release with exact noise lies on the grid that its certificate's numbers give. Most certificates that were changed
+    to cost less have another grid, which the values refute; not all. With half the mu, or a quarter, the noise has
+    twice the steps and the grid stays: its scale S is a power of two and g is close to sensitivity / (S mu)
+    (`grid.gaussian_scale`). Grids that told powers of two apart would not end it: sensitivity and mu can be changed
+    together, and g is a function of their ratio, whatever function it is. So the check finds certificates that belong
+    to another release, and one that an owner wrote to cost less is the owner's false word (`COMMON_ASSUMPTIONS`).
+    |k| < 2^51, so that the rounded quotient is k itself.
+    """
+    if not np.array_equal(np.rint(values / step) * step, values):
+        raise BundleError(
+            f"the tensor {name} does not lie on the grid of noise that the certificate describes: it was drawn with "
+            "other numbers, and cost something else"
+        )

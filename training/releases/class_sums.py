@@ -31,11 +31,11 @@ from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
-from training.releases.contents import check_on_grid, checked_tensors, common_fields, one_line, with_public_tensors
-from training.releases.model import each_row_alone, softmax
+from training.objective import softmax
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.model import each_row_alone
 from training.releases.shrinkage import directions, unit_rows
-from training.sealing import load_sealed, save_sealed
+from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -146,12 +146,12 @@ def train_class_sums(
             f"class sums are exact for at most {MOST_RECORDS} records, not {len(records)}: train on a sample of them, "
             "chosen at random"
         )
-    tensors = feature_map.public_tensors()
-    classes = len(records.declaration.classes)
+    tensors, declaration = feature_map.public_tensors(), records.declaration
+    classes = len(declaration.classes)
     try:
         centre_mu, sums_mu = shares(whole)
         certificate = ClassSumsCertificate.model_validate(
-            common_fields(records.declaration, name, feature_map, lineage)
+            release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
             | {
                 "cost": str(Cost((GaussianLoss(centre_mu), GaussianLoss(sums_mu)))),
                 "centre_mu": centre_mu,
@@ -160,7 +160,7 @@ def train_class_sums(
         )
         centre_release, sums_release = certificate.mechanisms()
     except ValueError as error:
-        raise TrainingError(f"these class sums cannot be: {one_line(error)}") from error
+        raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
     rows = np.empty((len(records), feature_map.dimension))
     for index in range(len(records)):
         rows[index] = unit(feature_map(records.X[index : index + 1].copy(), tensors)[0])
@@ -247,7 +247,8 @@ def load_class_sums(folder: Path) -> ClassSums:
     certificate, tensors = load_sealed(folder, ClassSumsCertificate)
     dimension = certificate.feature_map.dimension
     shapes = {"centre": (dimension + 1,), "sums": (len(certificate.classes), dimension)}
-    released, public = checked_tensors(tensors, shapes, certificate.feature_map)
+    public = certificate.feature_map.public_tensors()
+    released = checked_tensors(tensors, shapes, public)
     for name, vector in zip(("centre", "sums"), certificate.mechanisms(), strict=True):
         check_on_grid(name, released[name], vector.step)
     return ClassSums(certificate, released["centre"], released["sums"], public)

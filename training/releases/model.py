@@ -54,10 +54,3 @@ def each_row_alone(answer: Callable[[Floats], Floats], X: Floats) -> Floats:
     for alone a row gives the same bits every time.
     """
     return np.concatenate([answer(row[None, :]) for row in X])
-
-
-def softmax(logits: Floats) -> Floats:
-    """Return the probabilities (n, C) of logits (n, C)."""
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return probabilities

@@ -24,13 +24,13 @@ from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
-from training.objective import RegularisedCrossEntropy
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
-from training.releases.contents import check_on_grid, checked_tensors, common_fields, one_line, with_public_tensors
-from training.releases.model import each_row_alone, softmax
+from training.objective import RegularisedCrossEntropy, softmax
+from training.quantised import LARGEST_WEIGHT_NORM
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.model import each_row_alone
 from training.releases.objective_bound import perturbation_bound
-from training.sealing import load_sealed, save_sealed
-from training.sensitivity import LARGEST_PARAMETER, LARGEST_WEIGHT_NORM, SMALLEST_PARAMETER
+from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
+from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.solver import Progress, minimise
 
 Floats = NDArray[np.float64]
@@ -60,11 +60,11 @@ class PerturbedCrossEntropy(RegularisedCrossEntropy):
         gradient: Floats = super().gradient(W) + self.linear
         return gradient
 
-    def gradient_rounding(self, W: Floats, feature_error: float) -> float:
+    def gradient_rounding(self, W: Floats) -> float:
         """J's bound, and the rounding of one more addition: its terms are at most n sqrt(2) + Lambda ||W|| + ||B||."""
         norm = float(np.linalg.norm(W)) * (1 + 1e-9)
         sizes = 1.5 * len(self.y) + self.strong_convexity * norm + float(np.linalg.norm(self.linear))
-        return super().gradient_rounding(W, feature_error) + 2 * _UNIT_ROUNDOFF * 1.01 * sizes
+        return super().gradient_rounding(W) + 2 * _UNIT_ROUNDOFF * 1.01 * sizes
 
 
 class ObjectiveCertificate(ReleaseCertificate):
@@ -108,8 +108,8 @@ class ObjectiveCertificate(ReleaseCertificate):
         return Cost((bound.loss, GaussianLoss(self.output().mu)))
 
     def derived(self) -> Mapping[str, object]:
-        """Return the sensitivity of where the solver stops."""
-        return {"output_sensitivity": self.output().sensitivity}
+        """Return the cost, and the sensitivity of where the solver stops."""
+        return {**super().derived(), "output_sensitivity": self.output().sensitivity}
 
     def perturbing(self) -> GaussianNoise:
         """The law of B. Raises ValueError where it cannot be drawn."""
@@ -177,8 +177,8 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     found = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
     if found is None:
         raise ValueError(
-            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: take no --lam, "
-            "which then follows the noise, or a larger one, or a larger price"
+            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave --lam "
+            "out, so that it follows the noise, or give a larger one, or a larger price"
         )
     low, high = tried[max(found - 1, 0)], tried[found]
     while high - low > 1e-6 * high:
@@ -201,13 +201,14 @@ def train_perturbed(
 
     Raises NotConverged when the tolerance is not reached, and TrainingError for numbers that have no certificate.
     """
-    tensors, classes = feature_map.public_tensors(), len(records.declaration.classes)
+    tensors, declaration = feature_map.public_tensors(), records.declaration
+    classes = len(declaration.classes)
     shape = (classes, feature_map.dimension)
     try:
         perturbing = GaussianNoise(choices.noise, shape[0] * shape[1])
         loss = perturbation_bound(choices.noise, choices.strong_convexity, NORM_BOUND, classes).loss
         certificate = ObjectiveCertificate.model_validate(
-            common_fields(records.declaration, name, feature_map, lineage)
+            release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
             | {
                 "cost": str(Cost((loss, GaussianLoss(choices.output_mu)))),
                 "strong_convexity": choices.strong_convexity,
@@ -227,7 +228,7 @@ def train_perturbed(
         choices.strong_convexity,
         perturbing.draw(randomness).reshape(shape),
     )
-    weights = minimise(objective, tolerance, feature_map.evaluation_error(tensors), progress)
+    weights = minimise(objective, tolerance, progress)
     return PerturbedHead(certificate, output.release(weights, randomness), tensors)
 
 
@@ -246,6 +247,7 @@ def load_perturbed(folder: Path) -> PerturbedHead:
     """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
     certificate, tensors = load_sealed(folder, ObjectiveCertificate)
     shape = (len(certificate.classes), certificate.feature_map.dimension)
-    released, public = checked_tensors(tensors, {"weights": shape}, certificate.feature_map)
-    check_on_grid("weights", released["weights"], certificate.output().step)
-    return PerturbedHead(certificate, released["weights"], public)
+    public = certificate.feature_map.public_tensors()
+    weights = checked_tensors(tensors, {"weights": shape}, public)["weights"]
+    check_on_grid("weights", weights, certificate.output().step)
+    return PerturbedHead(certificate, weights, public)

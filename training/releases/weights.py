@@ -43,19 +43,23 @@ from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.grid import rounded_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundle import CertifiedHead
-from training.certificate import NAME, now
-from training.errors import BundleError, TrainingError
-from training.feature_maps import NORM_BOUND
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, Tier, fresh_ids
-from training.releases.contents import check_on_grid
-from training.releases.model import each_row_alone, softmax
-from training.sealing import Tensors, load_sealed, save_sealed
-from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER, weight_sensitivity
+from training.certificate import NAME, derive
+from training.errors import TrainingError
+from training.objective import softmax
+from training.releases.certificate import (
+    COMMON_ASSUMPTIONS,
+    ReleaseCertificate,
+    Tier,
+    check_on_grid,
+    release_fields,
+)
+from training.releases.model import each_row_alone
+from training.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
+from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 
 Floats = NDArray[np.float64]
 
 MOST_TIERS = 16
-_FEATURE_MAP_PREFIX = "feature_map."
 
 
 class WeightsTier(BaseModel):
@@ -116,10 +120,12 @@ class WeightsCertificate(ReleaseCertificate):
         return Cost(tuple(GaussianLoss(tier.mu_beyond) for tier in self.precisions))
 
     def derived(self) -> Mapping[str, object]:
-        """Return the sensitivity (`training.sensitivity.weight_sensitivity`) and every tier's figures."""
-        sensitivity = weight_sensitivity(self.strong_convexity, self.tolerance, NORM_BOUND)
+        """Return the cost, the sensitivity (`training.certificate.derive`) and every tier's figures."""
+        shape = len(self.classes), self.feature_map.dimension
+        sensitivity = derive(self.strong_convexity, self.tolerance, *shape)["weight_sensitivity"]
         steps = {tier.name: tier.mu_beyond for tier in self.precisions}
-        return {"weight_sensitivity": sensitivity, "precisions": _precisions(steps, self.size, sensitivity)}
+        precisions = _precisions(steps, self.size, sensitivity)
+        return {**super().derived(), "weight_sensitivity": sensitivity, "precisions": precisions}
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,20 +187,16 @@ def release_weights(
     try:
         precisions = _precisions(steps, size, trained.weight_sensitivity)
     except ValueError as error:
-        raise TrainingError(f"these tiers cannot be had with {size} weights: {error}") from error
-    certificate = WeightsCertificate(
-        **fresh_ids(),
-        name=trained.name,
-        created=now(),
-        classes=trained.classes,
-        feature_names=trained.feature_names,
-        feature_map=trained.feature_map,
-        cost=str(Cost(tuple(GaussianLoss(mu) for mu in steps.values()))),
-        lineage=lineage,
-        strong_convexity=trained.strong_convexity,
-        tolerance=trained.tolerance,
-        weight_sensitivity=trained.weight_sensitivity,
-        precisions=precisions,
+        raise TrainingError(f"these tiers are not possible with {size} weights: {error}") from error
+    certificate = WeightsCertificate.model_validate(
+        release_fields(trained.name, trained.classes, trained.feature_names, trained.feature_map, lineage)
+        | {
+            "cost": str(Cost(tuple(GaussianLoss(mu) for mu in steps.values()))),
+            "strong_convexity": trained.strong_convexity,
+            "tolerance": trained.tolerance,
+            "weight_sensitivity": trained.weight_sensitivity,
+            "precisions": precisions,
+        }
     )
     released = [
         GaussianVector(mu, size, trained.weight_sensitivity).release(head.weights, randomness) for mu in steps.values()
@@ -204,29 +206,19 @@ def release_weights(
 
 def save_weights(folder: Path, model: ReleasedWeights) -> WeightsCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
-    tensors: Tensors = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in model.tensors.items()}
-    return save_sealed(folder, {"released": model.released} | tensors, model.certificate)
+    return save_sealed(folder, with_public_tensors({"released": model.released}, model.tensors), model.certificate)
 
 
 def load_weights(folder: Path) -> ReleasedWeights:
     """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
     certificate, tensors = load_sealed(folder, WeightsCertificate)
-    feature_map = certificate.feature_map
-    public = {_FEATURE_MAP_PREFIX + name: tensor for name, tensor in feature_map.public_tensors().items()}
-    shape = (len(certificate.precisions), len(certificate.classes), feature_map.dimension)
-    released = tensors.pop("released", np.empty(0))
-    if released.shape != shape or released.dtype != np.float64 or not np.isfinite(released.astype(np.float64)).all():
-        raise BundleError(f"the released weights must be finite float64 numbers of shape {shape}")
-    if set(tensors) != set(public):
-        raise BundleError(f"the model's tensors are {sorted(tensors)}, and the certificate describes {sorted(public)}")
-    for name, tensor in public.items():
-        if not np.array_equal(tensors[name], tensor):
-            raise BundleError(f"the tensor {name} is not the one that the public seed draws")
+    public = certificate.feature_map.public_tensors()
+    shape = (len(certificate.precisions), len(certificate.classes), certificate.feature_map.dimension)
+    released = checked_tensors(tensors, {"released": shape}, public)["released"]
     for tier, values in zip(certificate.precisions, released, strict=True):
         vector = GaussianVector(tier.mu_beyond, certificate.size, certificate.weight_sensitivity)
         check_on_grid(f"released, tier {tier.name}", values, vector.step)
-    kept = {name.removeprefix(_FEATURE_MAP_PREFIX): tensor for name, tensor in public.items()}
-    return ReleasedWeights(certificate, released.astype(np.float64), kept)
+    return ReleasedWeights(certificate, released, public)
 
 
 def tier_steps(prices: Mapping[str, int]) -> dict[str, float]:

@@ -3,12 +3,10 @@
 import math
 from typing import ClassVar, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import Field, model_validator
 
-from training.certificate import FLOATING_POINT, NAME, OTHER_ASSUMPTIONS, UNIFORM_BITS
-from training.errors import BundleError
+from training.certificate import FLOATING_POINT, PSEUDORANDOM_NOISE, ProvenCertificate
 from training.feature_maps import AnyFeatureMap
-from training.sealing import SealedCertificate
 
 Rule = Literal["votes", "probabilities"]
 
@@ -31,30 +29,23 @@ ASSUMPTIONS = (
     "Training succeeded. That it does, rather than be refused for a bad value, can depend on one record, and is not "
     "hidden from whoever sees that a model is served.",
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
-    "The weights, this file's digest of them and the lineage key, which also says a record's part, stay with the "
-    "owner; only priced answers leave.",
-    UNIFORM_BITS,
+    "The weights, the noise key, this file's digest of them and the lineage key, which also says a record's part, "
+    "stay with the owner; only priced answers leave.",
+    *PSEUDORANDOM_NOISE,
     FLOATING_POINT,
     "Accuracy, the number of records and any other figure computed from the private records are not covered if "
     "they are published.",
 )
 
 
-class TeachersCertificate(SealedCertificate):
+class TeachersCertificate(ProvenCertificate):
     """m networks on disjoint parts of the records, answering by the mean of their votes or probabilities."""
 
-    NOT_PUBLIC: ClassVar[set[str]] = {"weights_sha256", "lineage", "created"}
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = ASSUMPTIONS
 
-    format_version: Literal[1] = 1
-    status: Literal["proven"] = "proven"
+    assumptions: tuple[str, ...] = ASSUMPTIONS
     release: Literal["teachers"] = "teachers"
     """Its kind, by which bundles are loaded. Each answer is paid for: it is no release that is paid for once."""
-    name: str = Field(pattern=f"^{NAME.pattern}$")
-    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
-    created: AwareDatetime
-    neighbouring: Literal["add or remove one record"] = "add or remove one record"
-    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
-    feature_names: tuple[str, ...] = Field(min_length=1)
     feature_map: AnyFeatureMap
     teachers: int = Field(ge=2, le=MOST_TEACHERS)
     """m."""
@@ -67,16 +58,9 @@ class TeachersCertificate(SealedCertificate):
     temperature: float = TEMPERATURE
     logit_sensitivity: float
     """How far one record moves the mean, times the temperature, in L2."""
-    assumptions: tuple[str, ...] = ASSUMPTIONS
-    lineage: str = Field(pattern=f"^{NAME.pattern}$")
 
     @model_validator(mode="after")
-    def _shapes_agree(self) -> Self:
-        features = len(self.feature_names)
-        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
-            raise ValueError(f"the feature map has other numbers of bounds than there are feature names ({features})")
-        if len(set(self.classes)) < len(self.classes):
-            raise ValueError("a class is named twice")
+    def _widths_are_possible(self) -> Self:
         if not all(1 <= width <= 2**16 for width in self.hidden):
             raise ValueError("every hidden layer has between 1 and 65536 neurons")
         return self
@@ -86,28 +70,15 @@ class TeachersCertificate(SealedCertificate):
         """The width of every layer, the first and the last among them."""
         return (self.feature_map.dimension, *self.hidden, len(self.classes))
 
-    def verify(self) -> None:
-        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
-        differs = []
-        if self.temperature != TEMPERATURE:
-            differs.append(f"temperature is {self.temperature!r} and should be {TEMPERATURE!r}")
-        derived = mean_sensitivity(self.teachers, len(self.classes))
-        if self.logit_sensitivity != derived:
-            differs.append(f"logit_sensitivity is {self.logit_sensitivity!r} and should be {derived!r}")
-        if self.assumptions != ASSUMPTIONS:
-            differs.append(OTHER_ASSUMPTIONS)
-        if differs:
-            raise BundleError("the certificate does not hold: " + "; ".join(differs))
-
-    def public(self) -> dict[str, object]:
-        """Return what may be shown to clients, ready for JSON."""
-        return self.model_dump(mode="json", exclude=self.NOT_PUBLIC)
+    def derived(self) -> dict[str, float]:
+        """Return the temperature of this version, and the sensitivity of the mean."""
+        return {"temperature": TEMPERATURE, "logit_sensitivity": mean_sensitivity(self.teachers, len(self.classes))}
 
 
 def mean_sensitivity(teachers: int, classes: int) -> float:
     """Return how far one record moves TEMPERATURE times the mean of m teachers' answers, in L2, as computed.
 
-    Proof. A record's part is a function of that record (`training.teachers.parts`), and each teacher of its own part,
+    Proof. A record's part is a function of that record (`training.teachers.train`), and each teacher of its own part,
     so adding or removing a record changes one teacher. What a teacher says is a vector p of non-negative numbers of sum
     at most 1, on an integer grid and whatever its weights are (`training.teachers.bundle`): a vote, probabilities, or
     the public answer of a teacher without records. For two such vectors ||p - q||^2 = ||p||^2 + ||q||^2 - 2 <p, q> <=

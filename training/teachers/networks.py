@@ -83,20 +83,6 @@ def train_stack(
     return layers
 
 
-def probabilities(layers: Layers, teacher: int, inputs: Singles, activation: Activation) -> Floats:
-    """Return what one network says about rows: (n, C), non-negative; not finite where the network is not."""
-    hidden = inputs
-    for index, (weights, biases) in enumerate(layers):
-        hidden = hidden @ weights[teacher] + biases[teacher]
-        if index < len(layers) - 1:
-            hidden = _apply(hidden, activation)
-    logits = hidden.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        normalised: Floats = shares / shares.sum(axis=1, keepdims=True)
-    return normalised
-
-
 def _initial(widths: tuple[int, ...], generators: list[np.random.RandomState]) -> Layers:
     """Glorot-uniform weights from each teacher's own public generator, and zero biases."""
     layers = []

@@ -1,20 +1,33 @@
-"""From private records to certified teachers."""
+"""From private records to certified teachers.
 
-import secrets
+A record's teacher is a keyed hash of the record itself, so that it depends on that record alone. A share of a shuffled
+list would not do: adding one record would move others to other parts, and with them other teachers.
+"""
+
+import hashlib
+import hmac
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from training.certificate import now
+from mechanisms.randomness import NoiseKey
+from training.certificate import fresh_fields
 from training.data.records import Records
-from training.errors import TrainingError
+from training.errors import DataError, TrainingError
+from training.exact_network import exact_layers
 from training.feature_maps import FeatureMap
-from training.releases.contents import one_line
-from training.teachers.bundle import Teachers, inputs_of
+from training.sealing import one_line
+from training.teachers.bundle import Teachers
 from training.teachers.certificate import Rule, TeachersCertificate, mean_sensitivity
 from training.teachers.networks import Schedule, train_stack
-from training.teachers.parts import check_disjoint, parts_of
+
+Parts = tuple[NDArray[np.int64], ...]
+"""For each teacher the rows of its records, in the order of their hashes: whatever order the records came in."""
+
+_PURPOSE = b"dpserve: which teacher a record belongs to\0"
 
 
 @dataclass(frozen=True)
@@ -45,28 +58,52 @@ def train_teachers(
     classes = records.declaration.classes
     try:
         certificate = TeachersCertificate.model_validate(
-            {
-                "name": recipe.name,
-                "model_id": secrets.token_hex(16),
-                "created": now(),
-                "classes": classes,
-                "feature_names": records.declaration.feature_names,
-                "feature_map": recipe.feature_map.model_dump(),
+            fresh_fields(recipe.name, classes, records.declaration.feature_names, recipe.feature_map, lineage)
+            | {
                 "teachers": recipe.teachers,
                 "hidden": recipe.hidden,
                 "activation": recipe.schedule.activation,
                 "rule": recipe.rule,
                 "logit_sensitivity": mean_sensitivity(max(recipe.teachers, 1), len(classes)),
-                "lineage": lineage,
             }
         )
     except ValueError as error:
-        raise TrainingError(f"these teachers cannot be: {one_line(error)}") from error
+        raise TrainingError(f"these teachers are not possible: {one_line(error)}") from error
     parts = parts_of(records, key, recipe.teachers)
     check_disjoint(parts)
-    inputs = np.empty((len(records), recipe.feature_map.dimension), dtype=np.float32)
-    for index in range(len(records)):
-        # One row at a time: a product of matrices may round a row's features by which rows are beside it.
-        inputs[index] = inputs_of(certificate, records.X[index : index + 1].copy(), tensors)[0]
-    layers = train_stack(inputs, records.y, parts, certificate.widths, recipe.schedule, progress)
-    return Teachers(certificate, layers, np.array([len(rows) > 0 for rows in parts]), tensors)
+    # Networks learn from numbers of unit variance, and what they learn is then asked for phi itself.
+    scale = math.sqrt(recipe.feature_map.dimension)
+    inputs = (recipe.feature_map(records.X, tensors) * scale).astype(np.float32)
+    trained = train_stack(inputs, records.y, parts, certificate.widths, recipe.schedule, progress)
+    (weights, biases), *others = [(w.astype(np.float64), b.astype(np.float64)) for w, b in trained]
+    layers = exact_layers(((weights * scale, biases), *others), recipe.schedule.activation)
+    taught = np.array([len(rows) > 0 for rows in parts])
+    return Teachers(certificate, layers, taught, tensors, NoiseKey.fresh())
+
+
+def parts_of(records: Records, key: bytes, teachers: int) -> Parts:
+    """Return the part of each of `teachers` teachers.
+
+    A record is its features and its label as 64-bit numbers; equal records fall into one part. key: the owner's
+    secret, so that nobody else can compute which records meet in one teacher.
+    """
+    parts: list[list[tuple[bytes, int]]] = [[] for _ in range(teachers)]
+    for index, (row, label) in enumerate(zip(records.X, records.y, strict=True)):
+        # 0.0 and -0.0 are the same number.
+        content = (row + 0.0).astype("<f8").tobytes() + int(label).to_bytes(8, "little")
+        digest = hmac.digest(key, _PURPOSE + content, hashlib.sha256)
+        parts[int.from_bytes(digest, "little") % teachers].append((digest, index))
+    return tuple(np.array([index for _, index in sorted(part)], dtype=np.int64) for part in parts)
+
+
+def check_disjoint(parts: Parts) -> None:
+    """Raise DataError if a record is in two parts: then it moves two teachers, and the sensitivity is not sqrt(2)/m."""
+    seen: dict[int, int] = {}
+    for teacher, rows in enumerate(parts):
+        for row in rows.tolist():
+            if row in seen:
+                raise DataError(
+                    f"record {row} is in the parts of the teachers {seen[row]} and {teacher}. Parts that overlap are "
+                    "refused: one record would move more than one teacher, which the noise does not cover"
+                )
+            seen[row] = teacher

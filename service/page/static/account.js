@@ -29,15 +29,24 @@ function leftNote(budget, model) {
   if (price > 0 && budget.queries_left < Math.floor(budget.remaining.rho / price + 1e-9)) {
     said.push(" The budget that all clients share has less left than yours, and limits you.");
   }
-  if (model.tiers) said.push("This model is paid for once. What you hold answers without end.");
+  if (model.tiers) {
+    said.push(
+      budget.unlimited
+        ? "You have paid for this model: your answers are unlimited, and cost nothing more."
+        : "This model is paid for once: the first answer pays for it, and every further one is free.",
+    );
+  }
   return said;
 }
 
 function gauge(budget) {
   const { limit, spent, remaining, queries_left: left } = budget;
   const share = limit.rho > 0 ? remaining.rho / limit.rho : 0;
-  const count = left === null ? figure(remaining.rho, 3) : whole(left);
-  const what = left === null ? "rho left" : left === 1 ? "answer left" : "answers left";
+  const { count, what } = budget.unlimited
+    ? { count: "unlimited", what: "answers" }
+    : left === null
+      ? { count: figure(remaining.rho, 3), what: "rho left" }
+      : { count: whole(left), what: left === 1 ? "answer left" : "answers left" };
   return el(
     "div",
     {
@@ -50,7 +59,7 @@ function gauge(budget) {
       "aria-valuetext": `${count} ${what}; rho ${figure(remaining.rho)} of ${figure(limit.rho)} left`,
     },
     halfCircle(share),
-    el("p", { class: "middle" }, el("span", { class: "count", id: "answers-left" }, count), el("span", {}, what)),
+    el("p", { class: "middle" }, el("span", { class: budget.unlimited ? "count word" : "count", id: "answers-left" }, count), el("span", {}, what)),
     el(
       "p",
       { class: "under" },

@@ -50,7 +50,8 @@ async function enter(key) {
     account = candidate;
     show(found);
     mountAsk({ account, model, budget: () => budget, spent: refresh, refused });
-    const left = found.queries_left === null ? "" : ` ${whole(found.queries_left)} answers left.`;
+    const count = found.unlimited ? "Unlimited answers" : found.queries_left === null ? null : `${whole(found.queries_left)} answers left`;
+    const left = count === null ? "" : ` ${count}.`;
     arrive(`Your account with ${model.name}`, `Signed in.${left}`);
     await refreshReceipts();
   };

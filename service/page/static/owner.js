@@ -163,7 +163,7 @@ function showClients({ lineage, clients, next_after: next }) {
     share(account),
     `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)}`,
     whole(releases),
-    account.queries_left === null ? "–" : whole(account.queries_left),
+    account.unlimited ? "unlimited" : account.queries_left === null ? "–" : whole(account.queries_left),
     moment(created),
   ]);
   const more = button("More", async () => {

@@ -40,7 +40,7 @@ export function refusalPanel(problem, { again = null, example = false } = {}) {
           ["would cost", figure(problem.cost)],
           ["left", figure(problem.remaining)],
           ["of", figure(problem.limit)],
-        ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `rho ${value}`))),
+        ].slice(0, typeof problem.remaining === "number" ? 3 : 1).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `rho ${value}`))),
       ),
     WHOSE[problem.scope] && el("p", { class: "note" }, WHOSE[problem.scope]),
     kind === "budget-exhausted" &&

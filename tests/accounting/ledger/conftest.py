@@ -1,5 +1,6 @@
 """The stores that the ledger's tests run against, one of each kind for each test process."""
 
+import hashlib
 import itertools
 import os
 import socket
@@ -133,6 +134,11 @@ async def open_accounts(ledger: Ledger, lineage: str, lineage_budget: Budget, **
         await ledger.add_client(lineage, client, client_budget, key_digest(f"{lineage}/{client}"), time=0.0)
 
 
+def question(row: str, cost: Cost = COST) -> bytes:
+    """A row's question, as a caller would derive it: from all that decides the answer, and not from who asks."""
+    return hashlib.sha256(f"model|gaussian|{cost}|{row}".encode()).digest()[:16]
+
+
 def asking(lineage: str, client: str, *rows: str, cost: Cost = COST, key: str = "", body: str = "") -> ChargeRequest:
     return ChargeRequest(
         lineage=lineage,
@@ -140,7 +146,7 @@ def asking(lineage: str, client: str, *rows: str, cost: Cost = COST, key: str = 
         model="model",
         mechanism="gaussian",
         cost=cost,
-        rows=tuple(row.encode() for row in rows),
+        questions=tuple(question(row, cost) for row in rows),
         time=1.5,
         idempotency=Idempotency(key, key_digest(body)) if key else None,
     )

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from accounting.ledger import (
     AcceptsTooLate,
-    Answered,
     BudgetExhausted,
     Charge,
     ChargeRequest,
@@ -18,19 +17,16 @@ from accounting.ledger import (
     KeyInUse,
     Ledger,
     MechanismNotAccepted,
-    RowNotCharged,
     Standing,
-    Unanswered,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
     key_digest,
-    row_id,
 )
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from accounting.picorho import LARGEST
 
-from .conftest import COST, asking, budget, dump, open_accounts, releases
+from .conftest import COST, asking, budget, dump, open_accounts, question, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -44,9 +40,10 @@ async def _spent(ledger: Ledger, lineage: str, client: str = "ann") -> tuple[int
 async def test_a_charge_is_paid_by_both_accounts_and_has_a_receipt(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(10), ann=releases(5), bob=releases(5))
     charge = await ledger.charge(asking(lineage, "ann", "1", "2"))
-    assert charge.rows == tuple(Unanswered(row_id("ann", "model", "gaussian", COST, row)) for row in (b"1", b"2"))
     assert charge.receipt is not None
+    assert (charge.free, charge.new_to_client, charge.new_to_lineage) == ((False, False), 2, 2)
     assert (charge.receipt.sequence, charge.receipt.rows, charge.receipt.total) == (1, 2, 2 * PRICE)
+    assert charge.receipt.questions == (question("1"), question("2"))
     assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
     assert await _spent(ledger, lineage, "bob") == (0, 2 * PRICE)
     assert await ledger.receipts(lineage) == [charge.receipt]
@@ -58,8 +55,7 @@ async def test_a_charge_is_paid_by_both_accounts_and_has_a_receipt(ledger: Ledge
 async def test_a_row_twice_in_a_request_is_charged_once(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(2), ann=releases(2))
     charge = await ledger.charge(asking(lineage, "ann", "1", "2", "1", "1"))
-    assert len(charge.rows) == 4
-    assert charge.rows[0] == charge.rows[2] == charge.rows[3] != charge.rows[1]
+    assert charge.free == (False, False, True, True)
     assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
 
 
@@ -68,7 +64,8 @@ async def test_a_retry_after_an_unknown_outcome_costs_nothing(ledger: Ledger, li
     request = asking(lineage, "ann", "1", "2", key="key", body="body")
     first = await ledger.charge(request)  # imagine that this reply was lost
     again = await ledger.charge(request)
-    assert again == Charge(None, first.rows, earlier=1)
+    assert (again.receipts, again.free, again.earlier) == ((), (True, True), 1)
+    assert first.earlier is None
     assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
     assert len(await ledger.receipts(lineage)) == 1
 
@@ -83,72 +80,14 @@ async def test_a_cancelled_call_leaves_no_reply_behind_for_the_next(ledger: Ledg
             await asyncio.sleep(0)
         tasks[turns.randrange(3)].cancel()
         for request, (result,) in zip(requests, await _settled(tasks), strict=True):
-            if result is not None:
-                assert tuple(row.row_id for row in result.rows) == request.row_ids
-                if result.receipt is not None:
-                    assert (await ledger.receipts(lineage, after=result.receipt.sequence - 1, count=1)) == [
-                        result.receipt
-                    ]
+            if result is not None and result.receipt is not None:
+                assert result.receipt.questions == request.questions
+                assert (await ledger.receipts(lineage, after=result.receipt.sequence - 1, count=1)) == [result.receipt]
 
 
 async def _settled(tasks: list[asyncio.Task[list[Charge]]]) -> list[list[Charge | None]]:
     results = await asyncio.gather(*tasks, return_exceptions=True)
     return [[None] if isinstance(result, asyncio.CancelledError) else result for result in results]  # type: ignore[list-item, misc]
-
-
-async def test_the_first_settled_answer_is_the_rows_only_one(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-    one, two, three = (await ledger.charge(asking(lineage, "ann", "1", "2", "3"))).rows
-    assert await ledger.settle(lineage, [(one.row_id, b"first"), (two.row_id, b"")]) == [b"first", b""]
-    assert await ledger.settle(
-        lineage, [(three.row_id, b"third"), (one.row_id, b"later"), (two.row_id, b"later"), (three.row_id, b"x")]
-    ) == [b"third", b"first", b"", b"third"]
-    again = await ledger.charge(asking(lineage, "ann", "3", "1", "2", "4", "1"))
-    assert again.rows[:3] == (
-        Answered(three.row_id, b"third"),
-        Answered(one.row_id, b"first"),
-        Answered(two.row_id, b""),
-    )
-    assert isinstance(again.rows[3], Unanswered)
-    assert again.rows[4] == again.rows[1]
-    assert again.receipt is not None
-    assert again.receipt.rows == 1
-
-
-async def test_any_bytes_come_back_as_they_were(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(400), ann=releases(400))
-    answers = [bytes(range(256)), b"", b":", b"=1:", b"\r\n", b"\x00" * 1000, *(bytes([n]) * n for n in range(250))]
-    request = asking(lineage, "ann", *map(str, range(len(answers))))
-    charge = await ledger.charge(request)
-    assert (
-        await ledger.settle(lineage, [(row.row_id, answer) for row, answer in zip(charge.rows, answers, strict=True)])
-        == answers
-    )
-    replay = await ledger.charge(request)
-    assert [row.answer for row in replay.rows if isinstance(row, Answered)] == answers
-
-
-async def test_no_answer_is_stored_for_a_row_nobody_paid_for(ledger: Ledger, lineage: str, store_url: str) -> None:
-    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
-    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
-    before = dump(store_url, lineage)
-    with pytest.raises(RowNotCharged) as caught:
-        await ledger.settle(lineage, [(row.row_id, b"answer"), (bytes(32), b"answer")])
-    assert caught.value.position == 1
-    assert dump(store_url, lineage) == before
-    assert await ledger.settle(lineage, []) == []
-
-
-async def test_a_settlement_that_fails_does_not_fail_its_neighbours(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
-    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
-    results = await asyncio.gather(
-        ledger.settle(lineage, [(bytes(32), b"unpaid")]),
-        ledger.settle(lineage, [(row.row_id, b"paid")]),
-        return_exceptions=True,
-    )
-    assert isinstance(results[0], RowNotCharged)
-    assert results[1] == [b"paid"]
 
 
 @pytest.mark.parametrize(
@@ -200,20 +139,61 @@ async def test_amounts_are_exact_up_to_the_largest(ledger: Ledger, lineage: str)
 
 async def test_replays_are_free_even_when_the_budget_is_gone(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(1), ann=releases(1))
-    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
-    await ledger.settle(lineage, [(row.row_id, b"answer")])
+    await ledger.charge(asking(lineage, "ann", "1"))
     with pytest.raises(BudgetExhausted):
         await ledger.charge(asking(lineage, "ann", "2"))
-    assert await ledger.charge(asking(lineage, "ann", "1")) == Charge(None, (Answered(row.row_id, b"answer"),))
+    assert (await ledger.charge(asking(lineage, "ann", "1"))).free == (True,)
 
 
-async def test_another_client_pays_for_the_same_row_and_gets_an_answer_of_its_own(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(2), ann=releases(2), bob=releases(2))
-    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
-    await ledger.settle(lineage, [(row.row_id, b"ann's")])
-    other = await ledger.charge(asking(lineage, "bob", "1"))
-    assert isinstance(other.rows[0], Unanswered)
-    assert other.receipt is not None
+async def test_the_lineage_pays_once_for_a_question_and_each_client_for_itself(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(3), ann=releases(2), bob=releases(3))
+    await ledger.charge(asking(lineage, "ann", "1", "2"))
+    charge = await ledger.charge(asking(lineage, "bob", "2", "3"))
+    assert (charge.new_to_client, charge.new_to_lineage, charge.free) == (2, 1, (False, False))
+    assert charge.receipt is not None
+    assert (charge.receipt.total, charge.receipt.lineage_total) == (2 * PRICE, PRICE)
+    assert await _spent(ledger, lineage, "ann") == (2 * PRICE, 3 * PRICE)
+    assert await _spent(ledger, lineage, "bob") == (2 * PRICE, 3 * PRICE)
+    again = await ledger.charge(asking(lineage, "bob", "2", "3"))
+    assert (again.receipt, again.free) == (None, (True, True))
+
+
+async def test_a_lineage_without_budget_pays_for_what_it_has_paid_for(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(1), ann=releases(2), bob=releases(2))
+    await ledger.charge(asking(lineage, "ann", "1"))
+    charge = await ledger.charge(asking(lineage, "bob", "1"))
+    assert (charge.new_to_client, charge.new_to_lineage) == (1, 0)
+    with pytest.raises(BudgetExhausted) as refused:
+        await ledger.charge(asking(lineage, "bob", "2"))
+    assert refused.value.scope == "lineage"
+    assert str(PRICE) not in str(refused.value)  # a client hears of the lineage only that it refuses
+
+
+async def test_a_clients_receipts_are_numbered_for_the_client(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(99), ann=releases(50), bob=releases(49))
+    for number in range(7):
+        await ledger.charge(asking(lineage, "ann" if number % 2 else "bob", str(number)))
+    everything = await ledger.receipts(lineage)
+    assert [receipt.sequence for receipt in everything] == [1, 2, 3, 4, 5, 6, 7]
+    assert [receipt.number for receipt in everything] == [1, 1, 2, 2, 3, 3, 4]
+    assert await ledger.receipts(lineage, after=2, count=3) == everything[2:5]
+    assert await ledger.receipts(lineage, after=7) == []
+    assert await ledger.client_receipts(lineage, "ann") == everything[1::2]
+    assert await ledger.client_receipts(lineage, "bob", after=1, count=2) == [everything[2], everything[4]]
+    assert await ledger.client_receipts(lineage, "bob", count=2, newest_first=True) == [everything[6], everything[4]]
+
+
+async def test_what_a_client_sees_of_a_receipt_does_not_depend_on_others(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(99), ann=releases(50), bob=releases(49))
+    await open_accounts(ledger, f"{lineage}-x", releases(99), ann=releases(50))
+    await ledger.charge(asking(lineage, "bob", "1"))
+    shared = (await ledger.charge(asking(lineage, "ann", "1"))).receipt
+    alone = replace(asking(f"{lineage}-x", "ann", "1"))
+    other = (await ledger.charge(alone)).receipt
+    assert shared is not None
+    assert other is not None
+    assert (shared.sequence, shared.lineage_rows) != (other.sequence, other.lineage_rows)
+    assert replace(shared, lineage=other.lineage).hash == other.hash
 
 
 async def test_a_row_charged_at_one_price_is_not_free_at_another(ledger: Ledger, lineage: str) -> None:
@@ -236,9 +216,8 @@ async def test_a_price_of_nothing_is_charged_and_has_a_receipt(ledger: Ledger, l
 
 async def test_a_revoked_client_gets_nothing_not_even_replays(ledger: Ledger, lineage: str, store_url: str) -> None:
     await open_accounts(ledger, lineage, releases(2), ann=releases(2))
-    (row,) = (await ledger.charge(asking(lineage, "ann", "1"))).rows
+    await ledger.charge(asking(lineage, "ann", "1"))
     await ledger.revoke(lineage, "ann")
-    assert await ledger.settle(lineage, [(row.row_id, b"paid for")]) == [b"paid for"]
     before = dump(store_url, lineage)
     for rows in (["1"], ["2"]):
         with pytest.raises(ClientRevoked):
@@ -309,7 +288,7 @@ async def test_a_budget_below_what_is_spent_only_refuses_further_charges(ledger:
 
 
 async def test_a_batch_decides_each_request_for_itself_first_come_first_served(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(6), ann=releases(4), bob=releases(4))
+    await open_accounts(ledger, lineage, releases(4), ann=releases(4), bob=releases(4))
     await open_accounts(ledger, f"{lineage}-b", releases(1), ann=releases(1))
     await ledger.revoke(f"{lineage}-b", "ann")
     decisions = await ledger.charge_batch(
@@ -319,7 +298,7 @@ async def test_a_batch_decides_each_request_for_itself_first_come_first_served(l
             asking(f"{lineage}-b", "ann", "1"),
             asking(lineage, "ann", "3", "4"),  # 3 is paid for by the first
             asking(lineage, "nobody", "1"),
-            asking(lineage, "bob", "1", "2", "3"),  # one more than the lineage has
+            asking(lineage, "bob", "1", "2", "5"),  # the lineage has paid for two of them and has nothing left
             asking(lineage, "bob", "1", "2"),
             asking("no-such-lineage", "bob", "1"),
         ]
@@ -330,7 +309,7 @@ async def test_a_batch_decides_each_request_for_itself_first_come_first_served(l
     ]  # fmt: skip
     receipts = [decision.receipt for decision in decisions if isinstance(decision, Charge)]
     assert [receipt.sequence for receipt in receipts if receipt] == [1, 2, 3]
-    assert [receipt.rows for receipt in receipts if receipt] == [3, 1, 2]
+    assert [(receipt.rows, receipt.lineage_rows) for receipt in receipts if receipt] == [(3, 3), (1, 1), (2, 0)]
     assert await ledger.receipts(lineage) == receipts
     assert await ledger.charge_batch([]) == []
 
@@ -341,23 +320,10 @@ async def test_ten_thousand_rows_in_one_request(ledger: Ledger, lineage: str) ->
     charge = await ledger.charge(request)
     assert charge.receipt is not None
     assert charge.receipt.rows == 10_000
-    answers = [(row.row_id, f"answer {place}".encode()) for place, row in enumerate(charge.rows)]
-    assert await ledger.settle(lineage, answers) == [answer for _, answer in answers]
-    assert (await ledger.charge(request)).rows == tuple(Answered(*answer) for answer in answers)
+    assert await ledger.receipts(lineage) == [charge.receipt]
+    assert (await ledger.charge(request)).free == (True,) * 10_000
     with pytest.raises(BudgetExhausted):
         await ledger.charge(asking(lineage, "ann", "one more"))
-
-
-async def test_receipts_are_paged_for_the_lineage_and_for_each_client(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(99), ann=releases(50), bob=releases(49))
-    for number in range(7):
-        await ledger.charge(asking(lineage, "ann" if number % 2 else "bob", str(number)))
-    everything = await ledger.receipts(lineage)
-    assert [receipt.sequence for receipt in everything] == [1, 2, 3, 4, 5, 6, 7]
-    assert await ledger.receipts(lineage, after=2, count=3) == everything[2:5]
-    assert await ledger.receipts(lineage, client="ann") == everything[1::2]
-    assert await ledger.receipts(lineage, client="bob", after=1, count=2) == [everything[2], everything[4]]
-    assert await ledger.receipts(lineage, after=7) == []
 
 
 async def test_accounts_are_opened_once_and_listed(ledger: Ledger, lineage: str) -> None:
@@ -428,18 +394,19 @@ async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, li
     await open_accounts(ledger, lineage, releases(5), ann=releases(3), bob=releases(9))
     requests = [asking(lineage, *words) for words in (("ann", "1", "2"), ("bob", "1"), ("ann", "1"), ("ann", "3"))]
     decisions = await ledger.charge_batch(requests)
-    seen = [ledger.standing(*both) for both in zip(requests, decisions, strict=True) if isinstance(both[1], Charge)]
+    seen = [decision.standing for decision in decisions if isinstance(decision, Charge)]
     ann, bob = releases(3), releases(9)
     assert seen == [
         Standing(ann, 2 * PRICE, 3 * PRICE),
-        Standing(bob, 1 * PRICE, 2 * PRICE),
-        Standing(ann, 2 * PRICE, 2 * PRICE),
-        Standing(ann, 3 * PRICE, 1 * PRICE),
+        Standing(bob, 1 * PRICE, 3 * PRICE),
+        Standing(ann, 2 * PRICE, 3 * PRICE),
+        Standing(ann, 3 * PRICE, 2 * PRICE),
     ]
     await ledger.set_lineage_budget(lineage, releases(2))
     (replay,) = await ledger.charge_batch([requests[0]])
     assert isinstance(replay, Charge)
-    assert ledger.standing(requests[0], replay) == Standing(ann, 3 * PRICE, 0)
+    assert replay.standing == Standing(ann, 3 * PRICE, 0)
+    assert replay.standing.questions_left(PRICE) == 0
 
 
 async def test_what_does_not_exist_is_said_not_to(ledger: Ledger, lineage: str) -> None:

@@ -1,15 +1,19 @@
 """What `verify` finds: whatever was altered in the store behind the ledger's back, and nothing else."""
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
-from accounting.ledger import Ledger, key_digest
+from accounting.ledger import BudgetExhausted, Charge, ChargeRequest, Ledger, key_digest
+from accounting.ledger.journal import read_journals
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 
-from .conftest import asking, new_lineage, open_accounts, releases
+from .conftest import COST, asking, new_lineage, open_accounts, question, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +32,16 @@ async def books(embedded_url: str) -> AsyncIterator[Ledger]:
         yield opened
 
 
+def _rewrite(store: "redis.Redis[bytes]", keys: LineageKeys, altered: bytes, fields: dict[bytes, bytes]) -> None:
+    entries = store.xrange(keys.receipts)
+    store.delete(keys.receipts)
+    for number, before in entries:
+        store.xadd(keys.receipts, before | (fields if number == altered else {}), id=number)
+
+
 def _digest(keys: LineageKeys, client: str) -> bytes:
-    return key_digest(f"{keys.lineage}/{client}")
+    lineage = keys.account.partition("{")[2].partition("}")[0]
+    return key_digest(f"{lineage}/{client}")
 
 
 FOUND: dict[str, tuple[Damage, list[str]]] = {
@@ -38,11 +50,11 @@ FOUND: dict[str, tuple[Damage, list[str]]] = {
         ["the receipts that client ann is shown are not those that name this client"],
     ),
     "a client's index that lacks one": (
-        lambda store, keys: store.xdel(keys.client("ann").receipts, "3-0"),
+        lambda store, keys: store.xdel(keys.client("ann").receipts, "2-3"),
         ["the receipts that client ann is shown are not those that name this client"],
     ),
     "a client's index with another's receipt": (
-        lambda store, keys: store.xadd(keys.client("bob").receipts, {"lineage": "x"}, id="3-0"),
+        lambda store, keys: store.xadd(keys.client("bob").receipts, {"": ""}, id="2-3"),
         ["the receipts that client bob is shown are not those that name this client"],
     ),
     "the lineage's delta": (
@@ -51,17 +63,17 @@ FOUND: dict[str, tuple[Damage, list[str]]] = {
     ),
     "a client's delta": (
         lambda store, keys: store.hset(keys.client("ann").account, "delta", "0.9"),
-        ["the budget of ann is not the one that was last set"],
+        ["the budget of client ann is not the one that was last set"],
     ),
     "an API key that is another client's now": (
-        lambda store, keys: store.hset(keys.api_keys, _digest(keys, "ann"), "bob - predict,budget-read"),  # type: ignore[arg-type]
+        lambda store, keys: store.hset(keys.api_keys, _digest(keys, "ann"), "- predict,budget-read bob"),  # type: ignore[arg-type]
         [
             "an API key of client ann is not known as this client's, or at other terms",
             "an API key is known as client bob's, and is not, or at other terms",
         ],
     ),
     "a further API key": (
-        lambda store, keys: store.hset(keys.api_keys, key_digest("mallory"), "bob - predict"),  # type: ignore[arg-type]
+        lambda store, keys: store.hset(keys.api_keys, key_digest("mallory"), "- predict bob"),  # type: ignore[arg-type]
         ["an API key is known as client bob's, and is not, or at other terms"],
     ),
     "API keys that are gone": (
@@ -69,19 +81,75 @@ FOUND: dict[str, tuple[Damage, list[str]]] = {
         [f"an API key of client {name} is not known as this client's, or at other terms" for name in ("ann", "bob")],
     ),
     "an API key that was made to last": (
-        lambda store, keys: store.hset(keys.api_keys, _digest(keys, "ann"), "ann - predict"),  # type: ignore[arg-type]
+        lambda store, keys: store.hset(keys.api_keys, _digest(keys, "ann"), "- predict ann"),  # type: ignore[arg-type]
         [
             "an API key of client ann is not known as this client's, or at other terms",
             "an API key is known as client ann's, and is not, or at other terms",
         ],
     ),
-    "the epoch": (
-        lambda store, keys: store.hset(keys.account, "epoch", "7"),
-        ["the epoch is 7, which is not how often the lineage was reconciled"],
+    "a question that nobody paid for": (
+        lambda store, keys: store.hset(keys.questions, b"x" * 16, "1"),
+        ["the questions that the lineage has paid for are not those of its receipts"],
     ),
-    "what is held": (
-        lambda store, keys: store.hset(keys.held, "x" * 32, "garbage"),
-        ["what the store holds cannot be read: ValueError(\"invalid literal for int() with base 10: b'garbage'\")"],
+    "a question of another client": (
+        lambda store, keys: store.hset(keys.questions, question("1"), "2"),
+        ["the questions that the lineage has paid for are not those of its receipts"],
+    ),
+    "questions that are gone": (
+        lambda store, keys: store.delete(keys.questions),
+        ["the questions that the lineage has paid for are not those of its receipts"],
+    ),
+    "a question that a client did not pay for": (
+        lambda store, keys: store.sadd(keys.client("bob").questions, b"x" * 16),
+        ["the questions that client bob has paid for are not those of its receipts"],
+    ),
+    "a receipt for nothing": (
+        lambda store, keys: _rewrite(store, keys, b"2-1", {b"q": b""}),
+        ["receipt 2 was altered", "receipt 3 does not follow"],
+    ),
+    "a receipt of another model": (
+        lambda store, keys: store.hset(
+            keys.terms, store.hkeys(keys.terms)[0].replace(b"model", b"other"), store.hgetall(keys.terms).popitem()[1]
+        ),
+        ["receipt 2 does not follow", "receipt 3 does not follow"],
+    ),
+    "a receipt at another time": (
+        lambda store, keys: _rewrite(store, keys, b"2-1", {b"w": b"7"}),
+        ["receipt 3 does not follow from those of its service before it"],
+    ),
+    "a receipt that another client shares": (
+        lambda store, keys: _rewrite(store, keys, b"2-1", {b"l": b"0"}),
+        ["receipt 2 charges a question to the wrong accounts", "the lineage has spent", "the tally of the lineage"],
+    ),
+    "a receipt that is gone": (
+        lambda store, keys: store.xdel(keys.receipts, "2-1"),
+        ["receipt 2 is missing", "receipt 3 does not follow"],
+    ),
+    "the newest receipt gone": (
+        lambda store, keys: store.xdel(keys.receipts, "3-2"),
+        ["the account counts 3 receipts, of 2"],
+    ),
+    "an act that is gone": (lambda store, keys: store.xdel(keys.acts, "1-0"), ["act 1 was altered or is missing"]),
+    "what the lineage spent": (lambda store, keys: store.hincrby(keys.account, "spent", -1), ["the lineage has spent"]),
+    "what a client spent": (
+        lambda store, keys: store.hincrby(keys.client("ann").account, "spent", -1),
+        ["client ann has spent"],
+    ),
+    "a client's limit": (
+        lambda store, keys: store.hset(keys.client("ann").account, "limit", "99999999999999"),
+        ["the budget of client ann is not the one that was last set"],
+    ),
+    "a revocation": (
+        lambda store, keys: store.hset(keys.client("ann").account, "revoked", "1"),
+        ["client ann is revoked without an act"],
+    ),
+    "the lineage's tally": (
+        lambda store, keys: store.hincrby(keys.account, f"n:{COST}", 1),
+        ["the tally of the lineage is not that of its receipts"],
+    ),
+    "coins that nobody spent": (
+        lambda store, keys: store.hset(keys.account, "coined", "1"),
+        ["the lineage has spent"],
     ),
 }
 
@@ -96,7 +164,10 @@ async def test_what_was_altered_is_found(books: Ledger, store: "redis.Redis[byte
     assert (await verify(books, lineage)).findings == ()
     damage, findings = FOUND[what]
     damage(store, LineageKeys(lineage))
-    assert list((await verify(books, lineage)).findings) == findings
+    found = (await verify(books, lineage)).findings
+    for line in findings:
+        assert any(one.startswith(line) for one in found), found
+    assert len(found) >= len(findings)
 
 
 async def test_a_client_that_was_brought_back_and_given_a_budget_is_no_finding(
@@ -106,9 +177,9 @@ async def test_a_client_that_was_brought_back_and_given_a_budget_is_no_finding(
     lineage = new_lineage()
     await open_accounts(books, lineage, releases(99), ann=releases(50))
     keys = LineageKeys(lineage)
-    fields = {"limit": "0", "spent": "0", "accepts": "any", "delta": "0.5", "created": "1.0", "revoked": "1"}
-    store.hset(keys.client("bob").account, mapping=fields | {"api_keys": ""})
-    store.sadd(keys.clients, "bob")
+    lost = ChargeRequest(lineage, "bob", "model", "gaussian", COST, (question("lost"),), 1.0)
+    await books.apply(lineage, [lost.asked])
+    assert (await books.client(lineage, "bob")).revoked
     assert (await verify(books, lineage)).findings == ()
     await books.set_client_budget(lineage, "bob", releases(3))
     assert (await verify(books, lineage)).findings == ()
@@ -124,7 +195,7 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
     await open_accounts(books, lineage, releases(99), ann=releases(50))
     real, late = books._client_names, ["bob", "cy"]
 
-    async def one_is_added(asked: str) -> list[bytes]:
+    async def one_is_added(asked: str) -> list[str]:
         names = await real(asked)
         if late:
             client = late.pop()
@@ -137,3 +208,43 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
     assert [client.client for client in clients] == ["ann", "bob", "cy"]
     assert account.newest_receipt == 2
     assert (await verify(books, lineage)).findings == ()
+
+
+async def test_the_newest_receipt_is_covered_by_the_journal_of_its_service(
+    embedded_url: str, store: "redis.Redis[bytes]", tmp_path: Path
+) -> None:
+    lineage = new_lineage()
+    async with await Ledger.connect(embedded_url, journals=tmp_path) as books:
+        await books.join(lineage)
+        await open_accounts(books, lineage, releases(99), ann=releases(50))
+        await books.charge(asking(lineage, "ann", "1"))
+        _rewrite(store, LineageKeys(lineage), b"1-1", {b"w": b"7"})
+        assert (await verify(books, lineage)).findings == ()
+        (finding,) = (await verify(books, lineage, read_journals(tmp_path))).findings
+        assert finding == "receipt 1, which a service was given, is not in the ledger"
+
+
+async def test_services_that_write_at_once_keep_a_chain_each(ledger: Ledger, lineage: str, store_url: str) -> None:
+    """With refusals, questions that are paid for and several receipts in a call."""
+    await open_accounts(ledger, lineage, releases(80), ann=releases(70), bob=releases(20))
+    turns = random.Random(7)
+    async with await Ledger.connect(store_url) as other:
+        for _ in range(25):
+            calls = []
+            for writer in (ledger, other):
+                requests = [
+                    asking(lineage, turns.choice(["ann", "bob"]), *(str(turns.randrange(60)) for _ in range(3)))
+                    for _ in range(turns.randrange(1, 5))
+                ]
+                calls.append(writer.charge_batch(requests))
+            decisions = [one for each in await asyncio.gather(*calls) for one in each]
+            assert all(isinstance(one, Charge | BudgetExhausted) for one in decisions)
+    assert (await verify(ledger, lineage)).findings == ()
+    assert len({receipt.service for receipt in await ledger.receipts(lineage, count=1000)}) == 2
+
+
+async def test_acts_of_many_owners_at_once_form_one_chain(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+    await asyncio.gather(*(ledger.set_client_budget(lineage, "ann", releases(2 + count)) for count in range(6)))
+    assert [act.kind for act in await ledger.acts(lineage)] == ["open", "add", *["budget"] * 6]
+    assert (await verify(ledger, lineage)).findings == ()

@@ -9,7 +9,7 @@ from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
-from training.reproduction.seeded import SeededRandomness
+from mechanisms.seeded import SeededRandomness
 
 
 def looked(mechanism, looks, rows, *, seed=0, noise=1.0, classes=4, delta=1e-5):

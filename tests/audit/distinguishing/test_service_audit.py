@@ -11,13 +11,14 @@ import pytest
 
 from accounting.losses import Cost, GaussianLoss
 from audit.distinguishing.neighbours import KINDS, neighbours, strongest_row, with_record, without
-from audit.distinguishing.service import JITTER, nearby_rows, observe_services, served_mechanism
+from audit.distinguishing.service import JITTER, nearby_rows, observe_services
+from audit.endpoint import served_mechanism
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import priced
+from mechanisms.seeded import SeededRandomness
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
-from training.reproduction.seeded import SeededRandomness
 from training.train import train
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (2.0,) * 4, ("red", "green", "blue"))
@@ -73,12 +74,24 @@ def test_neighbours_differ_by_one_record(records):
 def test_nearby_rows_are_different_and_within_bounds():
     lower, upper = np.zeros(3), np.full(3, 4.0)
     row = np.array([[0.0, 4.0, 2.0]])  # two of its features lie on a bound
-    rows = nearby_rows(row, 1000, lower, upper, np.random.default_rng(0))
+    rows = nearby_rows(row, 1000, lower, upper, np.random.default_rng(0), lambda X: X)
     assert len(np.unique(rows, axis=0)) == 1000
     assert np.all((rows >= lower) & (rows <= upper))
     assert np.abs(rows - row).max() <= 4 * JITTER
-    with pytest.raises(ValueError, match="different rows"):
-        nearby_rows(np.array([[1.0]]), 1000, np.array([1.0]), np.array([1.0 + 2**-50]), np.random.default_rng(0))
+    few = np.array([1.0]), np.array([1.0 + 2**-50])
+    with pytest.raises(ValueError, match="different questions"):
+        nearby_rows(np.array([[1.0]]), 1000, *few, np.random.default_rng(0), lambda X: X)
+
+
+def test_nearby_rows_are_no_question_that_was_asked_before():
+    """The same draws again find others, until there are none."""
+    asked, features = set(), lambda X: np.trunc(X * 2**14)
+    row, lower, upper = np.array([[2.0]]), np.zeros(1), np.full(1, 4.0)  # 2^7 questions and one within 2^-10 of 4
+    found = [nearby_rows(row, 8, lower, upper, np.random.default_rng(0), features, asked) for _ in range(3)]
+    questions = features(np.concatenate(found))
+    assert len(np.unique(questions)) == len(questions) == len(asked) == 24
+    with pytest.raises(ValueError, match="different questions"):
+        nearby_rows(row, 200, lower, upper, np.random.default_rng(0), features, asked)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +138,9 @@ def test_an_unknown_mechanism_or_another_model_is_refused(pairs):
         observe_services(ours, theirs, pair, pair.row[None], 10, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(("mechanism", "status"), [("gaussian", 0), ("published", 3)])
+@pytest.mark.parametrize(
+    ("mechanism", "status"), [pytest.param("gaussian", 0, marks=pytest.mark.slow), ("published", 3)]
+)
 def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path, mechanism, status):
     """Real processes, ledgers and HTTP. The sound one is convicted with probability at most 1e-9."""
     price = ["--price", "noise-multiplier:1"] if mechanism == "gaussian" else ["--price", "epsilon:0.1", "--delta", "0"]

@@ -11,11 +11,9 @@ import scipy.special
 import scipy.stats
 
 from accounting import conversions
-from accounting.compositions import Composition
-from accounting.losses import GaussianLoss, SubsampledGaussianLoss
+from accounting.losses import Composition, GaussianLoss, SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Design, Errors, LowerBound
-from audit.estimators.error_rates import largest_refuted
 from audit.estimators.families import epsilon_delta as epsilon_delta_family
 
 DELTA = 1e-5
@@ -117,7 +115,7 @@ def test_a_sampled_composition_is_bounded_below_through_its_trade_off():
     )
     alpha = np.array([0.05])
     beta = float(family.tradeoff(inverse, alpha)[0])
-    assert 0.9 * inverse < largest_refuted(family, 0.05, beta * 1.0001) <= inverse
+    assert 0.9 * inverse < estimators.largest_refuted(family, 0.05, beta * 1.0001) <= inverse
 
 
 def estimates(scores_in, scores_out, confidence=0.95):
@@ -127,17 +125,13 @@ def estimates(scores_in, scores_out, confidence=0.95):
         "gdp": estimators.gdp(*scores),
         "pooled_gdp": estimators.pooled_gdp(*scores),
         "tradeoff": estimators.tradeoff(*scores, LAPLACE),
-        "credible_epsilon_delta": estimators.credible_epsilon_delta(*scores, delta=DELTA),
-        "credible_gdp": estimators.credible_gdp(*scores),
-        "katz": estimators.katz(*scores),
     }
 
 
 def test_without_leakage_at_most_one_audit_in_twenty_finds_some():
     """1,000 audits of nothing. The exact estimators' discrete rates are below 0.5 %, so 50 are far beyond 1e-6.
 
-    Pooled errors' rate is 5 %, at most: P(Binomial(1000, 0.05) > 88) < 1e-6. The credible bounds and Katz's promise no
-    such rate; it is near 2.3 % here: P(Binomial(1000, 0.023) > 50) < 1e-6.
+    Pooled errors' rate is 5 %, at most: P(Binomial(1000, 0.05) > 88) < 1e-6.
     """
     audits = 1000
     found = dict.fromkeys(estimates(*gaussians(0, 0, 200)), 0)
@@ -208,19 +202,6 @@ def test_pooled_errors_come_closer_than_two_limits():
         estimators.gdp_of_pooled_errors(errors, 0.7)
 
 
-def test_the_uncorrected_rule_is_named_and_does_not_hold():
-    """Without leakage it finds some in a third of the audits. P(Binomial(100, 0.35) <= 12) < 1e-6."""
-    found = 0
-    for seed in range(100):
-        scores = gaussians(seed, 0, 200)
-        bound = estimators.uncorrected_best_threshold(
-            lambda t, scores=scores: estimators.katz(*scores, 0.95, threshold=t), *scores
-        )
-        assert bound.guarantee == "none"
-        found += bound.value > 0
-    assert found > 12
-
-
 MEDIANS_OF_MANY_THRESHOLDS = {
     "the truth": {1: 0.90, 2: 0.943, 4: 0.968, 8: 0.980},
     "half of it": {1: 0.898, 2: 0.943, 4: 0.970, 8: 0.980},
@@ -236,7 +217,10 @@ def shares_found(epsilon, audits, bound_of):
     return np.array([bound.epsilon(DELTA) for bound in found]) / epsilon
 
 
-@pytest.mark.parametrize(("epsilon", "expected"), [(1, 0.882), (2, 0.935), (4, 0.962), (8, 0.975)])
+@pytest.mark.parametrize(
+    ("epsilon", "expected"),
+    [(1, 0.882), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 0.935), (4, 0.962), (8, 0.975)))],
+)
 def test_the_exact_bound_of_a_gaussian_of_known_epsilon_is_close_and_seldom_above(epsilon, expected):
     """1,000 audits by pooled errors, at the threshold 0, which log-ratios have ahead of them.
 
@@ -289,35 +273,6 @@ def test_a_perfect_attack_is_bounded_by_the_number_of_observations():
     assert bound.value == pytest.approx(math.log((1 - limit) / limit), rel=1e-6)
 
 
-def test_credible_bounds_agree_with_a_simulated_posterior():
-    errors = Errors(120, 1000, 300, 1000)
-    rng = np.random.default_rng(0)
-    alpha, beta = rng.beta(120.5, 880.5, 400_000), rng.beta(300.5, 700.5, 400_000)
-    expected = np.quantile(scipy.special.ndtri(1 - alpha) - scipy.special.ndtri(beta), 0.025)
-    # The quantile of 400,000 draws scatters by 2.5e-4 of its width, 0.1: 0.002 is 20 deviations.
-    assert estimators.credible_of_errors(errors, 0.95, GAUSSIAN) == pytest.approx(expected, abs=2e-3)
-    assert estimators.credible_of_errors(errors, 0.95, GAUSSIAN) > estimators.gdp_of_errors(errors, 0.95)
-
-
-def test_one_run_by_hand_and_by_simulation():
-    # 100 canaries, all guessed, 80 right, pure epsilon: P(Binomial(100, q) >= 80) = 0.05.
-    epsilon = estimators.one_run_of_guesses(100, 100, 80, 0.95, 0.0)
-    assert scipy.stats.binom.sf(79, 100, scipy.special.expit(epsilon)) == pytest.approx(0.05, rel=1e-6)
-    assert estimators.one_run_of_guesses(100, 100, 80, 0.95, 1e-5) < epsilon
-    assert estimators.one_run_of_guesses(100, 100, 55, 0.95, 0.0) == 0
-    # Randomised response of epsilon = 1 on 1,000 canaries: 500 audits, above the truth in at most 5 %;
-    # P(Binomial(500, 0.05) > 52) < 1e-6.
-    rng = np.random.default_rng(0)
-    above = 0
-    for _ in range(500):
-        included = rng.random(1000) < 0.5
-        told = rng.random(1000) < scipy.special.expit(1.0)
-        scores = np.where(told, included, ~included) + rng.random(1000) / 2
-        bound = estimators.one_run(scores, included, 0.95, delta=0.0, guessed_in=200, guessed_out=200)
-        above += bound.value > 1
-    assert above <= 52
-
-
 def test_what_makes_no_sense_is_refused():
     good = np.arange(10.0)
     with pytest.raises(ValueError, match="NaN"):
@@ -332,7 +287,5 @@ def test_what_makes_no_sense_is_refused():
         estimators.epsilon_delta(good, good, 0.95, delta=1.0)
     with pytest.raises(ValueError, match="at least 500"):
         estimators.gdp_of_many_thresholds(good, good, 0.95)
-    with pytest.raises(ValueError, match="guessed"):
-        estimators.one_run(good, good > 3, 0.95, delta=0, guessed_in=6, guessed_out=5)
     with pytest.raises(ValueError, match="family"):
         LowerBound("sigma", 1.0, 0.95, "exact").epsilon(DELTA)

@@ -15,12 +15,11 @@ from audit.in_process import BundleEndpoint, Lineage
 from audit.membership.candidates import Candidates, Labelled
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
-from service.data_plane import DataPlane
 from service.http.app import create_app
+from service.metered import MeteredPredictor
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
-from training.reproduction.seeded import SeededRandomness
 from training.train import train
 
 DELTA = 1e-6
@@ -62,8 +61,7 @@ def bundle(head):
         budget = None if rho is None else Budget.from_rho(rho, DELTA, accepts_for(chosen.cost))
         lineage = Lineage(None if lineage_rho is None else int(lineage_rho * 10**12))
         return [
-            BundleEndpoint(head, chosen, SeededRandomness(0, (str(key),)), budget, lineage, largest_batch)
-            for key in range(keys)
+            BundleEndpoint(head, chosen, head.noise_key, budget, lineage, largest_batch, key) for key in range(keys)
         ]
 
     return make
@@ -72,15 +70,13 @@ def bundle(head):
 class Service:
     """The head behind a real ledger and real HTTP, in a thread; its noise is the bundle's."""
 
-    def __init__(self, head, folder, mechanism, lineage_rho, randomness):
+    def __init__(self, head, folder, mechanism, lineage_rho):
         self._ready, self._failure = threading.Event(), []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._lineage = head.certificate.lineage
         self._accepts = accepts_for(mechanism.cost)
-        self._thread = threading.Thread(
-            target=self._main, args=(head, folder, mechanism, lineage_rho, randomness), daemon=True
-        )
+        self._thread = threading.Thread(target=self._main, args=(head, folder, mechanism, lineage_rho), daemon=True)
         self._endpoints = []
         self._thread.start()
         assert self._ready.wait(60)
@@ -94,12 +90,12 @@ class Service:
             self._ready.set()
             raise
 
-    async def _run(self, head, folder, mechanism, lineage_rho, randomness):
+    async def _run(self, head, folder, mechanism, lineage_rho):
         async with Ledger.open(str(folder / "ledger")) as self._ledger:
             budget = Budget.from_rho(lineage_rho, DELTA, self._accepts)
             await self._ledger.open_lineage(self._lineage, budget, time=time.time())
-            data_plane = DataPlane(head, mechanism, self._ledger, randomness, largest_batch=50)
-            app = create_app(data_plane, self._ledger, largest_body=10**6)
+            predictor = MeteredPredictor(head, mechanism, self._ledger, largest_batch=50)
+            app = create_app(predictor, self._ledger, largest_body=10**6)
             self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
             self._loop = asyncio.get_running_loop()
             self._ready.set()
@@ -131,9 +127,8 @@ class Service:
 def serve(head, tmp_path):
     started = []
 
-    def start(mechanism=None, lineage_rho=100.0, randomness=None):
-        chosen = randomness or SeededRandomness(0, ("0",))
-        started.append(Service(head, tmp_path, mechanism or Gaussian(10.0), lineage_rho, chosen))
+    def start(mechanism=None, lineage_rho=100.0):
+        started.append(Service(head, tmp_path, mechanism or Gaussian(10.0), lineage_rho))
         return started[-1]
 
     yield start

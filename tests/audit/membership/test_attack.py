@@ -3,30 +3,31 @@
 import io
 import json
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from audit import reports
-from audit.in_process import BundleEndpoint, RowNoise
+from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership import signals
 from audit.membership.attack import Attack, Choices, train_here
 from audit.membership.candidates import Candidates, Labelled
+from audit.membership.charges import Replays, ask_again
 from audit.membership.mimicry import mimicry_of
-from audit.membership.presentation import report
-from audit.membership.repeats import Replays, ask_again
+from audit.presentation import of_attack
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published, softmax
+from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DECLARATION, draw
 from training.data.digits import load_digits
 from training.data.records import Records
 from training.feature_maps import Identity
 from training.published.train import train_published
 from training.recipe import Recipe
-from training.reproduction.seeded import SeededRandomness
 from training.train import train
 
 REMEMBERING = Choices(shadow_models=4, attack_epochs=3, shadow_epochs=600)
@@ -36,7 +37,7 @@ QUICK = Choices(shadow_models=4, attack_epochs=1, seed=1)
 def test_http_and_bundle_agree_in_every_figure(serve, bundle, candidates):
     (local,) = bundle()
     outcomes = [Attack([endpoint], candidates, QUICK).run() for endpoint in (serve().endpoint(), local)]
-    pages = [json.loads(reports.as_json(report(outcome, draw=False))) for outcome in outcomes]
+    pages = [json.loads(reports.as_json(of_attack(outcome))) for outcome in outcomes]
     assert pages[0].pop("plan").keys() == pages[1].pop("plan").keys()
     assert pages[0] == pages[1]
 
@@ -69,12 +70,12 @@ def remembered():
 
 def test_a_network_whose_noise_is_missing_is_convicted(remembered):
     network, candidates = remembered
-    endpoint = BundleEndpoint(network, Exact(), SeededRandomness(0, ("x",)))
+    endpoint = BundleEndpoint(network, Exact(), rehearsal_key(0))
     outcome = Attack([endpoint], candidates, REMEMBERING).run()
     assert not outcome.verdict.decision.proven
     assert outcome.verdict.claimed_epsilon == pytest.approx(0.2, rel=1e-6)
     assert outcome.verdict.best.epsilon > 0.2
-    page = report(outcome)
+    page = of_attack(outcome)
     assert page.exit_status == 3
     assert page.verdict.startswith("CONVICTED")
     assert len(page.pictures) == 1
@@ -106,13 +107,13 @@ def split_by_label():
 def test_a_sound_model_is_not_convicted_of_what_its_records_say_without_it(split_by_label):
     """Labels alone tell members from others, and the score-based bound exceeds the claim: it must not count."""
     head, candidates = split_by_label
-    endpoint = BundleEndpoint(head, Gaussian(20.0), SeededRandomness(0, ("x",)))
+    endpoint = BundleEndpoint(head, Gaussian(20.0), rehearsal_key(0))
     outcome = Attack([endpoint], candidates, QUICK).run()
     assert outcome.verdict.decision.proven
     assert max(found.epsilon for found in outcome.verdict.found) > outcome.verdict.claimed_epsilon
     assert outcome.inconclusive
     assert not outcome.convicted
-    page = report(outcome, draw=False)
+    page = of_attack(outcome)
     assert page.exit_status == 4
     assert page.verdict.startswith("inconclusive: ")
     assert "differ by themselves" in page.warnings[0]
@@ -122,13 +123,13 @@ def test_a_few_records_that_are_in_both_spare_no_model_that_leaks(remembered):
     """A tenth of the others are members' doubles: they are accused with them, and the rest convicts all the same."""
     network, candidates = remembered
     doubled = Candidates(candidates.members, candidates.members[:8] + candidates.others[8:])
-    outcome = Attack([BundleEndpoint(network, Exact(), RowNoise(0, 0))], doubled, REMEMBERING).run()
+    outcome = Attack([BundleEndpoint(network, Exact(), rehearsal_key(0))], doubled, REMEMBERING).run()
     assert outcome.difference.duplicates == 8
     assert outcome.convicted
     everyone = Candidates(candidates.members, candidates.members)
-    outcome = Attack([BundleEndpoint(network, Exact(), RowNoise(0, 0))], everyone, REMEMBERING).run()
+    outcome = Attack([BundleEndpoint(network, Exact(), rehearsal_key(0))], everyone, REMEMBERING).run()
     assert outcome.inconclusive
-    assert report(outcome, draw=False).exit_status == 4
+    assert of_attack(outcome).exit_status == 4
 
 
 def test_one_answer_is_not_counted_as_decisions_about_many(remembered):
@@ -136,7 +137,7 @@ def test_one_answer_is_not_counted_as_decisions_about_many(remembered):
     network, candidates = remembered
     count = len(candidates.members) // 2
     many = Candidates(candidates.members[count:] + candidates.members[[0] * count], candidates.others)
-    endpoint = BundleEndpoint(network, Exact(), RowNoise(0, 0))
+    endpoint = BundleEndpoint(network, Exact(), rehearsal_key(0))
     outcome = Attack([endpoint], many, REMEMBERING).run()
     assert outcome.difference.repeated == (count, 0)
     assert outcome.decided == (count, count)
@@ -166,11 +167,10 @@ def test_noise_that_is_drawn_again_for_nothing_is_convicted(bundle, candidates):
         """A replay draws new noise: a hole."""
 
         def __init__(self, endpoint):
-            self._endpoint = endpoint
+            self._endpoint, self._turns = endpoint, count()
 
         def answers(self, rows):
-            paid = self._endpoint.paid
-            self._endpoint.answered.clear()
+            paid, self._endpoint.noise_key = self._endpoint.paid, rehearsal_key(next(self._turns))
             found = self._endpoint.answers(rows)
             self._endpoint.paid = max(paid, 120)
             return found
@@ -180,7 +180,7 @@ def test_noise_that_is_drawn_again_for_nothing_is_convicted(bundle, candidates):
 
     outcome = Attack([Forgetful(bundle()[0])], candidates, QUICK).run()
     assert outcome.replays.averaging_is_free
-    assert report(outcome, draw=False).exit_status == 3
+    assert of_attack(outcome).exit_status == 3
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.0, 1.5])
@@ -189,12 +189,13 @@ def test_new_noise_for_less_than_its_price_is_convicted(bundle, candidates, shar
 
     class Discounting:
         def __init__(self, endpoint):
-            self._endpoint = endpoint
+            self._endpoint, self._turns = endpoint, count()
 
         def answers(self, rows):
             found = []
             for row in rows:
-                self._endpoint.answered.clear()
+                self._endpoint.asked.clear()
+                self._endpoint.noise_key = rehearsal_key(next(self._turns))
                 found.append(self._endpoint.answers(row[None])[0])
             return np.stack(found)
 
@@ -224,7 +225,7 @@ def test_answers_that_were_paid_for_once_are_all_equal():
 def test_the_report_says_everything(bundle, candidates, tmp_path):
     plans = []
     outcome = Attack(bundle(rho=0.401), candidates, QUICK, on_plan=plans.append).run()
-    page = report(outcome)
+    page = of_attack(outcome)
     file = io.StringIO()
     reports.print_text(page, Console(file=file, width=80))
     assert "not convicted" in file.getvalue()
@@ -276,12 +277,12 @@ def test_a_budget_that_another_client_drains_is_a_result(bundle, candidates):
 
     def drain(plan):
         assert plan.of_each == 60
-        other.answers(candidates.others.X[:50])
+        other.answers(draw(99, 7).X[:50])
 
     outcome = Attack([mine], candidates, QUICK, on_plan=drain).run()
     assert outcome.exhausted == ("key 1: lineage",)
     assert outcome.decided == (35, 35)
-    said = " ".join(report(outcome, draw=False).warnings)
+    said = " ".join(of_attack(outcome).warnings)
     assert "ran out of budget" in said
     assert "60 members and 60 non-members were to be asked about; 35 and 35 were answered about" in said
 
@@ -323,7 +324,7 @@ def test_shadow_models_that_cannot_be_like_the_target_are_announced(bundle):
     public = dict(bundle()[0].model())
     assert mimicry_of(public, 60).departures == ()
     unlike = {name: value for name, value in public.items() if name != "strong_convexity"}
-    assert "the target is none" in mimicry_of(unlike, 60).departures[0]
+    assert "the target is another kind of model" in mimicry_of(unlike, 60).departures[0]
     silent = mimicry_of(public | {"mechanism": "rounding"}, 60)
     assert silent.mechanism is None
     assert "without the target's noise" in silent.departures[0]

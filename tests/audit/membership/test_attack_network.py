@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from audit.membership.attack_network import train_attack_network, train_blind_networks
-from training.reproduction.measures import KnownAnswers
+from audit.membership.attack_network import train_attack_network
+from audit.membership.signals import KnownAnswers
 
 
 def answers(n, seed, boost, classes=4):
@@ -46,17 +46,3 @@ def test_what_does_not_fit_is_refused():
         KnownAnswers(known.answers, known.y[1:], known.member)
     with pytest.raises(ValueError, match="must have shape"):
         train_attack_network(known, "pooled", 0, epochs=1).scores(known.answers[:, 1:], known.y)
-
-
-def test_blind_networks_see_no_labels_and_do_not_depend_on_each_other():
-    known = [answers(800, seed, boost=3.0) for seed in (0, 1)]
-    both = train_blind_networks(known, (5, 6), most=300)
-    (alone,) = train_blind_networks(known[1:], (6,), most=300)
-    seen = answers(1000, 2, boost=3.0)
-    np.testing.assert_allclose(both[1].scores(seen.answers, seen.y), alone.scores(seen.answers, seen.y), atol=0.05)
-    np.testing.assert_array_equal(both[0].decide(seen.answers, seen.y), both[0].decide(seen.answers, 0 * seen.y))
-    said = both[0].decide(seen.answers, seen.y)
-    # Sure answers are members' here: the best rule has TPR - FPR of 0.5; 500 of each leave a deviation of 0.03.
-    assert said[seen.member].mean() - said[~seen.member].mean() > 0.25
-    with pytest.raises(ValueError, match="equally many answers"):
-        train_blind_networks([known[0], answers(600, 0, boost=1.0)], (0, 1))

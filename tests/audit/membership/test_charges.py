@@ -5,10 +5,10 @@ import json
 import pytest
 
 from audit import reports
-from audit.in_process import BundleEndpoint, Lineage, RowNoise
+from audit.in_process import BundleEndpoint, Lineage, rehearsal_key
 from audit.membership.attack import Attack, Choices
 from audit.membership.charges import overdraw
-from audit.membership.presentation import report
+from audit.presentation import of_attack
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -17,39 +17,43 @@ QUICK = Choices(shadow_models=2, attack_epochs=1, seed=1)
 
 
 class Free(BundleEndpoint):
-    """Charges for the first row of all."""
+    """Charges for the first question of all."""
 
-    def _charge(self, rows):
+    def _charge(self, questions):
         self.paid = 1
 
 
 class Discounting(BundleEndpoint):
-    """Charges for all rows of a request but one."""
+    """Charges for all questions of a request but one."""
 
-    def _charge(self, rows):
-        super()._charge(max(0, rows - 1))
+    def _charge(self, questions):
+        super()._charge(set(sorted(questions)[1:]))
 
 
 class Unshared(BundleEndpoint):
     """Charges every key's account and nobody's lineage."""
 
-    def _charge(self, rows):
-        self.paid += rows
+    def _charge(self, questions):
+        self.paid += len(questions - self.asked)
+        self.asked |= questions
 
 
 class Overspending(BundleEndpoint):
     """Charges until nothing is left, and refuses nothing."""
 
-    def _charge(self, rows):
-        self.paid += rows
-        spent = self.lineage.spent + rows * self.mechanism.cost.picorho
+    def _charge(self, questions):
+        new = len(questions - self.asked)
+        self.asked |= questions
+        self.paid += new
+        spent = self.lineage.spent + new * self.mechanism.cost.picorho
         self.lineage.spent = min(spent, self.lineage.limit)
 
 
 def attacked(kind, head, candidates, mechanism, *, keys=1, rows=None, largest_batch=50):
     lineage = Lineage(None if rows is None else rows * mechanism.cost.picorho)
     endpoints = [
-        kind(head, mechanism, RowNoise(0, key), lineage=lineage, largest_batch=largest_batch) for key in range(keys)
+        kind(head, mechanism, rehearsal_key(0), lineage=lineage, largest_batch=largest_batch, key=key)
+        for key in range(keys)
     ]
     return Attack(endpoints, candidates, QUICK).run()
 
@@ -62,7 +66,7 @@ def test_rows_that_are_not_charged_convict(head, candidates, kind, mechanism):
     assert not outcome.verdict.convicted
     (fault,) = outcome.charges.faults
     assert fault.startswith("key 1 has answers to 120 rows, which cost rho = ")
-    page = report(outcome, draw=False)
+    page = of_attack(outcome)
     assert page.exit_status == 3
     assert page.verdict.startswith(f"CONVICTED: {fault}; for what was actually spent, rho = ")
     assert json.loads(reports.as_json(page))["charges"]["faults"] == [fault]
@@ -75,7 +79,7 @@ def test_keys_that_share_no_account_convict(head, candidates, largest_batch):
     assert outcome.plan.shared == 90
     assert not outcome.verdict.convicted
     assert "nothing caps collusion" in outcome.charges.faults[0]
-    assert report(outcome, draw=False).exit_status == 3
+    assert of_attack(outcome).exit_status == 3
 
 
 @pytest.mark.parametrize("keys", [1, 2])
@@ -99,8 +103,8 @@ def test_a_sound_bundle_is_not_accused_and_its_cap_is_tested_at_no_cost(head, ca
 
 
 def test_keys_of_one_client_and_rows_that_were_paid_for_before_are_not_accused(serve, candidates):
-    """Both keys get the same answers for one charge; the second attack is replays throughout."""
-    service = serve(lineage_rho=1.3001)
+    """One account pays for the rows of both keys; the second attack is replays throughout."""
+    service = serve(lineage_rho=1.9001)
     first = service.endpoint(rho=2.0)
     for endpoints in ([first, first], [first]):
         outcome = Attack(endpoints, candidates, QUICK).run()
@@ -108,7 +112,25 @@ def test_keys_of_one_client_and_rows_that_were_paid_for_before_are_not_accused(s
         assert not outcome.convicted
     assert outcome.charges.replayed == (120,)
     assert "not charged for 120 of 120 rows" in outcome.charges.cautions[0]
-    assert first.budget()["spent"]["rho"] == pytest.approx(0.6)
+    assert first.budget()["spent"]["rho"] == pytest.approx(1.2)
+
+
+def test_keys_whose_rows_the_lineage_paid_for_before_are_not_accused(head, candidates):
+    """Another client asked about the same records: the lineage pays for the first key's rows no more."""
+    mechanism = Gaussian(10.0)
+    lineage = Lineage(500 * mechanism.cost.picorho)
+    before = [
+        BundleEndpoint(head, mechanism, rehearsal_key(0), lineage=lineage, largest_batch=50, key=key) for key in (8, 9)
+    ]
+    assert not Attack(before, candidates, QUICK).run().convicted
+    assert lineage.spent == 240 * mechanism.cost.picorho
+    after = [
+        BundleEndpoint(head, mechanism, rehearsal_key(0), lineage=lineage, largest_batch=50, key=key) for key in (0, 1)
+    ]
+    outcome = Attack(after, candidates, QUICK).run()
+    assert (outcome.charges.faults, outcome.charges.shared) == ((), True)
+    assert [one.paid for one in after] == [120, 120]
+    assert lineage.spent == 360 * mechanism.cost.picorho
 
 
 def test_clients_of_a_real_ledger_share_its_lineage(serve, candidates):

@@ -23,6 +23,7 @@ def cluster():
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_two_workers_train_the_models_that_one_machine_would(cluster):
     generator = np.random.default_rng(0)
     y = generator.integers(3, size=60)

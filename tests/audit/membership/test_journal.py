@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit.endpoint import row_name
-from audit.membership.journal import FORMAT, Journal
+from audit.membership.journal import Journal
 
 MODEL = {"model_id": "a" * 32, "mechanism": "gaussian", "price_per_row": {"rho": 0.1, "losses": "gaussian:0.4"}}
 ROWS = np.array([[0.0, 1.0], [0.1, 1 / 3]])
@@ -78,20 +78,6 @@ def test_nothing_in_the_file_can_be_looked_up_in_a_dictionary(tmp_path):
         guess._take(lines[0][0]["salt"])
         guess.add(0, ROWS, ANSWERS)
         assert not guess._answers[0].keys() & {line["row"] for line in lines[0][1:]}
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_journal_of_an_earlier_version_is_refused_and_left_as_it_was(tmp_path, version):
-    path = tmp_path / "journal"
-    path.write_text(json.dumps({"format": f"dpserve attack journal {version}", **MODEL}) + "\n")
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"is of an earlier version, .*: remove it and attack again") as refused:
-        Journal(path, MODEL)
-    assert "\n" not in str(refused.value)
-    assert path.read_bytes() == before
-    path.write_text(json.dumps({"format": FORMAT, **MODEL}) + "\n")
-    with pytest.raises(ValueError, match="not the journal of an attack"):
-        Journal(path, MODEL)
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_asked_for_again(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from audit.membership import likelihood_ratio
+from audit.membership.scoring import offline_ratio, online_ratio
 
 
 def simulated(k, n, shift=2.0, seed=0):
@@ -19,14 +19,14 @@ def simulated(k, n, shift=2.0, seed=0):
 
 def test_with_many_models_it_is_the_ratio_of_two_fitted_normals():
     x, shadow, seen, _ = simulated(80, 6)
-    found = likelihood_ratio.online(x, shadow, seen)
+    found = online_ratio(x, shadow, seen)
     for row in range(6):
         inside, outside = shadow[seen[:, row], row], shadow[~seen[:, row], row]
         expected = scipy.stats.norm.logpdf(x[row], inside.mean(), inside.std(ddof=1)) - scipy.stats.norm.logpdf(
             x[row], outside.mean(), outside.std(ddof=1)
         )
         assert found[row] == pytest.approx(expected)
-        assert likelihood_ratio.offline(x, shadow, seen)[row] == pytest.approx(
+        assert offline_ratio(x, shadow, seen)[row] == pytest.approx(
             scipy.stats.norm.logcdf(x[row], outside.mean(), outside.std(ddof=1))
         )
 
@@ -36,12 +36,12 @@ def test_few_models_share_one_variance():
     outside = np.where(~seen, shadow, np.nan)
     pooled = np.sqrt(np.nansum((outside - np.nanmean(outside, axis=0)) ** 2) / (400 * 3))
     expected = scipy.stats.norm.logcdf(x, np.nanmean(outside, axis=0), pooled)
-    np.testing.assert_allclose(likelihood_ratio.offline(x, shadow, seen), expected)
+    np.testing.assert_allclose(offline_ratio(x, shadow, seen), expected)
 
 
 def test_it_sees_through_rows_that_are_hard_or_easy_by_themselves():
     x, shadow, seen, member = simulated(16, 2000)
-    for score in (likelihood_ratio.online(x, shadow, seen), likelihood_ratio.offline(x, shadow, seen)):
+    for score in (online_ratio(x, shadow, seen), offline_ratio(x, shadow, seen)):
         ranks = scipy.stats.rankdata(score)
         auc = (ranks[member].sum() - 1000 * 1001 / 2) / 1000**2
         # 2,000 rows: the AUC's deviation is below 0.013, so that 0.75 is over 10 of them from 0.9.
@@ -53,12 +53,12 @@ def test_it_sees_through_rows_that_are_hard_or_easy_by_themselves():
 def test_a_row_that_too_few_models_saw_takes_the_mean_of_all():
     x, shadow, seen, _ = simulated(8, 50)
     seen[:, 0] = False
-    assert np.isfinite(likelihood_ratio.online(x, shadow, seen)).all()
+    assert np.isfinite(online_ratio(x, shadow, seen)).all()
 
 
 def test_what_cannot_be_fitted_is_refused():
     x, shadow, seen, _ = simulated(8, 50)
     with pytest.raises(ValueError, match="train more of them"):
-        likelihood_ratio.online(x, shadow, np.zeros_like(seen))
+        online_ratio(x, shadow, np.zeros_like(seen))
     with pytest.raises(ValueError, match="do not fit"):
-        likelihood_ratio.offline(x[1:], shadow, seen)
+        offline_ratio(x[1:], shadow, seen)

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
-from audit.membership.pairs import bound_of_pairs
+from audit.membership.pairs import bound_of_pairs, epsilon_of_guesses
 
 EPSILON = 1.0
 
@@ -63,3 +65,13 @@ def test_very_few_pairs_show_nothing_and_break_nothing(n):
     found = bound_of_pairs(np.full(n, np.inf), np.full(n + 2, -np.inf), 0.95, delta=1e-6, seed=0)
     assert found.pairs <= n
     assert found.epsilon == 0
+
+
+def test_right_guesses_of_one_run_bound_epsilon_by_a_binomial_law():
+    """100 canaries, all guessed, 80 right, pure epsilon: P(Binomial(100, q) >= 80) = 0.05."""
+    epsilon = epsilon_of_guesses(100, 100, 80, 0.95, 0.0)
+    assert scipy.stats.binom.sf(79, 100, scipy.special.expit(epsilon)) == pytest.approx(0.05, rel=1e-6)
+    assert epsilon_of_guesses(100, 100, 80, 0.95, 1e-5) < epsilon
+    assert epsilon_of_guesses(100, 100, 55, 0.95, 0.0) == 0
+    with pytest.raises(ValueError, match="cannot be"):
+        epsilon_of_guesses(10, 11, 5, 0.95, 0.0)

@@ -9,8 +9,8 @@ from audit.endpoint import Exhausted
 from audit.in_process import ReleaseEndpoint
 from audit.membership.attack import Attack, Choices
 from audit.membership.claims import claim_of_releases
+from mechanisms.seeded import SeededRandomness
 from training.releases.weights import release_weights
-from training.reproduction.seeded import SeededRandomness
 
 RHO = 0.125
 """mu = 1/2."""

@@ -3,68 +3,39 @@ import pytest
 import scipy.stats
 
 from audit.white_box.bounds import (
-    METHODS,
-    Claim,
-    claim_of,
+    ClaimedRun,
+    claimed_run,
     composed_epsilon,
-    designed_threshold,
     many_thresholds_bound,
+    pooled_bound,
     run_epsilon,
-    sampled_run,
-    step_bound,
 )
 
 LEVELS = np.linspace(0.001, 0.999, 97)
 
 
 def test_a_claim_uses_its_epsilon_up_and_no_more():
-    claim = claim_of(4.0, 0.02, 50, 1e-5)
+    claim = claimed_run(4.0, 0.02, 50, 1e-5)
     assert 3.99 < claim.epsilon <= 4.0
     with pytest.raises(ValueError, match="no noise multiplier"):
-        claim_of(1e-9, 1.0, 10**6, 1e-9)
+        claimed_run(1e-9, 1.0, 10**6, 1e-9)
 
 
 @pytest.mark.parametrize("noise", [0.6, 1.0, 2.0])
 def test_a_run_composed_from_below_is_below_and_close(noise):
-    above = Claim(noise, 0.05, 40, 1e-5).epsilon
+    above = ClaimedRun(noise, 0.05, 40, 1e-5).epsilon
     below = composed_epsilon(noise, 0.05, 40, 1e-5)
     assert above * 0.96 < below <= above
 
 
-def test_a_whole_run_is_told_apart_less_the_less_mu_is():
-    family = sampled_run(Claim(0.8, 0.1, 20, 1e-5))
-    low, high = (family.tradeoff(mu, LEVELS) for mu in (0.5, 1.0))
-    assert np.all(high <= low + 1e-9)
-    assert np.all(low <= 1 - LEVELS)
-
-
-def test_every_method_bounds_the_step_it_is_shown_from_below():
-    """At the expected counts of exact scores: no luck."""
-    claim = Claim(0.7, 0.05, 40, 1e-5)
-    quantiles = (np.arange(4000) + 0.5) / 4000
-    outside = scipy.stats.norm.ppf(quantiles) * 0.7
-    mixed = np.random.default_rng(0).permutation(4000)
-    inside, outside = (outside + 1)[mixed], outside[np.random.default_rng(1).permutation(4000)]
-    found = {method: step_bound(inside, outside, method, 0.95, claim) for method in METHODS}
-    epsilons = {method: run_epsilon(bound, claim) for method, bound in found.items()}
-    assert 1.3 < found["f-DP (CP)"].value < found["f-DP (ZB)"].value < 1 / 0.7
-    assert 0 < epsilons["(eps, delta)-DP (CP)"] < epsilons["f-DP (CP)"] < epsilons["f-DP (ZB)"] < claim.epsilon
-
-
 def test_many_thresholds_come_closest():
-    claim = Claim(0.7, 0.05, 40, 1e-5)
+    claim = ClaimedRun(0.7, 0.05, 40, 1e-5)
     outside = scipy.stats.norm.ppf((np.arange(4000) + 0.5) / 4000) * 0.7
     closest = many_thresholds_bound(outside + 1, outside, 0.95, claim).value
-    assert step_bound(outside + 1, outside, "f-DP (CP)", 0.95, claim).value < closest < 1 / 0.7
-
-
-def test_the_designed_threshold_is_in_the_middle_for_the_gaussian_family_and_far_out_for_epsilon_delta():
-    claim = Claim(1.0, 0.05, 40, 1e-5)
-    assert abs(designed_threshold("f-DP (CP)", 0.95, claim, 10**6) - 0.5) < 0.2
-    assert designed_threshold("(eps, delta)-DP (CP)", 0.95, claim, 10**6) > 2
+    assert pooled_bound(outside + 1, outside, 0.95).value < closest < 1 / 0.7
 
 
 def test_nothing_refuted_is_an_epsilon_of_nothing():
-    claim = Claim(0.7, 0.05, 40, 1e-5)
+    claim = ClaimedRun(0.7, 0.05, 40, 1e-5)
     scores = np.linspace(0, 1, 400)
-    assert run_epsilon(step_bound(scores, scores, "f-DP (CP)", 0.95, claim), claim) == 0
+    assert run_epsilon(pooled_bound(scores, scores, 0.95), claim) == 0

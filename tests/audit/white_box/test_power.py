@@ -7,10 +7,9 @@ import scipy.stats
 from accounting.conversions import gaussian_mu
 from audit import estimators
 from audit.estimators import Errors
-from audit.white_box.power import largest_ratio, most_errors, observations_for, power
-from audit.white_box.printed import FAULT_EPSILON
+from audit.white_box.bounds import largest_ratio, most_errors, power
 
-MU = gaussian_mu(FAULT_EPSILON, 1e-5)
+MU = gaussian_mu(1.27, 1e-5)
 SURE = 1 - 1e-9 / 3
 
 
@@ -44,14 +43,6 @@ def test_power_is_the_share_of_audits_that_convict():
     assert abs(convicted / 2000 - expected) < 5 * np.sqrt(expected * (1 - expected) / 2000)
 
 
-@pytest.mark.parametrize("ratio", [0.3, 0.6, 0.8255])
-def test_an_audit_is_sized_for_its_fault(ratio):
-    count = observations_for(MU, ratio, SURE)
-    assert power(MU, ratio, count, SURE) >= 0.99
-    assert power(MU, ratio, count * 9 // 10, SURE) < 0.99
-    assert ratio <= largest_ratio(MU, count, SURE) < ratio * 1.01
-
-
 def test_sound_noise_is_convicted_no_more_often_than_allowed():
     assert power(MU, 1.0, 5000, 0.95) <= 0.05
     assert scipy.stats.binom.cdf(most_errors(MU, 5000, SURE), 10_000, scipy.stats.norm.cdf(-MU / 2)) <= 1 - SURE
@@ -59,7 +50,10 @@ def test_sound_noise_is_convicted_no_more_often_than_allowed():
 
 def test_what_cannot_be_seen_is_said():
     assert largest_ratio(0.01, 3, SURE) is None
-    with pytest.raises(ValueError, match="cannot be told"):
-        observations_for(MU, 1.0, SURE)
     with pytest.raises(ValueError, match="ratio"):
         power(MU, 1.5, 100, SURE)
+
+
+def test_the_largest_ratio_is_convicted_with_the_power_asked_for():
+    ratio = largest_ratio(MU, 5000, SURE)
+    assert power(MU, ratio, 5000, SURE) >= 0.99 > power(MU, ratio + 1e-3, 5000, SURE)

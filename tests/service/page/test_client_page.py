@@ -103,7 +103,7 @@ def test_a_wrong_key_opens_nothing(service, tab):
 def test_a_revoked_key_ends_the_session(service, tab, key, request):
     tab.expected.append("401")
     page = tab.sign_in(service.url, key)
-    service.call(service.ledger.revoke(service.data_plane.lineage, client_of(request)))
+    service.call(service.ledger.revoke(service.predictor.lineage, client_of(request)))
     paste(page, ROW)
     expect(page.locator("#key-error")).to_contain_text("revoked")
     expect(page.locator("#account")).to_be_hidden()
@@ -442,7 +442,7 @@ def test_what_is_open_and_has_the_focus_stays_so_when_the_account_is_read_again(
 def test_receipts_are_paged_newest_first(service, tab, key):
     http = service.http(key)
     for place in range(23):
-        http.post("/predict", json={"instances": [[place / 30] * 4]})
+        http.post("/predict", json={"instances": [[place / 60] * 4]})
     page = tab.sign_in(service.url, key)
     expect(page.locator("#receipts-body tbody tr")).to_have_count(10)
     expect(page.locator("#receipts-page")).to_have_text("1 to 10 of 23")

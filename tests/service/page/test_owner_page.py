@@ -10,10 +10,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from accounting.ledger import key_digest
-from audit import region, reports
+from audit import presentation, region, reports
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
-from service.run import ServiceSettings, bind, url_of
+from service.serving import ServiceSettings, bind, url_of
 
 KEY = "the-owner's-key-of-these-tests"
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -25,8 +25,8 @@ def service(start_for_module, head):
     for name, rows in (("alice", 40), ("bob", 7), ("carol", 0)):
         http = service.http(service.add_client(name, rho=0.25))
         for row in range(rows):
-            http.post("/predict", json={"instances": [[row / 50] * 4]})
-    service.call(service.ledger.revoke(service.data_plane.lineage, "bob"))
+            http.post("/predict", json={"instances": [[row / 100] * 4]})
+    service.call(service.ledger.revoke(service.predictor.lineage, "bob"))
     return service
 
 
@@ -36,7 +36,7 @@ def url(service, tmp_path_factory):
     keep_verdicts(folder)
     listening = bind(ServiceSettings(port=0))
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": False, "looks": 3})
-    opened = admin_port(admin, service.data_plane, service.ledger, service.metrics)
+    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     yield url_of(listening)
     service.call(opened.__aexit__(None, None, None))
@@ -65,7 +65,7 @@ def keep_verdicts(folder):
         region.Point(noise, {"Clopper-Pearson": 0.6 / noise}, {"zcdp": 3 / noise, "exact": 2.4 / noise}, {}, False)
         for noise in (0.5, 1.0, 2.0, 4.0, 8.0)
     ]
-    regions = region.report("Region of privacy of gaussian", points, 1e-6, {})
+    regions = presentation.of_region("Region of privacy of gaussian", points, 1e-6, {})
     refuted = {"title": "an audit of a claim", "verdict": "CONVICTED: epsilon >= 3.1", "convicted": True}
     picture = ("Scores", "Of both worlds.", base64.b64decode(DOT))
     verdicts.keep(folder, "audit-service", refuted, [picture], time=1_700_000_000.0)
@@ -93,7 +93,7 @@ def test_the_owner_sees_accounts_models_and_verdicts(tab, url, service, head):
     tab.shot("owner-welcome")
     page = sign_in(tab, url)
     expect(page.locator("#lineages-body tbody tr")).to_have_count(1)
-    expect(page.locator("#lineages-body tbody th")).to_contain_text(service.data_plane.lineage)
+    expect(page.locator("#lineages-body tbody th")).to_contain_text(service.predictor.lineage)
     expect(page.locator("#clients-body tbody th")).to_have_text(["alice", "bob revoked", "carol"])
     (alice, _, carol) = page.locator("#clients-body tbody tr").all_inner_texts()
     assert "9" in alice.split("\t")

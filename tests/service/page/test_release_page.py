@@ -68,6 +68,9 @@ def test_a_finer_tier_costs_the_difference_and_says_so_before(service, tab, key,
     expect(page.locator("#paid")).to_contain_text(f"paidrho {coarse:.4g}")
     expect(page.locator("#paid")).to_contain_text("precisioncoarse")
     expect(page.locator("#tier option").first).to_have_text("coarse: held")
+    expect(page.locator("#answers-left")).to_have_text("unlimited")
+    expect(page.locator("#left-note")).to_contain_text("your answers are unlimited")
+    expect(page.locator("#plain-words")).not_to_contain_text("refuses")
     assert options(page)[1] == f"fine: rho {fine - coarse:.4g} more, once"
     wide = intervals(page)
     expect(page.locator(".bars .band")).to_have_count(3)

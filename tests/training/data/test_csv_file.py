@@ -58,11 +58,57 @@ def test_numbers_name_classes_too(tmp_path):
         (GOOD, {"classes": ("no",)}, "at least two classes"),
         ("a,a,ok\n1,2,no\n", {"ignore": ()}, "every column needs a name of its own"),
         (b"\xff\xfe", {}, "is not UTF-8"),
+        ("age;income;ok\n30;1000,5;yes\n", {}, "line 1: the columns seem to be separated by semicolons"),
+        ("age\tincome\tok\n30\t1000\tyes\n", {}, "line 1: the columns seem to be separated by tabs"),
+        (GOOD, {"label": "nope", "ignore": ("id", "nor")}, "no column 'nope' or 'nor'; its columns are age"),
+        (GOOD, {"classes": ("no", "yes"), "values": ("0", "0")}, "each class needs one value of its own"),
     ],
 )
 def test_errors_name_the_place(tmp_path, text, changes, said):
     with pytest.raises(DataError, match=said):
         read(tmp_path, text, **changes)
+
+
+def test_all_columns_that_hold_no_numbers_are_named_at_once(tmp_path):
+    with pytest.raises(DataError) as refusal:
+        read(tmp_path, GOOD + "old,1,1,no\n50,high,1,no\nx,y,1,no\n")
+    assert "line 5, column 'age': 'old' is not a number; line 6, column 'income': 'high' is" in str(refusal.value)
+    assert "encode them as numbers" in str(refusal.value)
+
+
+def test_all_columns_beyond_their_bounds_are_named_at_once(tmp_path):
+    with pytest.raises(DataError) as refusal:
+        read(tmp_path, GOOD + "150,1,1,no\n50,-1,1,no\n")
+    said = str(refusal.value)
+    assert said.startswith(
+        "own.csv, line 5, column 'age': 150 is above the declared bound 120; line 6, column 'income'"
+    )
+    assert said.count("--clip") == 1
+
+
+def test_booleans_are_numbers_in_columns_and_labels(tmp_path):
+    text = "smoker,age,ok\nTrue,30,False\nfalse,40,TRUE\n1,50,0\n"
+    records = read(tmp_path, text, classes=("0", "1"), bounds=("smoker=0:1", "age=0:120"), ignore=())
+    assert records.X.tolist() == [[1, 30], [0, 40], [1, 50]]
+    assert records.y.tolist() == [0, 1, 0]
+
+
+def test_records_are_the_same_whether_booleans_are_words_or_numbers(tmp_path):
+    options = {"bounds": ("0:120",), "ignore": ()}
+    words = read(tmp_path, "smoker,ok\nTrue,yes\nFalse,no\n", **options)
+    assert words.source == read(tmp_path, "smoker,ok\n1,yes\n0,no\n", **options).source
+
+
+def test_values_are_given_the_names_of_classes(tmp_path):
+    text = "age,ok\n30,1\n40,0.0\n50,1\n"
+    records = read(tmp_path, text, classes=("well", "ill"), values=("0", "1"), bounds=("0:120",), ignore=())
+    assert records.y.tolist() == [1, 0, 1]
+    assert records.declaration.classes == ("well", "ill")
+
+
+def test_a_number_among_named_classes_is_told_how_to_get_a_name(tmp_path):
+    with pytest.raises(DataError, match="label '1' is not one of the declared classes no, yes; --classes VALUE=NAME"):
+        read(tmp_path, GOOD.replace("yes", "1"))
 
 
 def test_clipping_draws_values_back_to_their_bounds(tmp_path):

@@ -13,37 +13,25 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mechanisms.gaussian import Gaussian
-from tests.training.conftest import make_records
+from tests.seeded import Seeded
+from tests.training.conftest import identity, make_records
 from training.errors import BundleError, DataError, TrainingError
-from training.feature_maps import Fourier, Identity
+from training.feature_maps import Fourier
 from training.loading import load_model
 from training.teachers.bundle import GRID, Teachers, grid_answers, save_teachers
 from training.teachers.certificate import TEMPERATURE, mean_sensitivity
 from training.teachers.networks import Schedule
-from training.teachers.parts import check_disjoint, parts_of
-from training.teachers.train import TeachersRecipe, train_teachers
+from training.teachers.train import TeachersRecipe, check_disjoint, parts_of, train_teachers
 
 FALSE_ALARM = 1e-6
 KEY = bytes(range(32))
 QUICK = Schedule(steps=30, batch=8, learning_rate=0.05)
 
 
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
-
-
-def identity(records):
-    return Identity(lower=records.declaration.lower, upper=records.declaration.upper, clip_norm=1.0, bias=0.25)
-
-
 def recipe_for(records, **choices):
-    return TeachersRecipe("small", identity(records), **({"teachers": 5, "hidden": (6,), "schedule": QUICK} | choices))
+    return TeachersRecipe(
+        "small", identity(records, bias=0.25), **({"teachers": 5, "hidden": (6,), "schedule": QUICK} | choices)
+    )
 
 
 def trained(records, key=KEY, **choices) -> Teachers:
@@ -192,9 +180,9 @@ def test_a_certificate_that_claims_less_is_refused(change):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(TrainingError, match="these teachers cannot be"):
+    with pytest.raises(TrainingError, match="these teachers are not possible"):
         trained(make_records(n=10), teachers=1)
-    with pytest.raises(TrainingError, match="these teachers cannot be"):
+    with pytest.raises(TrainingError, match="these teachers are not possible"):
         trained(make_records(n=10), rule="shouts")
     for wrong in ({"steps": 0}, {"learning_rate": 0.0}, {"activation": "sign"}):
         with pytest.raises(ValueError, match=r"must be|is tanh or relu"):

@@ -175,10 +175,3 @@ def _affine(rows: Floats, weights: Floats, biases: Floats) -> Floats:
     z = product(rows, weights)
     z += biases
     return z
-
-
-def softmax(logits: Floats) -> Floats:
-    """Return the probabilities (n, C) of logits (n, C)."""
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return probabilities

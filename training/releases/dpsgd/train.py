@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from accounting import gaussian_envelope, picorho, sampling_error
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import NAME, now
+from training.certificate import NAME
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
-from training.releases.certificate import fresh_ids
+from training.releases.certificate import release_fields
 from training.releases.dpsgd.centre import centre_release, features_of, inputs_around, mean_of, sum_of_rows, unit
 from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
 from training.releases.dpsgd.choices import Choices
@@ -70,19 +70,10 @@ def certify(
         noise = _noise(recipe, steps_mu)
         dimension = recipe.feature_map.dimension
         cost = cost_of(centre_release(centre_mu, dimension) if centre_mu else None, steps_mu)
-        certificate = DpSgdCertificate(
-            **fresh_ids(),
-            name=recipe.name,
-            created=now(),
-            classes=classes,
-            feature_names=feature_names,
-            feature_map=recipe.feature_map,
-            cost=str(cost),
-            lineage=lineage,
-            noise_multiplier=noise,
-            centre_mu=centre_mu,
-            steps_mu=steps_mu,
-            **choices.as_fields(),
+        certificate = DpSgdCertificate.model_validate(
+            release_fields(recipe.name, classes, feature_names, recipe.feature_map, lineage)
+            | {"cost": str(cost), "noise_multiplier": noise, "centre_mu": centre_mu, "steps_mu": steps_mu}
+            | choices.as_fields()
         )
         certificate.derived_cost()
     except ValidationError as error:

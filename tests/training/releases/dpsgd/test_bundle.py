@@ -12,15 +12,16 @@ from accounting.conversions import gaussian_mu
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
+from tests.seeded import Seeded
 from training.data.records import Declaration, Records
 from training.errors import BundleError, TrainingError
 from training.feature_maps import Fourier, Identity
+from training.loading import load_model
 from training.releases.dpsgd.centre import inputs_around, mean_of, sum_of_rows, unit
 from training.releases.dpsgd.choices import Choices, by_rule
 from training.releases.dpsgd.descent import Descent, descend, noise_of_weights
 from training.releases.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
 from training.releases.dpsgd.train import DpSgdRecipe, certify, shares, temperature, train_dpsgd
-from training.releases.loading import load_release
 from training.releases.model import ReleasedModel
 
 SHOWN = (("no", "yes"), ("a", "b", "c"), "l")
@@ -29,16 +30,6 @@ IDENTITY = Identity(lower=(0.0,) * 3, upper=(1.0,) * 3, clip_norm=1.0, bias=0.0)
 PRICE = 500_000_000_000
 """rho = 0.5, so that mu = 1."""
 CHOICES = Choices(records_declared=1000, sampling_rate=0.2, steps=20, learning_rate=0.5, hidden=(6,))
-
-
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
 
 
 def some_records(n: int = 1000, seed: int = 0) -> Records:
@@ -86,7 +77,7 @@ def test_shares_stay_within_the_price(price):
 def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
     folder = tmp_path / "bundle"
     certificate = save_dpsgd(folder, model)
-    again = load_release(folder)
+    again = load_model(folder)
     assert isinstance(again, ReleasedModel)
     assert again.certificate == certificate
     X = some_records(50, seed=3).X * 3 - 1

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.releases.dpsgd.network import SUM_ERROR, Network, softmax
+from training.objective import softmax
+from training.releases.dpsgd.network import SUM_ERROR, Network
 
 
 def example(network: Network, records: int, seed: int, spread: float = 0.5):

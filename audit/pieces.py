@@ -1,0 +1,98 @@
+"""Finished pieces of an audit or an experiment on disk, so that an interrupted run goes on where it stopped.
+
+A piece is named by a digest of everything that its result depends on. A file appears whole or not at all, and a file
+that does not describe the piece asked for is not used. Files are their owner's alone: some hold what was measured on
+private records, as scores of an audit, without noise.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import accounting
+import audit
+import mechanisms
+import training
+from training.private_files import write_whole
+
+Floats = NDArray[np.float64]
+Piece = Mapping[str, Any]
+"""What a result depends on, in JSON's types."""
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """A directory of results, one JSON file for each piece.
+
+    bound_to: what every piece depends on, too, as the code that computes them.
+    """
+
+    directory: Path
+    bound_to: Mapping[str, str] = field(default_factory=dict)
+
+    def result(self, piece: Piece, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The stored result of the piece, or the computed one, which is stored first."""
+        found = self.found(piece)
+        if found is not None:
+            return found
+        result = compute()
+        text, path = self._place(piece)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"piece": json.loads(text), "result": result}, indent=1))
+        return result
+
+    def found(self, piece: Piece) -> dict[str, Any] | None:
+        """The stored result of the piece, if there is one."""
+        text, path = self._place(piece)
+        return _stored(path, text)
+
+    def _place(self, piece: Piece) -> tuple[str, Path]:
+        text = json.dumps({**piece, **self.bound_to}, sort_keys=True)
+        return text, self.directory / f"{piece['name']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _stored(path: Path, text: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    if not isinstance(content, dict) or content.get("piece") != json.loads(text):
+        return None
+    result = content.get("result")
+    return result if isinstance(result, dict) else None
+
+
+def kept_scores(
+    store: ResultStore, piece: Piece, observe: Callable[[], tuple[Floats, Floats]]
+) -> tuple[Floats, Floats]:
+    """Return scores with the record in and without it: those stored for the piece, or those observed now."""
+
+    def compute() -> dict[str, Any]:
+        inside, outside = observe()
+        return {"in": inside.tolist(), "out": outside.tolist()}
+
+    found = store.result(piece, compute)
+    return np.array(found["in"], dtype=np.float64), np.array(found["out"], dtype=np.float64)
+
+
+@cache
+def code_digest(*others: ModuleType) -> str:
+    """Return a digest of every module of `accounting`, `mechanisms`, `training`, `audit` and the other packages.
+
+    By path and content. What is only shown is among them: to compute a piece again is cheaper than to trust one that
+    other code made.
+    """
+    found = hashlib.sha256()
+    for package in (accounting, mechanisms, training, audit, *others):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            found.update(f"{package.__name__}/{path.relative_to(root)}".encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()

@@ -1,0 +1,139 @@
+"""Two services of neighbouring models to be told apart: trained and started here, or running already."""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.budgets import Budget, accepts_for
+from accounting.ledger import Ledger, key_digest, new_api_key
+from audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
+from dpserve.configuration import environment_without_settings
+from mechanisms.mechanism import Mechanism, priced
+from service.errors import CannotServe
+from training.bundle import CertifiedHead, load_bundle, save_bundle
+from training.data.digits import load_digits
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity, default_clip_norm
+from training.published.bundle import load_published
+from training.recipe import Recipe
+from training.sealing import kind_of
+from training.train import train
+
+Floats = NDArray[np.float64]
+
+_ACCOUNT_DELTA = 1e-6
+_POOL = 2000
+_SPARE = 1.001
+
+
+@dataclass(frozen=True, eq=False)
+class ServicePair:
+    """Two running services, first the one with the record. row: (1, d), the strongest; said: what the models are."""
+
+    models: Neighbours
+    row: Floats
+    urls: tuple[str, str]
+    keys: tuple[str, str]
+    said: str
+
+
+def running_services(
+    urls: tuple[str, str], bundles: tuple[Path, Path], keys: tuple[str, str], rng: np.random.Generator
+) -> ServicePair:
+    """Return two services that run already, first the one with the record."""
+    heads = [load_published(path) if kind_of(path) == "published" else load_bundle(path) for path in bundles]
+    public = heads[0].certificate
+    lower, upper = public.feature_map.lower, public.feature_map.upper
+    declaration = Declaration(public.feature_names, lower, upper, public.classes)
+    pool = random_rows(declaration, _POOL, rng)
+    pair = Neighbours("natural", heads[0], heads[1], pool[0], 0)
+    said = "The two bundles are taken for neighbours: that one record makes their difference is the auditor's word."
+    return ServicePair(pair, strongest_row(pair, declaration, pool, rng), urls, keys, said)
+
+
+@contextmanager
+def own_services(
+    kind: str, mechanism: str, price: str, lam: float, trials: int, rng: np.random.Generator
+) -> Iterator[ServicePair]:
+    """Train two models on the digits, one with a record of this kind more, and serve both until the end.
+
+    Their budgets pay for the trials. Raises ValueError for a kind or a mechanism that there is not, and CannotServe.
+    """
+    known = next((one for one in KINDS if one == kind), None)
+    if known is None:
+        raise ValueError(f"the record is one of {', '.join(KINDS)}, not {kind!r}")
+    records = load_digits().train
+    chosen = priced(mechanism, price, len(records.declaration.classes))
+    pair = neighbours(known, records, lambda some: trained(some, lam), rng)
+    row = strongest_row(pair, records.declaration, records.X, rng)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpserve-audit-")))
+        first, second = (
+            stack.enter_context(_service(cast(CertifiedHead, head), folder / which, chosen, price, trials))
+            for head, which in ((pair.head_in, "in"), (pair.head_out, "out"))
+        )
+        said = (
+            f"The models were trained on the digits, Lambda = {lam:g}, with and without "
+            f"{'a searched' if kind == 'mislabelled' else 'one'} {kind} record."
+        )
+        yield ServicePair(pair, row, (first[0], second[0]), (first[1], second[1]), said)
+
+
+def trained(records: Records, lam: float) -> CertifiedHead:
+    """Return a certified head of the digits with the identity for its feature map."""
+    declaration = records.declaration
+    feature_map = Identity(
+        lower=declaration.lower,
+        upper=declaration.upper,
+        clip_norm=default_clip_norm(declaration.features),
+        bias=0.0,
+    )
+    # Each training is a lineage of its own: the two services must not share an account.
+    return train(records, Recipe("digits", feature_map, lam), f"audit-{len(records)}")
+
+
+@contextmanager
+def _service(
+    head: CertifiedHead, folder: Path, mechanism: Mechanism, price: str, trials: int
+) -> Iterator[tuple[str, str]]:
+    """Start a service whose lineage and whose one client can pay for the trials; give its address and the key."""
+    folder.mkdir()
+    save_bundle(folder / "bundle", head)
+    rho = float(mechanism.cost.rho) * trials * _SPARE
+    accepts = accepts_for(mechanism.cost)
+    command = [sys.executable, "-m", "dpserve", "serve", str(folder / "bundle"), "--port", "0", "--price", price]
+    command += ["--mechanism", mechanism.name, "--ledger", str(folder / "ledger"), "--rho", repr(rho)]
+    command += ["--delta", repr(_ACCOUNT_DELTA), "--accepts", accepts]
+    command += ["--accept-unproven"] if mechanism.status != "proven" else []
+    environment = environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)}
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(  # noqa: S603
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        )
+        try:
+            lines = process.stdout or ()
+            address = next((line.split()[-1] for line in lines if line.startswith("dpserve: serving")), "")
+            if not address:
+                log.seek(0)
+                raise CannotServe(log.read().strip().removeprefix("dpserve: "))
+            key, budget = new_api_key(), Budget.from_rho(rho, _ACCOUNT_DELTA, accepts)
+            asyncio.run(_add_client(folder / "ledger", head.certificate.lineage, budget, key))
+            yield address, key
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def _add_client(ledger: Path, lineage: str, budget: Budget, key: str) -> None:
+    async with Ledger.open(ledger) as opened:
+        await opened.add_client(lineage, "auditor", budget, key_digest(key), time=time.time())

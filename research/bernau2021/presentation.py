@@ -1,0 +1,129 @@
+"""What the adversary found, as a report beside Table 2 of Bernau et al. 2021."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from accounting.identifiability import gaussian_advantage, published_gaussian_advantage
+from audit.estimators import Errors, gdp_of_errors
+from audit.reports import Picture, Report, Table, interval, number
+from research.bernau2021.beliefs import Games, Identifiability, identifiability_of
+from research.bernau2021.experiments import Found, Setting, choices_of, printed
+from research.bernau2021.games import Neighbours, Sensitivity
+from research.bernau2021.printed import BELIEF, EPSILON
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Kind = tuple[Sensitivity, Neighbours]
+
+_JUDGED: Kind = ("global", "unbounded")
+"""The games whose noise gives the guarantee that is claimed: the only ones that can refute it."""
+
+
+def report(setting: Setting, found: Mapping[Kind, Found], source: str, conviction_confidence: float) -> Report:
+    """Return the report. Only games with global sensitivity and a record added or removed can refute the guarantee.
+
+    Errors at even odds, a threshold fixed in advance, bound mu exactly (Clopper and Pearson).
+    """
+    said = {kind: identifiability_of(one.games, setting.delta, BELIEF) for kind, one in found.items()}
+    mu = choices_of(setting, "global").mu
+    convicted = _mu_bound(found[_JUDGED].games, conviction_confidence) > mu
+    judged = said[_JUDGED]
+    return Report(
+        title=f"The adversary who knows all but one record, on {setting.dataset}, beside Bernau et al. 2021, Table 2",
+        verdict=f"{'Convicted' if convicted else 'Not refuted'}: with global sensitivity and a record added or removed "
+        f"the advantage in {judged.games} games is {number(judged.advantage, 3)} "
+        f"(95 %: {interval(*judged.advantage_interval)}), and {number(gaussian_advantage(mu), 3)} is the most that the "
+        "noise allows.",
+        convicted=convicted,
+        content={
+            "setting": asdict(setting),
+            "source": source,
+            "epsilon": EPSILON,
+            "mu": mu,
+            "games": {f"{sensitivity} {neighbours}": asdict(one) for (sensitivity, neighbours), one in said.items()},
+        },
+        tables=(_advantages(setting, said, mu), _epsilons(setting, said)),
+        pictures=(_beliefs(found),),
+        warnings=(
+            "Noise scaled to the local sensitivity is the paper's: it gives no differential privacy.",
+            "Bounded neighbours (a record replaced) are the paper's: neighbouring here is a record added or removed.",
+        ),
+        notes=(f"{source}; dataset sensitivity by {setting.measure}; full batches, belief bound {BELIEF:g}.",),
+    )
+
+
+def _mu_bound(games: Games, confidence: float) -> float:
+    said_first = games.log_odds > 0
+    errors = Errors(
+        float((said_first & ~games.first).sum()),
+        float((~games.first).sum()),
+        float((~said_first & games.first).sum()),
+        float(games.first.sum()),
+    )
+    return gdp_of_errors(errors, confidence)
+
+
+def _advantages(setting: Setting, said: Mapping[Kind, Identifiability], mu: float) -> Table:
+    rows = []
+    for kind, one in said.items():
+        paper = printed(setting, kind)
+        rows.append(
+            (
+                *kind,
+                str(one.games),
+                number(one.advantage, 3),
+                interval(*one.advantage_interval),
+                "-" if paper is None else f"{paper[0]:g}",
+                number(one.excess, 3),
+                "-" if paper is None else f"{paper[1]:g}",
+            )
+        )
+    note = (
+        f"delta = {setting.delta:g}; the bound of the advantage is {number(gaussian_advantage(mu), 3)}, and "
+        f"{number(published_gaussian_advantage(EPSILON, setting.delta), 3)} as the paper states it. "
+        + (f"Printed for {setting.printed_as}." if setting.printed_as else "")
+    )
+    columns = ("sensitivity", "neighbours", "games", "advantage", "95 %", "printed", "delta'", "printed")
+    return Table("Advantage, and how often a belief exceeded its bound", columns, tuple(rows), note)
+
+
+def _epsilons(setting: Setting, said: Mapping[Kind, Identifiability]) -> Table:
+    rows = tuple(
+        (
+            *kind,
+            number(one.epsilon_of_sensitivity, 3),
+            number(one.epsilon_of_belief, 3),
+            number(one.epsilon_of_advantage, 3),
+            number(one.exact_epsilon_of_sensitivity, 3),
+            number(one.exact_epsilon_of_advantage, 3),
+            number(one.epsilon_bound, 3),
+        )
+        for kind, one in said.items()
+    )
+    columns = (
+        "sensitivity",
+        "neighbours",
+        "of sensitivity",
+        "of belief",
+        "of advantage",
+        "sensitivity, exact",
+        "advantage, exact",
+        "bound, 95 %",
+    )
+    note = "The first three are the paper's estimates (Section 5.3), no bounds; the last is one, f-DP (CP)."
+    return Table(f"epsilon' where {EPSILON:g} was asked for at delta = {setting.delta:g}", columns, rows, note)
+
+
+def _beliefs(found: Mapping[Kind, Found]) -> Picture:
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_subplot()
+        names = [f"{sensitivity}\n{neighbours}" for sensitivity, neighbours in found]
+        axes.violinplot([one.games.beliefs_in_truth for one in found.values()], showmedians=True)
+        axes.set_xticks(range(1, len(names) + 1), names)
+        axes.axhline(BELIEF, linestyle=":", color="grey", label="bound asked for")
+        axes.set_ylabel("final belief in the data set used")
+        axes.legend()
+
+    return Picture("Beliefs", "The adversary's final belief in the data set that was used.", draw, inches=(6.4, 4.0))

@@ -1,0 +1,101 @@
+"""What is compared: the options of `training.planning.options`, a head without privacy and the published mechanism."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from accounting.picorho import PICORHO_PER_RHO
+from mechanisms.published import Published
+from mechanisms.seeded import derived_seed
+from training.planning import options as planned
+from training.planning.cases import Case, Floats
+from training.planning.options import UNLIMITED, Accuracies, Trial
+
+Status = Literal["proven", "unproven", "not private"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the tables. pays: for what the budget pays; version: as of `training.planning.options.Option`."""
+
+    title: str
+    pays: Literal["each answer", "once", "nothing"]
+    status: Status
+    accuracies: Callable[[Trial], Accuracies]
+    version: int = 1
+
+
+def _planned(name: str) -> Option:
+    one = planned.OPTIONS[name]
+    return Option(one.title, one.pays, "proven", one.accuracies, one.version)
+
+
+def _without_privacy(trial: Trial) -> Accuracies:
+    weights = trial.heads.weights("identity", 1.0)
+    return {UNLIMITED: trial.case.accuracy(trial.heads.asked("identity") @ weights.T)}
+
+
+def _algorithm_1(trial: Trial) -> Accuracies:
+    """Algorithm 1 with Gaussian noise, its claim composed as mu-GDP composes: mu / sqrt(Q) for each of Q answers."""
+    logits, sensitivity = _published_logits(trial.case)
+    mu = float(np.sqrt(2 * trial.whole / PICORHO_PER_RHO))
+    found: Accuracies = {}
+    for count in trial.queries:
+        mechanism = Published(trial.case.classes, mu / np.sqrt(count), "gaussian")
+        answers = mechanism.release(
+            logits, np.full(len(logits), sensitivity), trial.randomness("published", str(count))
+        )
+        found[str(count)] = trial.case.accuracy(answers)
+    return found
+
+
+_PUBLISHED: dict[tuple[str, int], tuple[Floats, float]] = {}
+
+
+def _published_logits(case: Case) -> tuple[Floats, float]:
+    """The logits of the network of Table IV, trained on the case, and the claimed Delta z. The last case is kept."""
+    key = (case.split, case.seed)
+    if key not in _PUBLISHED:
+        import torch
+
+        from research.lu2022 import printed
+        from training.published import bounds
+        from training.published.batched import Assignment, stacked_logits, train_stack
+        from training.published.setting import Recipe
+
+        topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)
+        recipe = Recipe(topology, "per-record-and-class")
+        X = torch.from_numpy(np.vstack([case.X, case.asked]).astype(np.float32))
+        y = torch.from_numpy(np.concatenate([case.y, case.answers]))
+        n = len(case.y)
+        seed = derived_seed(case.seed, "published", case.name)
+        parameters = train_stack(X, y, Assignment(torch.arange(n)[None], (seed,), (1.0,)), recipe)
+        z = stacked_logits(parameters, X, torch.arange(n, len(X))[None])[0]
+        claimed = bounds.claimed_sensitivities(topology, n, l2_regulariser=printed.L2_REGULARISER)
+        _PUBLISHED.clear()
+        _PUBLISHED[key] = (z.double().numpy(), claimed.neuron)
+    return _PUBLISHED[key]
+
+
+_PROVEN = (
+    "per-query",
+    "weights",
+    "class-sums",
+    "objective",
+    "dpsgd",
+    "dpsgd-128",
+    "per-query-fourier",
+    "weights-fourier",
+    "objective-fourier",
+    "dpsgd-fourier",
+    "teachers",
+)
+
+OPTIONS: dict[str, Option] = {
+    "non-private": Option("no privacy (linear head)", "nothing", "not private", _without_privacy),
+    **{name: _planned(name) for name in _PROVEN},
+    "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
+}
+"""In the order of the tables."""

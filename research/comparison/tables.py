@@ -1,0 +1,108 @@
+"""The comparison as CSV and as tables in Markdown. Tables are made from the CSV's cells and from nothing else."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from research.comparison.cases import BENCHMARKS
+from research.comparison.experiment import SEEDS, Cell, at
+from research.comparison.options import OPTIONS
+from training.planning.measured import SETS
+from training.planning.options import DELTA, QUERIES, UNLIMITED
+from training.planning.options import OPTIONS as PLANNED
+
+COLUMNS = (*map(str, QUERIES), UNLIMITED)
+_HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", "mean", "spread", "seeds", "figures")
+_REFUSED = "refused"
+NOT_MEASURED = "not measured"
+START, END = "<!-- summary -->", "<!-- end of the summary -->"
+"""Where a page takes the summary."""
+
+
+def write_csv(cells: Iterable[Cell], path: Path) -> None:
+    """Write one line for each cell, with the figure of every seed."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_HEADER)
+        for cell in sorted(cells, key=_order):
+            figures = " ".join(_REFUSED if figure is None else f"{figure:.4f}" for figure in cell.figures)
+            writer.writerow(
+                (
+                    cell.dataset,
+                    cell.option,
+                    OPTIONS[cell.option].status,
+                    f"{cell.epsilon:g}",
+                    f"{DELTA:g}",
+                    cell.queries,
+                    _number(cell.mean),
+                    _number(cell.spread),
+                    len(cell.figures),
+                    figures,
+                )
+            )
+
+
+def read_csv(path: Path) -> tuple[Cell, ...]:
+    """Read what `write_csv` wrote."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(
+            Cell(
+                row["dataset"],
+                row["option"],
+                float(row["epsilon"]),
+                row["queries"],
+                tuple(None if word == _REFUSED else float(word) for word in row["figures"].split()),
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+def write_summary(cells: Iterable[Cell], path: Path) -> None:
+    """Write what the planner shows: the mean, spread and number of seeds of what can be trained, without the figures.
+
+    With six digits, so that what is rounded again rounds as the mean itself does.
+    """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("dataset", "epsilon", "option", "queries", "mean", "spread", "seeds"))
+        for cell in sorted(cells, key=_order):
+            if cell.option in PLANNED and cell.dataset in SETS:
+                place = (cell.dataset, f"{cell.epsilon:g}", cell.option, cell.queries)
+                writer.writerow((*place, _number(cell.mean, 6), _number(cell.spread, 6), len(cell.figures)))
+
+
+def summary(cells: Sequence[Cell]) -> str:
+    """Every set at (1, DELTA): a line for each option, at 10 and at 1,000 queries where each answer is paid for."""
+    datasets = [name for name in BENCHMARKS if any(cell.dataset == name for cell in cells)]
+    lines = ["| option | " + " | ".join(datasets) + " |", "|---" * (1 + len(datasets)) + "|"]
+    for name, option in OPTIONS.items():
+        counts = ("10", "1000") if option.pays == "each answer" else (UNLIMITED,)
+        words = [" / ".join(_mean(at(cells, dataset, name, 1.0, count)) for count in counts) for dataset in datasets]
+        title = option.title + (" (unproven)" if option.status == "unproven" else "")
+        lines.append(f"| {title} | " + " | ".join(words) + " |")
+    return "\n".join(lines)
+
+
+def with_summary(text: str, cells: Sequence[Cell]) -> str:
+    """Return a page of Markdown with the summary between its two marks. Raises ValueError where they are missing."""
+    before, mark, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not (mark and end):
+        raise ValueError(f"the page has no place for the summary, between {START} and {END}")
+    return f"{before}{START}\n{summary(cells)}\n{END}{after}"
+
+
+def _mean(cell: Cell | None) -> str:
+    if cell is None:
+        return NOT_MEASURED
+    few = f" ({len(cell.figures)} of {SEEDS})" if len(cell.figures) < SEEDS else ""
+    return _REFUSED if cell.mean is None else f"{cell.mean:.3f}{few}"
+
+
+def _number(value: float | None, digits: int = 4) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _order(cell: Cell) -> tuple[int, int, float, int]:
+    queries = COLUMNS.index(cell.queries) if cell.queries in COLUMNS else len(COLUMNS)
+    return list(BENCHMARKS).index(cell.dataset), list(OPTIONS).index(cell.option), cell.epsilon, queries

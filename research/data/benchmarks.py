@@ -1,0 +1,42 @@
+"""Public data sets by name: the eleven of Lu et al., baskets of the shape of Purchase-100, and digits."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from research.data import adult, cifar, location, mnist, purchase, retail, texas
+from research.data.labelled import LabelledSet
+from training.data.digits import load_digits
+
+READERS: dict[str, Callable[[Path], LabelledSet]] = {
+    "adult": adult.read,
+    "mnist": mnist.read,
+    "location": location.read,
+    **{f"purchase-{classes}": partial(purchase.read, classes=classes) for classes in purchase.CLASS_COUNTS},
+    "cifar-10": cifar.read_10,
+    "cifar-100": cifar.read_100,
+    "texas-100": texas.read,
+    "retail-100": retail.read,
+}
+
+
+def digits() -> LabelledSet:
+    """Return scikit-learn's digits, which come with it."""
+    X, y = load_digits().scaled()
+    return LabelledSet("digits", X.astype(np.float32), y, 10, "scikit-learn's digits")
+
+
+def read(name: str, directory: Path | None) -> LabelledSet:
+    """Read a data set from a directory; the digits need none.
+
+    Raises ValueError for an unknown name, or where no directory is named, and DataError for its files.
+    """
+    if name == "digits":
+        return digits()
+    if name not in READERS:
+        raise ValueError(f"there is no data set {name!r}; there are {', '.join(READERS)}")
+    if directory is None:
+        raise ValueError("name the directory of the data set's files with --data-dir or DPSERVE_DATA_DIR")
+    return READERS[name](directory)

@@ -1,0 +1,1 @@
+"""Lu et al. 2022, rerun: its printed figures, ours beside them, and how far apart they are."""

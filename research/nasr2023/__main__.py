@@ -1,0 +1,131 @@
+"""`python -m research.nasr2023`: DP-SGD on the papers' data sets, watched step by step, beside the paper's Table 1."""
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from audit import presentation
+from audit.reports import Report
+from audit.white_box import experiments
+from audit.white_box.canaries import Canary
+from audit.white_box.experiments import Material, Setting
+from dpserve.commands import reporting
+from dpserve.commands.console import shares
+from research import white_box
+from research.commands import DataDir, Html, Json, Png, program, run, show, stored
+from research.nasr2023.faults import audit_of_fault
+from research.nasr2023.methods import judge
+from research.nasr2023.printed import EPSILONS
+from research.nasr2023.runs import measure_runs, of_runs
+from research.nasr2023.table import judge_together, table_1
+from training.extras import extra
+
+SETTINGS: dict[str, Setting] = {
+    "digits": experiments.DIGITS,
+    "retail-100": Setting("retail-100", (32,), learning_rate=2.0),
+    "mnist": Setting("mnist", (64,)),
+    "cifar-10": Setting("cifar-10", (32,), runs=3),
+}
+"""By data set."""
+
+OBSERVATIONS = 20_000
+"""Of each cell of Table 1, each way: fixed before any was seen."""
+
+app = program()
+
+
+@app.command()
+def watch(
+    context: typer.Context,
+    dataset: Annotated[str, typer.Option(help=f"One of {', '.join(SETTINGS)}.")] = "digits",
+    data_dir: DataDir = None,
+    table: Annotated[bool, typer.Option("--table", help="Table 1: at epsilon 1, 4, 8 and 16.")] = False,
+    epsilon: Annotated[float, typer.Option(help="What a run claims at delta = 1e-5.")] = 8.0,
+    fault: Annotated[
+        str | None,
+        typer.Option(
+            help="Plant one and claim epsilon 1.27 a step: clip-after-averaging, noise-from-100-seeds, "
+            "noise-too-small, or none for a sound step with that claim."
+        ),
+    ] = None,
+    noise_ratio: Annotated[float, typer.Option(help="Of noise too small, to the claimed one.")] = 0.6,
+    canary: Annotated[str, typer.Option(help="dirac, crafted, blank or mislabelled.")] = "dirac",
+    whole_runs: Annotated[int | None, typer.Option(min=10, help="Audit so many whole runs, each way.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Runs whose steps are observed.")] = None,
+    steps: Annotated[int | None, typer.Option(min=10, help="Of a run.")] = None,
+    confidence: reporting.Confidence = 0.95,
+    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    seed: reporting.Seed = 0,
+    resume: reporting.Resume = None,
+    as_json: Json = False,
+    html: Html = None,
+    png: Png = None,
+) -> None:
+    """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
+    if dataset not in SETTINGS:
+        raise ValueError(f"training is watched on {', '.join(SETTINGS)}, not on {dataset!r}")
+    if fault is not None:
+        reporting.refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "whole_runs")
+    if fault != "noise-too-small":
+        reporting.refuse(context, "without --fault noise-too-small", "noise_ratio")
+    if whole_runs is not None:
+        reporting.refuse(context, "with --whole-runs", "runs")
+    setting = experiments.scaled(SETTINGS[dataset], canary=canary, runs=whole_runs or runs, steps=steps)
+    sure = (confidence, conviction_confidence)
+    material = white_box.prepared(setting, data_dir, seed)
+    present = _crafted(material) if canary == "crafted" else experiments.canary_of(canary, material, seed)
+    if table:
+        reporting.refuse(context, "with --table", "epsilon", "fault", "whole_runs")
+        if runs is None:
+            setting = replace(setting, runs=math.ceil(OBSERVATIONS / setting.steps))
+        report = _table(setting, material, seed, sure, resume)
+    elif fault is not None:
+        report = audit_of_fault(setting, material, fault, noise_ratio, sure, seed, resume, present, enough=runs is None)
+    else:
+        report = _watched(setting, material, epsilon, sure, seed, resume, present, whole_runs=whole_runs is not None)
+    show(report, as_json=as_json, html=html, png=png)
+
+
+def _crafted(material: Material) -> Canary:
+    with extra("torch", "crafting canaries"):
+        from research.nasr2023.crafting import CraftedCanary
+    return CraftedCanary(material.network, material.probe.inputs, material.probe.labels)
+
+
+def _watched(
+    setting: Setting,
+    material: Material,
+    epsilon: float,
+    sure: tuple[float, float],
+    seed: int,
+    resume: Path | None,
+    canary: Canary,
+    *,
+    whole_runs: bool,
+) -> Report:
+    described = {**asdict(setting), "seed": seed, "epsilon": epsilon}
+    title = f"DP-SGD on {setting.dataset}, with a {setting.canary}"
+    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
+        if whole_runs:
+            seen = measure_runs(setting, epsilon, material, store, seed, progress)
+            return of_runs(seen, *sure, f"Audit of whole runs of {title} record", described)
+        measured = experiments.measure(setting, epsilon, material, store, seed, progress, canary)
+    finding = judge(measured, *sure)
+    return presentation.of_steps(finding, measured, f"White-box audit of {title} canary", described, material.source)
+
+
+def _table(setting: Setting, material: Material, seed: int, sure: tuple[float, float], resume: Path | None) -> Report:
+    measured = {}
+    with stored(resume) as store:
+        for epsilon in EPSILONS:
+            with shares(f"training on {setting.dataset} at epsilon {epsilon}") as progress:
+                measured[epsilon] = experiments.measure(setting, epsilon, material, store, seed, progress)
+    findings = judge_together(measured, *sure)
+    return table_1(findings, setting.dataset, {**asdict(setting), "seed": seed}, material.source)
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,165 @@
+"""One batcher: what arrives while a batch is under way goes into the next one.
+
+A lone request goes at once. `max_batch_time` holds a batch back for longer, so that more may join it. Promises: a batch
+is processed after the one before it; a request that was cancelled, or whose deadline passed, before its batch began is
+no part of it; the queue is bounded, and a request that would have to wait too long is refused at once.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from accounting.ledger import LedgerError
+from service.errors import DeadlinePassed, Overloaded
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+_WEIGHT_OF_NEWEST = 0.2
+"""Of the newest batch in the moving average of how long a batch takes."""
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How large a batch may be, and how much may wait."""
+
+    max_batch_size: int = 1000
+    """Rows; a single request may have more."""
+    max_batch_time: float = 0.0
+    """Seconds that a batch waits for more requests. 0: it takes what waits when the batch before it ends."""
+    max_waiting_rows: int = 100_000
+    max_waiting_seconds: float = 2.0
+    """A request is refused when the batches before it are expected to take longer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Request, Result]):
+    request: Request
+    rows: int
+    result: "asyncio.Future[Result]"
+    begun: bool = False
+
+
+class Batcher(Generic[Request, Result]):
+    """Calls `process` with one batch of requests at a time, in order of arrival.
+
+    `process` returns one result for each request, in order. A result that is an exception is raised to its caller; an
+    exception that `process` raises, to every caller of the batch. A LedgerError that it raises is raised to all who
+    wait, too: the ledger would fail them alike, and nothing of theirs was sent.
+    """
+
+    def __init__(
+        self,
+        process: Callable[[Sequence[Request]], Awaitable[Sequence[Result | Exception]]],
+        limits: BatchLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """clock: seconds, as deadlines have them."""
+        self._process = process
+        self._limits = limits or BatchLimits()
+        self._clock = clock
+        self._waiting: deque[_Waiting[Request, Result]] = deque()
+        self._waiting_rows = 0
+        self._running: asyncio.Task[None] | None = None
+        self._seconds_per_batch = 0.0
+
+    def submit(self, request: Request, rows: int, *, deadline: float = math.inf) -> "asyncio.Future[Result]":
+        """Put a request of `rows` rows into the next batch and return its result to come.
+
+        Cancel that to withdraw the request from the queue. Raises Overloaded, with nothing done.
+        """
+        self._check_room(rows)
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Result] = loop.create_future()
+        waiting = _Waiting(request, rows, result)
+        self._waiting.append(waiting)
+        self._waiting_rows += rows
+        if deadline < math.inf:
+            timer = loop.call_later(max(0.0, deadline - self._clock()), _expire, waiting)
+            result.add_done_callback(lambda _: timer.cancel())
+        if self._running is None:
+            # A task begins in the next turn of the loop, with whatever else was read in this one.
+            self._running = loop.create_task(self._run())
+        return result
+
+    async def drain(self) -> None:
+        """Wait until everything that was submitted has its result."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+
+    def _check_room(self, rows: int) -> None:
+        if not self._waiting_rows:
+            return
+        batches = math.ceil(self._waiting_rows / self._limits.max_batch_size)
+        expected = batches * self._seconds_per_batch
+        full = self._waiting_rows + rows > self._limits.max_waiting_rows
+        if full or expected > self._limits.max_waiting_seconds:
+            raise Overloaded(max(1, math.ceil(expected)))
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                if self._limits.max_batch_time and self._waiting_rows < self._limits.max_batch_size:
+                    await asyncio.sleep(self._limits.max_batch_time)
+                batch = self._next_batch()
+                if batch:
+                    await self._answer(batch)
+        finally:
+            self._running = None
+
+    def _next_batch(self) -> list[_Waiting[Request, Result]]:
+        batch: list[_Waiting[Request, Result]] = []
+        room = self._limits.max_batch_size
+        while self._waiting and (not batch or self._waiting[0].rows <= room):
+            first = self._waiting.popleft()
+            self._waiting_rows -= first.rows
+            if not first.result.done():
+                first.begun = True
+                room -= first.rows
+                batch.append(first)
+        return batch
+
+    async def _answer(self, batch: Sequence[_Waiting[Request, Result]]) -> None:
+        began = self._clock()
+        try:
+            results: Sequence[Result | Exception] = await self._process([waiting.request for waiting in batch])
+        except Exception as error:  # noqa: BLE001 - it is passed on to every caller
+            results = [_copy_of(error) for _ in batch]
+            if isinstance(error, LedgerError):
+                self._fail_waiting(error)
+        for waiting, result in zip(batch, results, strict=True):
+            _resolve(waiting.result, result)
+        self._seconds_per_batch += _WEIGHT_OF_NEWEST * (self._clock() - began - self._seconds_per_batch)
+
+    def _fail_waiting(self, error: LedgerError) -> None:
+        for waiting in self._waiting:
+            _resolve(waiting.result, _copy_of(error))
+        self._waiting.clear()
+        self._waiting_rows = 0
+
+
+def _expire(waiting: _Waiting[Request, Result]) -> None:
+    if not waiting.begun:
+        _resolve(waiting.result, DeadlinePassed())
+
+
+def _resolve(future: "asyncio.Future[Result]", result: Result | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def _copy_of(error: Exception) -> Exception:
+    """Return an exception like this one: to raise it adds to its traceback, and several callers do so."""
+    copied = error.__class__.__new__(error.__class__, *error.args)
+    copied.__dict__.update(error.__dict__)
+    copied.__cause__ = error
+    return copied

@@ -1,0 +1,49 @@
+"""What a client may ask about its account without spending anything: its budget and its receipts."""
+
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Query, Request
+
+from accounting.explanation import AccountExplanation
+from accounting.picorho import to_rho
+from service.http.authentication import BEARER, Authentication
+from service.http.schemas import ClientReceiptOut, ReceiptsOut
+from service.pay_once import HolderExplanation
+from service.predictor import Predictor
+
+_LARGEST_PAGE = 1000
+
+
+def add_account_routes(app: FastAPI, predictor: Predictor, authentication: Authentication) -> None:
+    """Add `GET /budget` and `GET /budget/receipts`."""
+    security = [Depends(BEARER)]
+
+    @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
+    async def budget(request: Request) -> HolderExplanation | AccountExplanation:
+        client = (await authentication.caller(request, "budget-read")).client
+        return await predictor.explained_budget(client)
+
+    @app.get("/budget/receipts", summary="Read your receipts, page by page", dependencies=security)
+    async def receipts(
+        request: Request,
+        after: Annotated[int, Query(ge=0, le=2**52, description="Only receipts with a number above this.")] = 0,
+        count: Annotated[int, Query(ge=1, le=_LARGEST_PAGE, description="At most so many.")] = 100,
+    ) -> ReceiptsOut:
+        client = (await authentication.caller(request, "budget-read")).client
+        page = await predictor.receipts(client, after=after, count=count)
+        return ReceiptsOut(
+            receipts=[
+                ClientReceiptOut(
+                    id=receipt.number,
+                    model=receipt.model,
+                    mechanism=receipt.mechanism,
+                    charged_rows=receipt.rows,
+                    price_per_row_rho=to_rho(receipt.price),
+                    charged_rho=to_rho(receipt.total),
+                    time=receipt.time,
+                    hash=receipt.hash.hex(),
+                )
+                for receipt in page
+            ],
+            next_after=page[-1].number if len(page) == count else None,
+        )

@@ -1,0 +1,203 @@
+"""The service's own protocol: rows as JSON or as a NumPy array, answers likewise."""
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from accounting.ledger import BudgetExhausted, MechanismNotAccepted, Quote
+from accounting.picorho import to_rho
+from accounting.report import AccountReport
+from service.http import npy
+from service.http.predictions import Reply
+from service.http.problems import Problem, ProblemType
+from service.http.requests import Head, invalid
+from service.http.schemas import (
+    AnswerNoiseOut,
+    PredictRequest,
+    PredictResponse,
+    QuoteOut,
+    QuoteResponse,
+    ReceiptOut,
+)
+from service.predictor import AnswerNoise, Asked, Prediction, Predictor, TierQuote
+
+RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
+"""The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
+
+_GZIP = b"\x1f\x8b"
+"""How what gzip made begins."""
+
+_WEIGHT_0 = re.compile(r";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
+_PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(\d+)\])?`$")
+
+_decode = msgspec.json.Decoder(PredictRequest).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Answers:
+    """Receipts and budgets as every protocol states them."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        """Of this predictor's answers."""
+        self._model = predictor.certificate.name
+        self._mechanism = predictor.mechanism_name
+        self._status = predictor.mechanism_status
+        self._price = to_rho(predictor.price_per_row.picorho)
+        self._encoded: tuple[AccountReport | None, bytes] = (None, b"")
+
+    def receipt(self, prediction: Prediction) -> ReceiptOut:
+        """Return what a request was charged."""
+        receipt = prediction.receipt
+        return ReceiptOut(
+            id=receipt.number if receipt else prediction.earlier,
+            model=self._model,
+            mechanism=self._mechanism,
+            status=self._status,
+            rows=len(prediction.probabilities),
+            charged_rows=prediction.charged_rows,
+            replayed_rows=prediction.replayed,
+            price_per_row_rho=self._price,
+            charged_rho=to_rho(prediction.charged),
+            tier=msgspec.UNSET if prediction.tier is None else prediction.tier,
+        )
+
+    def budget(self, prediction: Prediction) -> bytes:
+        """Return the client's account as JSON; the requests of a batch share their clients' reports."""
+        budget = prediction.budget
+        if self._encoded[0] is not budget:
+            self._encoded = budget, budget.model_dump_json().encode()
+        return self._encoded[1]
+
+
+class RowsCodec:
+    """`POST /predict`."""
+
+    parameters = frozenset({"dry_run", "tier"})
+
+    def __init__(self, predictor: Predictor, answers: Answers) -> None:
+        """Validate for `predictor`."""
+        self._predictor = predictor
+        self._answers = answers
+        self._price = to_rho(predictor.price_per_row.picorho)
+        self._rehearsal = True if predictor.rehearsal else msgspec.UNSET
+
+    def check_path(self, parameters: Mapping[str, str]) -> None:
+        """Refuse nothing: the service has one model."""
+
+    def decode(self, head: Head, body: bytes) -> Asked:
+        """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
+        tier = head.query.get("tier")
+        if _media_type(head.header(b"content-type") or "") == npy.MEDIA_TYPE:
+            self._predictor.check_tier(tier)
+            X = self._predictor.check_array(npy.parse_npy(body))
+        else:
+            request = parse_request(body)
+            if request.model is not None:
+                self._predictor.check_model(request.model)
+            tier = _one_of(tier, request.tier)
+            self._predictor.check_tier(tier)
+            X = self._predictor.check_rows(request.instances)
+        # A tier in the query decides what the answer is as much as the body does.
+        said = body if "tier" not in head.query else body + b"\0tier=" + head.query["tier"].encode()
+        return Asked(X, tier, head.idempotency(said), head.deadline)
+
+    def encode(self, head: Head, asked: Asked, prediction: Prediction) -> Reply:
+        """Return the answer as JSON; as an array where the client accepts one."""
+        del asked
+        receipt, budget = self._answers.receipt(prediction), self._answers.budget(prediction)
+        if _accepts_npy(head.header(b"accept")):
+            said = {RECEIPT: _encode(receipt).decode(), BUDGET: budget.decode()}
+            return npy.npy_of(prediction.probabilities), {"content-type": npy.MEDIA_TYPE} | said
+        predictions = prediction.probabilities.tolist()
+        return _json(PredictResponse(predictions, receipt, msgspec.Raw(budget), self._rehearsal))
+
+    def encode_quote(self, quote: Quote | TierQuote, noise: AnswerNoise | None) -> Reply:
+        """Return a quote in rho."""
+        priced = quote.hold if isinstance(quote, TierQuote) else quote
+        # What is held answers every row: only the holding costs anything.
+        free = (True,) * quote.rows if isinstance(quote, TierQuote) else quote.free
+        refusal = priced.refusal
+        kind = None
+        if isinstance(refusal, BudgetExhausted):
+            kind = ProblemType.BUDGET_EXHAUSTED
+        elif isinstance(refusal, MechanismNotAccepted):
+            kind = ProblemType.MECHANISM_NOT_ACCEPTED
+        out = QuoteOut(
+            rows=len(free),
+            new_rows=free.count(False),
+            free=free,
+            price_per_row_rho=self._price,
+            cost_rho=to_rho(priced.total),
+            admitted=refusal is None,
+            refusal=kind,
+            scope=getattr(refusal, "scope", None),
+            noise=None if noise is None else AnswerNoiseOut(noise.law, noise.on, noise.scale),
+            tier=quote.tier if isinstance(quote, TierQuote) else msgspec.UNSET,
+        )
+        return _json(QuoteResponse(out, self._rehearsal))
+
+    def refuse(self, problem: Problem) -> Response:
+        """Return an RFC 9457 problem."""
+        return problem.response()
+
+
+def _json(content: Any) -> Reply:
+    return _encode(content), {"content-type": "application/json"}
+
+
+def parse_request(body: bytes) -> PredictRequest:
+    """Return the parsed body, or raise a 400 or 422 problem that says where it goes wrong."""
+    try:
+        return _decode(body)
+    except msgspec.ValidationError as error:
+        raise _not_rows(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if body.startswith(_GZIP):
+            raise invalid("send the body without compression") from None
+        raise malformed_json(error) from None
+
+
+def malformed_json(error: Exception) -> Problem:
+    """Return the problem of a body that is no JSON."""
+    why = {RecursionError: "it nests too deeply", UnicodeDecodeError: "it is not UTF-8"}.get(type(error), str(error))
+    return Problem(HTTPStatus.BAD_REQUEST, ProblemType.MALFORMED_JSON, f"the body is not JSON: {why}")
+
+
+def _not_rows(message: str) -> Problem:
+    """Return the problem of JSON that is not what is asked for, by msgspec's message and its path in the body."""
+    found = _PLACE.search(message)
+    named = found[1] if found else None
+    if named != "instances" and "`instances`" not in message:
+        said = message.partition(" - at ")[0]
+        detail = f'{named or "the body"}: {said}; expected {{"instances": [[number, ...], ...]}}'
+        return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_REQUEST, detail)
+    row, column = (None if place is None else int(place) for place in found.groups()[1:]) if found else (None, None)
+    if found is None:
+        detail = "'instances' is missing; send {\"instances\": [[number, ...], ...]}"
+    elif row is None:
+        detail = "'instances' must be a list of rows, each a list of numbers"
+    elif column is None:
+        detail = f"row {row} must be a list of numbers"
+    else:
+        detail = f"row {row}, column {column} must be a finite number"
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_ROWS, detail, row=row, column=column)
+
+
+def _media_type(said: str) -> str:
+    return said.partition(";")[0].strip().lower()
+
+
+def _accepts_npy(accept: str | None) -> bool:
+    """Return whether an array is named in `Accept`, and not with the weight 0, which refuses it (RFC 9110)."""
+    named = [said for said in accept.split(",") if _media_type(said) == npy.MEDIA_TYPE] if accept else []
+    return any(not _WEIGHT_0.search(said) for said in named)
+
+
+def _one_of(in_query: str | None, in_body: str | None) -> str | None:
+    if in_query is not None and in_body not in (None, in_query):
+        raise invalid("the body and the query name different tiers")
+    return in_query if in_body is None else in_body

@@ -1,0 +1,136 @@
+"""What a request for predictions says beside its body, and its body: each header once, each query parameter known."""
+
+import hashlib
+import math
+import re
+import time
+from collections.abc import Mapping, Set
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from accounting.ledger import Idempotency
+from service.http.problems import Problem, ProblemType
+
+_LONGEST_IDEMPOTENCY_KEY = 255
+_IDEMPOTENCY_KEY = re.compile(rf"[!-~]{{1,{_LONGEST_IDEMPOTENCY_KEY}}}")
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9}(?:\.\d{1,6})?)(?=[\s\",;]|$)", re.IGNORECASE)
+
+_ONCE = frozenset({b"authorization", b"content-type", b"idempotency-key", b"inference-header-content-length"})
+"""Headers that decide what is charged, and to whom: a proxy before the service may have looked at another of two."""
+
+IDEMPOTENCY_PARAMETER: dict[str, Any] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": _LONGEST_IDEMPOTENCY_KEY, "pattern": "^[!-~]+$"},
+    "description": "Your name for this request: sent again, it is answered again and charged once.",
+}
+PREFER_PARAMETER: dict[str, Any] = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "wait=SECONDS: what is not charged by then is not charged at all, and refused with 503.",
+}
+"""What the OpenAPI document says of these headers."""
+
+
+def invalid(detail: str) -> Problem:
+    """Return the problem of a request that cannot be understood."""
+    return Problem(HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, detail)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A request without its body. headers: by lower-case name, the last of several where several may be sent.
+
+    began: by `time.monotonic`. peer: the address that it came from.
+    """
+
+    headers: Mapping[bytes, bytes]
+    query: Mapping[str, str]
+    peer: str
+    began: float
+
+    def header(self, name: bytes) -> str | None:
+        """Return what a header says, or None."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def wait(self) -> float | None:
+        """After how many seconds nothing is to be charged any more: `Prefer: wait=SECONDS` (RFC 7240), or None.
+
+        Fractions of a second are taken, too. What cannot be read is no preference.
+        """
+        found = _WAIT.search(self.header(b"prefer") or "")
+        return float(found[1]) if found else None
+
+    @property
+    def deadline(self) -> float:
+        """When nothing is to be charged any more, by `time.monotonic`."""
+        wait = self.wait
+        return math.inf if wait is None else self.began + wait
+
+    def idempotency(self, body: bytes) -> Idempotency | None:
+        """Return the client's name for a request that says `body`, if it has one. Raises a 400 problem."""
+        key = self.header(b"idempotency-key")
+        if key is None:
+            return None
+        if not _IDEMPOTENCY_KEY.fullmatch(key):
+            raise invalid(f"an Idempotency-Key has 1 to {_LONGEST_IDEMPOTENCY_KEY} visible ASCII characters")
+        return Idempotency(key, hashlib.sha256(body).digest())
+
+
+def read_head(scope: Scope, parameters: Set[str]) -> Head:
+    """Return the request's head. parameters: those that the query may have, once each. Raises a 400 problem."""
+    headers = dict(scope["headers"])
+    if len(headers) != len(scope["headers"]):
+        _check_once(scope["headers"])
+    if b"upgrade" in headers:
+        # The server takes what follows such a head for another protocol's, and the body never arrives.
+        raise invalid("send the request without the header 'Upgrade'")
+    query = _query(scope["query_string"], parameters) if scope["query_string"] else {}
+    client = scope.get("client")
+    return Head(headers, query, client[0] if client else "", time.monotonic())
+
+
+def _check_once(headers: list[tuple[bytes, bytes]]) -> None:
+    names = [name for name, _ in headers]
+    for name in _ONCE:
+        if names.count(name) > 1:
+            raise invalid(f"send one header '{name.decode().title()}', not several")
+
+
+def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
+    """Refuse what is not known: whoever misspells a dry run must not be charged for it."""
+    found = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    names = [name for name, _ in found]
+    for name in names:
+        if name not in parameters:
+            known = ", ".join(sorted(parameters)) or "none; POST /predict?dry_run=true says what an answer costs"
+            raise invalid(f"the query has a parameter that is not known here; known: {known}")
+        if names.count(name) > 1:
+            raise invalid(f"the query has {name} more than once")
+    return dict(found)
+
+
+async def read_body(receive: Receive) -> bytes:
+    """Return the body. Raises Problem, as `BodyLimits` says, and ClientDisconnected."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        return bytes(message["body"])
+    parts = []
+    while message["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+        message = await receive()
+    raise ClientDisconnected
+
+
+class ClientDisconnected(Exception):
+    """The client closed the connection before its request was complete."""

@@ -1,0 +1,90 @@
+"""Asking for a price spends nothing; idempotency keys that are remembered are bounded."""
+
+import pytest
+import redis
+
+from accounting.ledger import (
+    BudgetExhausted,
+    ClientRevoked,
+    KeyInUse,
+    Ledger,
+    MechanismNotAccepted,
+    UnknownClient,
+    UnknownKey,
+    UnknownLineage,
+    key_digest,
+)
+from accounting.ledger.verification import verify
+from accounting.losses import Cost, LaplaceLoss
+
+from .conftest import COST, asking, budget, dump, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+PRICE = COST.picorho
+
+
+async def test_a_quote_says_what_the_charge_would(ledger: Ledger, lineage: str, store_url: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(4), bob=releases(11))
+    await ledger.charge(asking(lineage, "ann", "1", "2"))
+    before = dump(store_url, lineage)
+    quote = await ledger.quote(asking(lineage, "ann", "1", "3", "3", "4"))
+    assert (quote.total, quote.free, quote.refusal) == (2 * PRICE, (True, False, True, False), None)
+    quote = await ledger.quote(asking(lineage, "ann", "3", "4", "5"))
+    assert isinstance(quote.refusal, BudgetExhausted)
+    assert (quote.refusal.scope, quote.refusal.cost, quote.refusal.remaining) == ("client", 3 * PRICE, 2 * PRICE)
+    assert (await ledger.quote(asking(lineage, "bob", "1", "2"))).total == 2 * PRICE
+    quote = await ledger.quote(asking(lineage, "bob", *"3456789ab"))
+    assert isinstance(quote.refusal, BudgetExhausted)
+    assert quote.refusal.scope == "lineage"
+    assert (await ledger.quote(asking(lineage, "ann", "2", "1"))).total == 0
+    assert dump(store_url, lineage) == before
+
+
+async def test_what_has_no_price_is_refused_a_quote(ledger: Ledger, lineage: str) -> None:
+    with pytest.raises(UnknownLineage):
+        await ledger.quote(asking(lineage, "ann", "1"))
+    await open_accounts(ledger, lineage, releases(9), ann=releases(4))
+    with pytest.raises(UnknownClient):
+        await ledger.quote(asking(lineage, "bob", "1"))
+    await ledger.revoke(lineage, "ann")
+    with pytest.raises(ClientRevoked):
+        await ledger.quote(asking(lineage, "ann", "1"))
+
+
+async def test_a_quote_names_what_an_account_does_not_accept(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=budget(10**12, "gaussian"))
+    quote = await ledger.quote(asking(lineage, "ann", "1", cost=Cost((LaplaceLoss(0.1),))))
+    assert isinstance(quote.refusal, MechanismNotAccepted)
+
+
+async def test_idempotency_keys_are_bounded_too(
+    embedded_url: str, lineage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accounting.ledger.wire.IDEMPOTENCY_KEYS", 10)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+        for number in range(40):
+            await ledger.charge(asking(lineage, "ann", "1", key=f"key {number}", body="body"))
+        with redis.Redis.from_url(embedded_url, protocol=2) as store:
+            name = f"dpserve:{{{lineage}}}:client:ann:requests"
+            assert store.hlen(name) + store.hlen(f"{name}:old") <= 10
+        assert (await ledger.lineage(lineage)).releases == 1
+
+
+async def test_a_rotated_key_is_the_only_one(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
+    await ledger.rotate_key(lineage, "ann", key_digest("new"))
+    assert (await ledger.authenticate(lineage, key_digest("new"))).client == "ann"
+    with pytest.raises(UnknownKey):
+        await ledger.authenticate(lineage, key_digest(f"{lineage}/ann"))
+    with pytest.raises(KeyInUse):
+        await ledger.rotate_key(lineage, "bob", key_digest("new"))
+    with pytest.raises(UnknownClient):
+        await ledger.rotate_key(lineage, "eve", key_digest("other"))
+    await ledger.revoke(lineage, "ann")
+    with pytest.raises(ClientRevoked):
+        await ledger.rotate_key(lineage, "ann", key_digest("newer"))
+    kinds = [act.kind for act in await ledger.acts(lineage)]
+    assert kinds == ["open", "add", "add", "rotate-key", "revoke"]
+    assert (await verify(ledger, lineage)).findings == ()

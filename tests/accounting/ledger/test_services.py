@@ -1,0 +1,341 @@
+"""Several services, lost replies, journals of siblings: nobody is charged twice, and no loss goes unseen."""
+
+import asyncio
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from accounting.ledger import BudgetExhausted, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind
+from accounting.ledger.journal import read_journals
+from accounting.ledger.verification import verify
+from accounting.losses import Cost, GaussianLoss
+
+from .conftest import COST, asking, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[3]
+
+
+def _lose_replies(monkeypatch: pytest.MonkeyPatch, which: set[int], *, done: bool) -> None:
+    """Let some of the charges be done, or not, and their replies be lost either way."""
+    real, count = Redis.execute_command, 0
+
+    async def losing(self: Redis, *words: object, **options: object) -> object:
+        nonlocal count
+        if words[0] != "FCALL" or not str(words[1]).endswith("_charge"):
+            return await real(self, *words, **options)
+        count += 1
+        if count not in which:
+            return await real(self, *words, **options)
+        if done:
+            await real(self, *words, **options)
+        raise redis.ConnectionError("the reply is lost")
+
+    monkeypatch.setattr(Redis, "execute_command", losing)
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("journals", [True, False])
+async def test_a_call_whose_reply_was_lost_is_found_by_the_next(
+    embedded_url: str, lineage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool, journals: bool
+) -> None:
+    async with await Ledger.connect(embedded_url, journals=tmp_path if journals else None) as ledger:
+        await ledger.join(lineage)
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
+        _lose_replies(monkeypatch, {2, 5 if done else 4}, done=done)  # what is stale is asked again
+        await ledger.charge(asking(lineage, "ann", "1"))
+        lost = await ledger.charge_batch([asking(lineage, "ann", "2"), asking(lineage, "bob", "2")])
+        assert [type(one) for one in lost] == [LedgerUnavailable] * 2
+        charge = await ledger.charge(asking(lineage, "ann", "2", "3"))
+        assert charge.new_to_client == (1 if done else 2)
+        lost = await ledger.charge_batch([asking(lineage, "ann", "3")])  # nothing of which is new
+        assert isinstance(lost[0], LedgerUnavailable)
+        await ledger.charge(asking(lineage, "ann", "4"))
+        assert (await ledger.client(lineage, "ann")).releases == 4
+        receipts = await ledger.receipts(lineage)
+        assert (await verify(ledger, lineage)).findings == ()
+    if journals:
+        (journal,) = read_journals(tmp_path)
+        assert list(journal.receipts) == receipts
+
+
+async def test_a_call_that_was_given_up_is_not_done_after_a_later_one(embedded_url: str, lineage: str) -> None:
+    """As one that hung in the network: it names what the service knew then."""
+    async with await Ledger.connect(embedded_url) as ledger:
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+        sent: list[tuple[object, ...]] = []
+        real = Redis.execute_command
+
+        async def keeping(self: Redis, *words: object, **options: object) -> object:
+            sent.append(words)
+            return await real(self, *words, **options)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Redis, "execute_command", keeping)
+            await ledger.charge(asking(lineage, "ann", "1"))
+        late = next(words for words in sent if str(words[1]).endswith("_charge"))
+        await ledger.charge(asking(lineage, "ann", "2"))
+        with redis.Redis.from_url(embedded_url, protocol=2) as store:
+            assert store.execute_command(*late)[3:] == [b"stale"]
+        assert (await ledger.lineage(lineage)).releases == 2
+        await ledger.charge(asking(lineage, "ann", "3"))
+        assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_journal_that_lags_is_brought_up_to_date(tmp_path: Path) -> None:
+    """The journal's last second was lost with the power: the store has more than it says."""
+    journals = tmp_path / "journals"
+    path = journals / "lineage" / "0.jsonl"
+    async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+        await ledger.charge(asking("lineage", "ann", "1"))
+        kept = path.read_bytes()
+        for row in ("2", "3", "1"):
+            await ledger.charge(asking("lineage", "ann", row))
+    path.write_bytes(kept)
+    async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
+        await ledger.join("lineage")
+        assert (await ledger.charge(asking("lineage", "ann", "2"))).receipt is None
+        (journal,) = read_journals(journals)
+        assert list(journal.receipts) == await ledger.receipts("lineage")
+        assert (await verify(ledger, "lineage", [journal])).findings == ()
+
+
+async def test_a_store_that_lost_a_siblings_writes_is_refused_by_all(tmp_path: Path) -> None:
+    """The server of two workers is killed, and comes back without what only one of them was acknowledged last."""
+    folder, journals = tmp_path / "store", tmp_path / "journals"
+    with EmbeddedStore(folder) as store:
+        first = await Ledger.connect(store.url, journals=journals)
+        second = await Ledger.connect(store.url, journals=journals)
+        for ledger in (first, second):
+            await ledger.join("lineage")
+        await open_accounts(first, "lineage", releases(22), ann=releases(22))
+        await second.charge(asking("lineage", "ann", "of the second"))
+        (log,) = (folder / "appendonlydir").glob("*.incr.aof")
+        size = log.stat().st_size
+        await first.charge(asking("lineage", "ann", "of the first"))
+        with redis.Redis.from_url(store.url, protocol=2) as raw:
+            os.kill(raw.info()["process_id"], signal.SIGKILL)
+        while store.is_running():
+            await asyncio.sleep(0.01)
+        with log.open("r+b") as file:
+            file.truncate(size)
+        store.revive()
+        for ledger in (second, first, second):
+            with suppress(LedgerUnavailable):  # the connection that was cut
+                await ledger.lineage("lineage")
+            with pytest.raises(StoreBehind):
+                await ledger.charge(asking("lineage", "ann", "more"))
+            with pytest.raises(StoreBehind):
+                await ledger.check("lineage")
+        async with await Ledger.connect(store.url) as owner:
+            assert (await owner.lineage("lineage")).releases == 1
+        await first.close()
+        await second.close()
+
+
+async def test_a_journal_that_cannot_be_written_stops_charging_before_the_next_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, real = False, os.write
+
+    def write(file: int, data: bytes) -> int:
+        if full and b'{"writes"' in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data)
+
+    monkeypatch.setattr(os, "write", write)
+    async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(99), ann=releases(99))
+        await ledger.charge(asking("lineage", "ann", "0"))
+        await ledger.check("lineage")
+        full = True
+        for row in range(1, 9):
+            with pytest.raises(LedgerUnavailable, match=r"journal in .* cannot be written: No space left"):
+                await ledger.charge(asking("lineage", "ann", str(row)))
+            with pytest.raises(LedgerUnavailable, match="journal in"):
+                await ledger.check("lineage")
+        assert (await ledger.lineage("lineage")).releases == 2
+        full = False
+        await ledger.check("lineage")
+        await ledger.charge(asking("lineage", "ann", "1", "2"))
+        receipts = await ledger.receipts("lineage")
+        assert [receipt.rows for receipt in receipts] == [1, 1, 1]
+    (journal,) = read_journals(tmp_path / "journals")
+    assert list(journal.receipts) == receipts
+
+
+async def test_files_are_closed_to_others(tmp_path: Path) -> None:
+    before = os.umask(0o000)
+    try:
+        async with Ledger.open(tmp_path / "state" / "ledger", journals=tmp_path / "state" / "journals") as ledger:
+            await ledger.join("lineage")
+            await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+            await ledger.charge(asking("lineage", "ann", "1"))
+            found = [path for folder in ("ledger", "journals") for path in (tmp_path / "state" / folder).rglob("*")]
+            open_ones = [path.name for path in found if not path.is_socket() and path.stat().st_mode & 0o077]
+            assert any(path.suffix == ".aof" for path in found)
+            assert open_ones == []
+            assert [(tmp_path / "state" / name).stat().st_mode & 0o777 for name in ("ledger", "journals")] == [
+                0o700
+            ] * 2
+    finally:
+        os.umask(before)
+
+
+async def test_a_hundred_thousand_questions_take_at_most_twenty_megabytes(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        count, cheap = 100_000, Cost((GaussianLoss(0.01),))
+        await open_accounts(ledger, "lineage", releases(count, cheap), ann=releases(count, cheap))
+        with EmbeddedStore(tmp_path / "store") as store, redis.Redis.from_url(store.url, protocol=2) as raw:
+            before = raw.info("memory")["used_memory"]
+            for start in range(0, count, 500):
+                asked = [asking("lineage", "ann", str(number), cost=cheap) for number in range(start, start + 500)]
+                assert all(charge.receipt for charge in await ledger.charge_batch(asked))  # type: ignore[union-attr]
+            taken = raw.info("memory")["used_memory"] - before
+        assert (await ledger.client("lineage", "ann")).newest_receipt == count
+    assert taken <= 20_000_000
+
+
+# Many clients, and services and stores that are killed
+
+CLIENTS = 64
+
+
+async def spend(url: str, journals: str, seed: str) -> None:
+    """Charge questions of a pool for all clients until they are refused, printing what was acknowledged."""
+    turns = random.Random(seed)
+    async with await Ledger.connect(url, journals=Path(journals), deadline=2.0) as ledger:
+        await ledger.join("lineage")
+        print("joined", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)  # until all have joined
+
+        async def one(client: int) -> None:
+            while True:
+                rows = [str(turns.randrange(200)) for _ in range(turns.randrange(1, 4))]
+                try:
+                    await ledger.charge(asking("lineage", f"client{client}", *rows))
+                except BudgetExhausted:
+                    if len(rows) == 1:
+                        return
+                except LedgerUnavailable:
+                    await asyncio.sleep(0.01)
+                else:
+                    print(client, *rows, flush=True)
+
+        await asyncio.gather(*map(one, range(CLIENTS)))
+
+
+def _spenders(url: str, journals: Path, *seeds: str) -> "list[subprocess.Popen[bytes]]":
+    code = (
+        "import asyncio, sys; sys.path.insert(0, sys.argv[1]);"
+        "from tests.accounting.ledger.test_services import spend; asyncio.run(spend(*sys.argv[2:]))"
+    )
+    words = [sys.executable, "-c", code, str(ROOT), url, str(journals)]
+    started = [subprocess.Popen([*words, seed], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for seed in seeds]
+    for spender in started:
+        assert spender.stdout is not None
+        spender.stdout.readline()
+    for spender in started:
+        assert spender.stdin is not None
+        with suppress(BrokenPipeError):  # one that found no store to join
+            spender.stdin.write(b"\n")
+            spender.stdin.flush()
+    return started
+
+
+async def _check(ledger: Ledger, said: "list[bytes]", journals: Path) -> None:
+    """Every answer that was acknowledged is paid for by its client, and by the lineage once; the books are right."""
+    assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+    paid: dict[str, set[bytes]] = {}
+    for receipt in await ledger.receipts("lineage", count=100_000):
+        assert paid.setdefault(receipt.client, set()).isdisjoint(receipt.questions)
+        paid[receipt.client].update(receipt.questions)
+    for line in said:
+        client, *rows = line.decode().split()
+        asked = asking("lineage", f"client{client}", *rows).questions
+        assert paid[f"client{client}"].issuperset(asked)
+    account, clients = await ledger.snapshot("lineage")
+    everyone = set().union(*paid.values())
+    assert account.spent == len(everyone) * COST.picorho <= account.budget.picorho
+    assert all(one.spent == len(paid.get(one.client, ())) * COST.picorho <= one.budget.picorho for one in clients)
+
+
+async def test_64_clients_over_two_services_spend_every_budget_exactly(tmp_path: Path) -> None:
+    quota, whole = 5, 150
+    with EmbeddedStore(tmp_path / "store") as store:
+        async with await Ledger.connect(store.url) as ledger:
+            await open_accounts(
+                ledger, "lineage", releases(whole), **{f"client{number}": releases(quota) for number in range(CLIENTS)}
+            )
+            spenders = await asyncio.to_thread(_spenders, store.url, tmp_path / "journals", "one", "two")
+            outputs = [await asyncio.to_thread(spender.communicate) for spender in spenders]
+            assert [spender.returncode for spender in spenders] == [0, 0]
+            said = [line for out, _ in outputs for line in out.splitlines()]
+            await _check(ledger, said, tmp_path / "journals")
+            assert (await ledger.lineage("lineage")).remaining < COST.picorho * 4
+            assert len(read_journals(tmp_path / "journals")) == 2
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+async def test_services_and_stores_killed_at_any_moment_lose_and_overspend_nothing(tmp_path: Path, seed: int) -> None:
+    turns = random.Random(seed)
+    said: list[bytes] = []
+    killed: Counter[str] = Counter()
+    with EmbeddedStore(tmp_path / "store") as store:
+        async with await Ledger.connect(store.url) as ledger:
+            await open_accounts(
+                ledger, "lineage", releases(190), **{f"client{number}": releases(150) for number in range(CLIENTS)}
+            )
+        keeping = asyncio.create_task(store.keep_running())
+        for round_ in range(3):
+            spenders = await asyncio.to_thread(
+                _spenders, store.url, tmp_path / "journals", f"{seed}/{round_}/a", f"{seed}/{round_}/b"
+            )
+            for spender in spenders:
+                assert spender.stdout is not None
+                said.append(await asyncio.to_thread(spender.stdout.readline))
+            reading = [asyncio.create_task(asyncio.to_thread(spender.stdout.read)) for spender in spenders]  # type: ignore[union-attr]
+            await asyncio.sleep(turns.uniform(0, 0.3))  # a moment at random, not a wait for something
+            for what in turns.sample(["store", "first", "second"], turns.randrange(1, 4)):
+                killed[what] += 1
+                if what == "store":
+                    with suppress(redis.RedisError), redis.Redis.from_url(store.url, protocol=2) as raw:
+                        os.kill(raw.info()["process_id"], signal.SIGKILL)
+                else:
+                    spenders[what == "second"].kill()
+                await asyncio.sleep(turns.uniform(0, 0.2))
+            await asyncio.sleep(turns.uniform(0, 0.3))
+            for spender in spenders:
+                spender.kill()
+                spender.wait()
+            for out in await asyncio.gather(*reading):
+                said += [line for line in out.split(b"\n")[:-1] if line]
+            for spender in spenders:
+                spender.communicate()
+        for _ in range(200):
+            with suppress(LedgerUnavailable):
+                async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
+                    await ledger.join("lineage")
+                    await ledger.charge(asking("lineage", "client0", "0"))
+                    await _check(ledger, said, tmp_path / "journals")
+                    break
+            await asyncio.sleep(0.05)
+        else:
+            raise AssertionError("the store did not come back")
+        keeping.cancel()
+    assert len(said) > 12
+    assert sum(killed.values()) >= 3

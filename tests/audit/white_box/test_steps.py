@@ -1,0 +1,48 @@
+"""Sound steps look as they should. Bounds are held at 1 - 1e-6: one is convicted with at most that probability."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from accounting.conversions import gaussian_mu
+from audit.white_box.bounds import pooled_bound, repetition_bound
+from audit.white_box.canaries import DiracCanary
+from audit.white_box.observations import Descent, clipped, observe_steps, sound
+from training.releases.dpsgd.step import StepRelease
+
+DELTA = 1e-5
+CLAIMED_MU = gaussian_mu(1.27, DELTA)
+CLAIM = StepRelease(1 / CLAIMED_MU, 0.2)
+SURE = 1 - 1e-6
+
+
+def observed(audited, records, steps):
+    canary = DiracCanary(audited.network.size, 7, 100.0)
+    found = observe_steps(audited, records, Descent(steps, 0.01), canary)
+    return found.with_canary, found.without
+
+
+@pytest.fixture(scope="module")
+def of_sound_step(network, records):
+    return observed(sound(network, CLAIM, 1), records, 2000)
+
+
+def test_a_sound_step_is_the_gaussian_that_it_claims(of_sound_step):
+    """Kolmogorov and Smirnov at 5e-7 each: a false alarm once in a million."""
+    inside, outside = of_sound_step
+    for scores, mean in ((inside, 1), (outside, 0)):
+        assert scipy.stats.kstest(scores, "norm", (mean, CLAIM.noise_multiplier)).pvalue > 5e-7
+
+
+def test_a_sound_step_is_acquitted(of_sound_step):
+    bound = pooled_bound(*of_sound_step, SURE)
+    assert bound.value <= CLAIMED_MU
+
+
+def test_a_sound_step_never_comes_back(of_sound_step):
+    assert repetition_bound(*of_sound_step, SURE).value <= CLAIMED_MU
+
+
+def test_clipping_shortens_only_what_is_longer():
+    assert np.allclose(clipped(np.array([3.0, 4.0]), 1.0), [0.6, 0.8])
+    assert np.array_equal(clipped(np.array([0.3, 0.4]), 1.0), [0.3, 0.4])

@@ -1,0 +1,74 @@
+"""What works without the extras, and that what needs one says so before it works."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT = """
+import sys
+finder = next(each for each in sys.meta_path if getattr(each, "__name__", "") == "PathFinder")
+real = finder.find_spec
+extras = ("matplotlib", "opacus", "ray", "torch")
+finder.find_spec = lambda name, *more: None if name.partition(".")[0] in extras else real(name, *more)
+from dpserve.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def bare(run):
+    """Run a command where no extra is installed."""
+
+    def call(*arguments, status=0):
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT, *map(str, arguments)],
+            cwd=run.folder,
+            env=run.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return call
+
+
+def test_the_sampler_is_audited(bare):
+    done = bare("audit", "sampler", "--draws", 20_000, "--releases", 100, "--scale", 256, "--json")
+    assert json.loads(done.stdout)["promised_distance"] > 0
+
+
+def test_a_mechanism_is_audited(bare):
+    assert "epsilon" in bare("audit", "mechanism", "label", "--classes", 3, "--epsilon", 1, "--trials", 500).stdout
+
+
+def test_a_model_is_attacked_without_attack_networks(run, bundle, bare):
+    lines = run.csv.splitlines()
+    for name, rows in (("members.csv", lines[1:101]), ("others.csv", lines[101:])):
+        (run.folder / name).write_text("\n".join([lines[0], *rows]) + "\n")
+    files = ["--members", "members.csv", "--non-members", "others.csv", "--label", "ok", "--ignore", "id"]
+    done = bare("attack", bundle, *files, "--shadow-models", 2, "--shadow-records", 20)
+    assert "LiRA, online" in done.stdout
+    assert "shadow, pooled" not in done.stdout
+    assert "the attack networks are left out" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ("audit mechanism gaussian --classes 3 --epsilon 1 --trials 1000000000 --png found.png", "matplotlib"),
+        ("audit sampler --draws 10000000000 --html found.html", "matplotlib"),
+        ("plan --lam 1 --classes 2 --n 99 --epsilon 1 --delta 1e-6 --plot found.png", "matplotlib"),
+        ("explain --release gaussian:4 --delta 1e-6 --plot found.png", "matplotlib"),
+        ("audit sensitivity published", "torch"),
+        ("train-published --data digits --out network", "torch"),
+    ],
+)
+def test_what_a_command_needs_is_said_before_it_works(run, bare, words, missing):
+    said = bare(*words.split(), status=1).stderr
+    assert f"needs {missing}: pip install 'dpserve[" in said
+    assert not list(run.folder.glob("found.*"))

@@ -1,0 +1,70 @@
+"""Runs `dpserve` in a process that is killed, as by a power cut, once one of its functions has returned.
+
+    python -m tests.faults.dying_service STEP serve BUNDLE ...
+
+Only tests know of it: nothing in the product can be told to die.
+"""
+
+import inspect
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from accounting.ledger import Ledger
+from dpserve.commands import service
+from service.http.authentication import Authentication
+from service.http.codec import RowsCodec
+from service.metered import MeteredPredictor
+from service.pay_once import PayOncePredictor
+
+STEPS = ("authenticated", "validated", "charged", "released", "answered")
+"""Those of every request for rows."""
+
+OPENED, HELD = "opened", "held"
+"""Those of a pay-once model's start: its lineage was found to be able to pay, and was charged."""
+
+_FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
+    "authenticated": [(Authentication, "payer")],
+    "validated": [(RowsCodec, "decode")],
+    "charged": [(Ledger, "charge_batch"), (Ledger, "hold")],
+    "released": [(MeteredPredictor, "_answer"), (PayOncePredictor, "_answer")],
+    "answered": [(RowsCodec, "encode")],
+    OPENED: [(service, "check_release")],
+    HELD: [(PayOncePredictor, "hold_for_owner")],
+}
+
+
+def _dying(function: Callable[..., Any], step: str) -> Callable[..., Any]:
+    """Return the function, followed by this process's death."""
+
+    def die(arguments: tuple[Any, ...]) -> None:
+        of_the_owner = step == "charged" and getattr(arguments[-1], "client", None) == ""
+        if not of_the_owner:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def awaited(*arguments: Any, **named: Any) -> Any:
+        result = await function(*arguments, **named)
+        die(arguments)
+        return result
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
+        die(arguments)
+        return result
+
+    return awaited if inspect.iscoroutinefunction(function) else called
+
+
+def main(step: str, *words: str) -> None:
+    """Run the command line with these words."""
+    for owner, name in _FUNCTIONS[step]:
+        setattr(owner, name, _dying(getattr(owner, name), step))
+    sys.argv = ["dpserve", *words]
+    runpy.run_module("dpserve", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,42 @@
+"""Every `python -m research...` command of the pages is one that its own parser takes."""
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMANDS_OF = (r"^ *(?:\$ )?python -m (research\.\w+)(.*)$", r"`python -m (research\.\w+)([^`]*)`")
+"""Lines of blocks, and what stands between backquotes."""
+
+
+def shown(page):
+    """The modules that a page's commands run, and their words, from blocks and from lines of text."""
+    text = page.read_text().replace("\\\n", " ")
+    for pattern in COMMANDS_OF:
+        for module, rest in re.findall(pattern, text, re.MULTILINE):
+            yield module, shlex.split(rest, comments=True)
+
+
+COMMANDS = [(page.name, module, words) for page in PAGES for module, words in shown(page)]
+
+
+def test_the_pages_show_every_program_of_research():
+    programs = {f"research.{path.parent.name}" for path in (ROOT / "research").glob("*/__main__.py")}
+    assert {module for _, module, _ in COMMANDS} == programs
+
+
+@pytest.mark.parametrize(("page", "module", "words"), [command for command in COMMANDS if command[2]])
+def test_the_parser_takes_the_command(page, module, words):
+    del page
+    get_command(import_module(f"{module}.__main__").app).make_context(module, words)
+
+
+def test_the_parser_finds_what_is_wrong():
+    with pytest.raises(typer.BadParameter.__base__):
+        get_command(import_module("research.comparison.__main__").app).make_context("comparison", ["--seedz", "3"])

@@ -1,0 +1,136 @@
+"""What was measured on public sets, for an owner without rows: a summary of research/comparison/measured.csv."""
+
+import csv
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from accounting.budgets import Budget
+from mechanisms.gaussian_vector import mu_for
+from training.planning.options import DELTA, OPTIONS, QUERIES, UNLIMITED
+from training.planning.recommendation import Estimate
+
+MEASURED = Path(__file__).with_name("measured.csv")
+"""Written by `python -m research.comparison --summary`: a line for each set, epsilon, option and number of queries."""
+
+MANY_CLASSES = 20
+"""From so many classes on, a direction for each class is nearly all that can be learnt."""
+
+LEAST_MEASURED = min(QUERIES)
+"""Answers."""
+
+FAR = 10.0
+"""A set whose numbers are so many times another's is not much like it."""
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """A public set in one size. n: records trained on."""
+
+    title: str
+    n: int
+    classes: int
+
+
+SETS = {
+    "location": PublicSet("Location, 3,500 records, 30 classes", 3500, 30),
+    "mnist-10k": PublicSet("MNIST, 10,000 records, 10 classes", 10_000, 10),
+    "mnist-60k": PublicSet("MNIST, 60,000 records, 10 classes", 60_000, 10),
+    "adult": PublicSet("Adult, 30,000 records, 2 classes", 30_000, 2),
+    "retail": PublicSet("retail baskets, 35,000 records, 100 uneven classes", 35_000, 100),
+}
+"""The sets that were measured."""
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """A public set at an epsilon, its mu n / C, and what was measured there for a number of queries, or without end.
+
+    apart: how many times its classes or its mu n / C are yours, or yours are its, whichever is more.
+    """
+
+    dataset: str
+    epsilon: float
+    signal: float
+    queries: int | None
+    estimates: tuple[Estimate, ...]
+    apart: float
+
+    @property
+    def place(self) -> str:
+        """The set and the epsilon."""
+        return f"{SETS[self.dataset].title}, at epsilon = {self.epsilon:g}"
+
+    @property
+    def words(self) -> str:
+        """Where the estimates come from."""
+        asked = "any number of" if self.queries is None else f"{self.queries:,}"
+        return f"{self.place} (mu n / C = {self.signal:.3g}), {asked} queries"
+
+
+def nearest(
+    n: int,
+    classes: int,
+    whole: int,
+    queries: int | None,
+    alike: Callable[[int, float], bool] | None = None,
+) -> Nearest:
+    """Return the public set and epsilon most like `n` records in so many classes at a budget of `whole` picorho.
+
+    Only sets of the same group count: two classes, some, or many. Of these, ones whose classes and mu n / C are
+    `alike`, if there are any. Most alike are numbers of classes and mu n / C, both in ratios. queries: the nearest
+    number that was measured, in ratios too. An option that was not measured there has no estimate; one that ends
+    before has the mean None.
+    """
+    wanted = mu_for(whole) * n / classes
+
+    def ratios(place: tuple[str, float]) -> tuple[float, float]:
+        return abs(math.log(SETS[place[0]].classes / classes)), abs(math.log(_signal(*place) / wanted))
+
+    measured = _measured()
+    places = [place for place in measured if _group(SETS[place[0]].classes) == _group(classes)]
+    suitable = [place for place in places if alike and alike(SETS[place[0]].classes, _signal(*place))]
+    dataset, epsilon = min(suitable or places, key=lambda place: sum(ratios(place)))
+    count = None if queries is None else min(QUERIES, key=lambda known: abs(math.log(known / queries)))
+    estimates = tuple(_estimates(measured[dataset, epsilon], count))
+    apart = math.exp(max(ratios((dataset, epsilon))))
+    return Nearest(dataset, epsilon, _signal(dataset, epsilon), count, estimates, apart)
+
+
+def _group(classes: int) -> str:
+    if classes == 2:
+        return "two"
+    return "many" if classes >= MANY_CLASSES else "some"
+
+
+Cells = dict[tuple[str, str], Estimate]
+"""By option and number of queries, or `UNLIMITED`, which holds for every number."""
+
+
+def _estimates(cells: Cells, count: int | None) -> Iterator[Estimate]:
+    for name, option in OPTIONS.items():
+        if count is None and option.pays == "each answer":
+            yield Estimate(name, None)
+        elif (name, str(count)) in cells:
+            yield cells[name, str(count)]
+        elif (name, UNLIMITED) in cells:
+            yield cells[name, UNLIMITED]
+
+
+@lru_cache(maxsize=1)
+def _measured() -> dict[tuple[str, float], Cells]:
+    found: dict[tuple[str, float], Cells] = {}
+    with MEASURED.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            cells = found.setdefault((row["dataset"], float(row["epsilon"])), {})
+            mean, spread = (float(row[name]) if row[name] else None for name in ("mean", "spread"))
+            cells[row["option"], row["queries"]] = Estimate(row["option"], mean, spread, int(row["seeds"]))
+    return found
+
+
+def _signal(dataset: str, epsilon: float) -> float:
+    public = SETS[dataset]
+    mu = mu_for(Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").picorho)
+    return mu * public.n / public.classes

@@ -1,0 +1,215 @@
+"""The options for a budget: how each is trained, and what it reaches on a case, by number of queries.
+
+To simulate one is to run what an owner's command runs (the trainer, the mechanism, its noise from the same tables),
+with the public rules of `training.planning.rules` and seeded randomness in place of the system's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from mechanisms.gaussian import Gaussian
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.seeded import SeededRandomness
+from training.planning import rules
+from training.planning.cases import TOLERANCE, Case, Floats, Heads, logits_move, weights_move
+from training.planning.rules import Features
+from training.quantised import products, summands
+
+DELTA = 1e-5
+UNLIMITED = "unlimited"
+QUERIES = (10, 100, 1_000, 10_000)
+
+Pays = Literal["each answer", "once"]
+Accuracies = dict[str, float | None]
+"""By number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses to."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One cell's question: a case, a budget in all, in picorho, and numbers of queries. label: what noise follows."""
+
+    heads: Heads
+    whole: int
+    label: str
+    queries: Sequence[int] = QUERIES
+
+    @property
+    def case(self) -> Case:
+        """The records and the rows."""
+        return self.heads.case
+
+    def randomness(self, *purpose: str) -> SeededRandomness:
+        """Words for one purpose of this cell."""
+        return SeededRandomness(self.case.seed, (self.case.name, self.label, *purpose))
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to answer, and how `dpserve train` makes it. title: for tables; pays: for what the budget pays.
+
+    release: the kind of release, None for noise on each answer. features: by `train`'s names, as settings.
+    """
+
+    title: str
+    pays: Pays
+    accuracies: Callable[[Trial], Accuracies]
+    release: str | None
+    features: Features
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    version: int = 1
+    """Raised when what it measures changes, so that stored results of the older one are not used."""
+
+
+def _noise_on_answers(features: Features) -> Callable[[Trial], Accuracies]:
+    def accuracies(trial: Trial) -> Accuracies:
+        return {str(count): _answered(trial, features, count) for count in trial.queries}
+
+    return accuracies
+
+
+def _answered(trial: Trial, features: Features, count: int) -> float | None:
+    """The accuracy where the budget pays for `count` answers, by noise of its own on each row asked."""
+    try:
+        mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
+        mechanism.prepare(trial.case.classes)
+    except ValueError:
+        return None
+    lam = rules.strong_convexity(mechanism.mu)
+    weights, phi = trial.heads.weights(features, lam), trial.heads.asked(features)
+    randomness = trial.randomness("per-query", features, str(count))
+    return trial.case.accuracy(
+        mechanism.release(products(phi, summands(weights)), logits_move(lam, weights, phi), randomness)
+    )
+
+
+def _released_weights(features: Features) -> Callable[[Trial], Accuracies]:
+    def accuracies(trial: Trial) -> Accuracies:
+        mu = mu_for(trial.whole)
+        lam = rules.strong_convexity(mu)
+        weights = trial.heads.weights(features, lam)
+        law = GaussianVector(mu, weights.size, weights_move(lam, weights))
+        noisy = law.release(weights, trial.randomness("weights", features))
+        return {UNLIMITED: trial.case.accuracy(trial.heads.asked(features) @ noisy.T)}
+
+    return accuracies
+
+
+def _class_sums(trial: Trial) -> Accuracies:
+    from training.releases.class_sums import train_class_sums
+
+    records = trial.case.records
+    feature_map = rules.feature_map("identity", records.declaration)
+    model = train_class_sums(records, "compared", feature_map, trial.whole, "compared", trial.randomness("class-sums"))
+    return {UNLIMITED: trial.case.accuracy(model.probabilities(trial.case.asked))}
+
+
+def _perturbed_objective(features: Features) -> Callable[[Trial], Accuracies]:
+    def accuracies(trial: Trial) -> Accuracies:
+        from training.releases.objective import perturbation_for, train_perturbed
+
+        records = trial.case.records
+        chosen = trial.heads.feature_map(features)
+        choices = perturbation_for(trial.whole, trial.case.classes)
+        words = trial.randomness("objective", features)
+        model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
+        return {UNLIMITED: trial.case.accuracy(trial.heads.asked(features) @ model.weights.T)}
+
+    return accuracies
+
+
+def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Accuracies]:
+    def accuracies(trial: Trial) -> Accuracies:
+        from training.releases.dpsgd.centre import inputs_around
+        from training.releases.dpsgd.choices import by_rule
+        from training.releases.dpsgd.network import Network
+        from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
+
+        case, whole = trial.case, trial.whole
+        chosen = trial.heads.feature_map(features)
+        network = Network((chosen.dimension, *hidden, case.classes))
+        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden)
+        words = trial.randomness("dpsgd", features, *map(str, hidden))
+        recipe = DpSgdRecipe("compared", chosen, choices, whole)
+        known = trial.heads.directions(features)
+        model = train_dpsgd(case.records, recipe, "compared", words, directions=known)
+        inputs = inputs_around(model.centre, trial.heads.asked(features), choices.input_norm)
+        return {UNLIMITED: case.accuracy(network.logits(model.parameters, inputs))}
+
+    return accuracies
+
+
+def _teachers(trial: Trial) -> Accuracies:
+    """250 linear teachers' votes, with noise on each answer."""
+    logits, sensitivity = _said_by_teachers(trial.case)
+    found: Accuracies = {}
+    for count in trial.queries:
+        try:
+            mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
+            answers = mechanism.release(logits, sensitivity, trial.randomness("teachers", str(count)))
+        except ValueError:
+            found[str(count)] = None
+            continue
+        found[str(count)] = trial.case.accuracy(answers)
+    return found
+
+
+_TAUGHT: dict[tuple[str, int], tuple[Floats, Floats]] = {}
+
+
+def _said_by_teachers(case: Case) -> tuple[Floats, Floats]:
+    """The mean of the votes (m, C) and its sensitivity (m,). The last case is kept."""
+    key = (case.split, case.seed)
+    if key not in _TAUGHT:
+        from training.teachers.train import TeachersRecipe, train_teachers
+
+        recipe = TeachersRecipe("compared", rules.feature_map("identity", case.records.declaration))
+        words = SeededRandomness(case.seed, (case.name, "teachers' parts")).words(4).tobytes()
+        model = train_teachers(case.records, recipe, "compared", words)
+        phi = model.features(case.asked)
+        _TAUGHT.clear()
+        _TAUGHT[key] = (model.logits(phi), model.logit_sensitivity(phi))
+    return _TAUGHT[key]
+
+
+_HIDDEN = 128
+
+OPTIONS: dict[str, Option] = {
+    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity"),
+    "weights": Option("released weights", "once", _released_weights("identity"), "weights", "identity"),
+    "weights-fourier": Option(
+        "released weights, Fourier features", "once", _released_weights("fourier"), "weights", "fourier", version=2
+    ),
+    "objective": Option("objective perturbation", "once", _perturbed_objective("identity"), "objective", "identity"),
+    "objective-fourier": Option(
+        "objective perturbation, Fourier features",
+        "once",
+        _perturbed_objective("fourier"),
+        "objective",
+        "fourier",
+        version=2,
+    ),
+    "dpsgd": Option("DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=3),
+    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=3),
+    "dpsgd-128": Option(
+        "DP-SGD, 128 tanh units",
+        "once",
+        _dp_sgd("identity", _HIDDEN),
+        "dpsgd",
+        "identity",
+        MappingProxyType({"hidden": [_HIDDEN]}),
+        version=2,
+    ),
+    "teachers": Option("250 teachers, noise on each answer", "each answer", _teachers, "teachers", "identity"),
+    "per-query": Option("noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity"),
+    "per-query-fourier": Option(
+        "noise on each answer, Fourier features",
+        "each answer",
+        _noise_on_answers("fourier"),
+        None,
+        "fourier",
+        version=2,
+    ),
+}
+"""The options that can be recommended, the simplest first: of equally good ones the first is taken."""

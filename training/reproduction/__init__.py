@@ -1,1 +1,0 @@
-"""Rerunning a paper: its printed figures, ours beside them, and how far apart they are."""
