@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from dpserve.commands.help import Command, Group
+from dpserve.commands.help import Group
+
+if TYPE_CHECKING:
+    from dpserve.settings import ServeSettings
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,9 @@ _GROUPS = {
     },
     "Train": {
         "plan": _Command("planning", "plan", "What a budget buys: which mechanism, how noisy, how many answers."),
-        "train": _Command("bundles", "train", "Train a model on private records and write a certified bundle."),
-        "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),
-        "train-published": _Command("bundles", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
+        "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
+        "inspect": _Command("inspecting", "inspect", "Derive every number of a bundle's certificate again."),
+        "train-published": _Command("training", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
     },
     "Serve": {
         "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
@@ -71,8 +74,8 @@ class _Commands(TyperGroup):
         entry = _COMMANDS[cmd_name]
         found = getattr(import_module(f"dpserve.commands.{entry.module}"), entry.attribute)
         if not isinstance(found, typer.Typer):
-            alone = Group(no_args_is_help=False, add_completion=False)
-            alone.command(cmd_name, cls=_class_of(cmd_name))(found)
+            alone = Group(no_args_is_help=False)
+            _add(alone, cmd_name, found)
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
@@ -93,15 +96,17 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name, command.summary) for name, command in commands.items()])
 
 
-def _class_of(name: str) -> type[TyperCommand]:
+def _add(group: Group, name: str, function: Callable[..., None]) -> None:
     if name not in _FROM_CONFIGURATION:
-        return Command
-    from dpserve.commands.configuring import Configured
+        group.command(name)(function)
+        return
+    from dpserve.commands.configuring import Configured, taking
+    from dpserve.settings import ServeSettings
 
-    return Configured
+    group.command(name, cls=Configured)(taking(ServeSettings, function))
 
 
-app = Group(name="dpserve", cls=_Commands)
+app = Group(name="dpserve", cls=_Commands, add_completion=True)
 
 
 def _say_version(asked: bool) -> None:
@@ -135,13 +140,13 @@ def _dpserve(
     if any(name.startswith("DPSERVE_") for name in os.environ):
         from dpserve.configuration import refuse_misspelt_variables
 
-        refuse_misspelt_variables(_options_of_serve)
+        refuse_misspelt_variables(_settings)
 
 
-def _options_of_serve() -> Callable[..., object]:
-    from dpserve.commands.serving import serve
+def _settings() -> "type[ServeSettings]":
+    from dpserve.settings import ServeSettings
 
-    return serve
+    return ServeSettings
 
 
 def main() -> None:

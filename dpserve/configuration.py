@@ -1,11 +1,10 @@
 """What the service is told: by flags, else by the environment, else by one TOML file, else by defaults.
 
-The options of `dpserve serve` are the settings; there is no second list of them. An option `--largest-batch` is
+`dpserve.settings.ServeSettings` lists the settings; there is no second list of them. An option `--largest-batch` is
 DPSERVE_LARGEST_BATCH in the environment and `largest-batch` under `[serve]` in the file. The ledger stands above that
 table, for every command uses it. A key that nobody knows is refused: a misspelt budget must not pass for none.
 """
 
-import inspect
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from platformdirs import user_config_path
-from pydantic import ValidationError, create_model
+from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -75,9 +74,9 @@ def choose_file(path: Path) -> None:
     os.environ[FILE_VARIABLE] = str(path.absolute())
 
 
-def is_read(name: str, command: Callable[..., object]) -> bool:
-    """Whether a variable of the environment means something to a command, or to all."""
-    return name in _OTHER_VARIABLES | {variable(each) for each in _model(command).model_fields}
+def is_read(name: str, model: type[BaseModel]) -> bool:
+    """Whether a variable of the environment is one of a model's settings, or means something to every command."""
+    return name in _OTHER_VARIABLES | {variable(each) for each in model.model_fields}
 
 
 def environment_without_settings() -> dict[str, str]:
@@ -85,22 +84,22 @@ def environment_without_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
 
 
-def settings(command: Callable[..., object]) -> dict[str, Setting]:
-    """Return what the environment and the file set for a command's parameters, each with its source.
+def settings(model: type[BaseModel]) -> dict[str, Setting]:
+    """Return what the environment and the file say of a model's settings, each with its source.
 
     Raises ConfigurationError for an unknown key, a value of the wrong type, or a named file that cannot be read.
     """
     path = file_path()
-    model = _model(command)
-    in_file = _in_file(path, model)
-    refuse_misspelt_variables(lambda: command)
-    reader = type("Reader", (model,), {"in_file": in_file})
+    every = _reader(model)
+    in_file = _in_file(path, every)
+    refuse_misspelt_variables(lambda: model)
+    reader = type("Reader", (every,), {"in_file": in_file})
     try:
         found = reader()
-        environment = _Environment(model)()
+        environment = _Environment(every)()
     except ValidationError as error:
         raise ConfigurationError("\n".join(_said(each, in_file, path) for each in error.errors())) from None
-    values = {name: getattr(found, name) for name in model.model_fields if name in found.model_fields_set}
+    values = {name: getattr(found, name) for name in every.model_fields if name in found.model_fields_set}
     return _of_one_budget(
         {
             name: Setting(value, f"environment {variable(name)}" if name in environment else str(path))
@@ -182,9 +181,10 @@ class _Settings(BaseSettings):
 
 
 @cache
-def _model(command: Callable[..., object]) -> type[_Settings]:
-    hints = get_type_hints(command)
-    fields: dict[str, Any] = {name: (hints[name] | None, None) for name in inspect.signature(command).parameters}
+def _reader(settings: type[BaseModel]) -> type[_Settings]:
+    """Return the model that reads what the environment and the file say of some of the settings."""
+    hints = get_type_hints(settings)
+    fields: dict[str, Any] = {name: (hints[name] | None, None) for name in settings.model_fields}
     return create_model("Settings", __base__=_Settings, **fields)
 
 
@@ -234,16 +234,16 @@ def _refuse_unknown(table: Mapping[str, object], known: Collection[str], path: P
             raise ConfigurationError(f"{path}: nothing is called {each!r}{where}; {advice}")
 
 
-def refuse_misspelt_variables(command: Callable[[], Callable[..., object]]) -> None:
+def refuse_misspelt_variables(settings: Callable[[], type[BaseModel]]) -> None:
     """Raise ConfigurationError for a variable of the environment that is nearly the name of one that is read.
 
-    A ledger that is misspelt must not pass for the default one. command: returns the one whose options are variables;
-    not asked where every variable is known without it.
+    A ledger that is misspelt must not pass for the default one. settings: returns those that are variables; not
+    asked where every variable is known without them.
     """
     named = [each for each in os.environ if each.startswith(PREFIX) and each not in _OTHER_VARIABLES]
     if not named:
         return
-    known = _OTHER_VARIABLES | {variable(name) for name in _model(command()).model_fields}
+    known = _OTHER_VARIABLES | {variable(name) for name in settings().model_fields}
     for each in named:
         if each in known or _SERVICE_LINK.search(each) or os.environ[each].startswith(_SERVICE_LINK_VALUE):
             continue

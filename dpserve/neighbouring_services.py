@@ -24,8 +24,9 @@ from training.bundle import CertifiedHead, load_bundle, save_bundle
 from training.data.digits import load_digits
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity, default_clip_norm
-from training.published.bundle import is_published, load_published
+from training.published.bundle import load_published
 from training.recipe import Recipe
+from training.sealing import kind_of
 from training.train import train
 
 Floats = NDArray[np.float64]
@@ -50,7 +51,7 @@ def running_services(
     urls: tuple[str, str], bundles: tuple[Path, Path], keys: tuple[str, str], rng: np.random.Generator
 ) -> ServicePair:
     """Return two services that run already, first the one with the record."""
-    heads = [load_published(path) if is_published(path) else load_bundle(path) for path in bundles]
+    heads = [load_published(path) if kind_of(path) == "published" else load_bundle(path) for path in bundles]
     public = heads[0].certificate
     lower, upper = public.feature_map.lower, public.feature_map.upper
     declaration = Declaration(public.feature_names, lower, upper, public.classes)

@@ -133,7 +133,7 @@ def priced(name: str, price: str | Price, classes: int) -> Mechanism:
     try:
         return _CONSTRUCTORS[name](price, classes)
     except ValueError as error:
-        raise ValueError(f"{name} with {classes} classes cannot be had at {price}: {error}") from error
+        raise ValueError(f"{name} with {classes} classes cannot be priced at {price}: {error}") from error
 
 
 def _gaussian(price: Price, classes: int) -> Gaussian:

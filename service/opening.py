@@ -3,7 +3,7 @@
 import time
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import BudgetExhausted, Ledger, LineageAccount, UnknownLineage
+from accounting.ledger import BudgetExhausted, CoinsExhausted, Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe
@@ -58,8 +58,8 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
         total += tier.cost.picorho
         if not budget.pays_for(tier.cost):
             why = (
-                "its delta does not provide for releases that are Gaussian but for a coin: take a larger one"
-                if tier.cost.coin and not budget.pays_for_coins
+                "its delta is too small for releases that are Gaussian except with a small chance: take a larger one"
+                if tier.cost.coins > budget.coins_allowed
                 else f"it accepts {budget.accepts!r} charges only: change it to one that --accepts "
                 f"{accepts_for(tier.cost)}"
             )
@@ -71,8 +71,10 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
                 "'dpserve lineage set-budget'"
             )
     first = await ledger.quote(hold_request(certificate, "", certificate.tiers[0].name, time.time()))
+    if isinstance(first.refusal, CoinsExhausted):
+        raise CannotServe(f"{first.refusal}: raise its delta with 'dpserve lineage set-budget'")
     if isinstance(first.refusal, BudgetExhausted):
         raise CannotServe(
-            f"this release costs the lineage rho = {to_rho(first.refusal.cost):.6g}, and "
+            f"this model costs the lineage rho = {to_rho(first.refusal.cost):.6g}, and "
             f"{to_rho(first.refusal.remaining):.6g} of its budget is left; what is spent stays spent"
         )

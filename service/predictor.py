@@ -298,8 +298,8 @@ class Predictor(ABC):
         return await self._ledger.client_receipts(self.lineage, client, after=after, count=count)
 
     async def check_ready(self) -> None:
-        """Raise LedgerError unless the ledger answers and holds the lineage's account."""
-        await self._ledger.lineage(self.lineage)
+        """Raise LedgerError unless the ledger can charge the lineage's account now, journal included."""
+        await self._ledger.check(self.lineage)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ research and benchmarks may import everything, and nothing imports them.
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,29 @@ def test_imports_point_one_way(package):
     for path in files:
         wrong = set(imported(path)) & ({"benchmarks", "research", *ALLOWED} - ALLOWED[package] - {package})
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def imported_at_once(path, modules):
+    """The modules of ours that a file imports as it is read: not within a function, nor for type checkers alone."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else node.module for name in whole]
+        else:
+            continue
+        yield from (name for name in names if name in modules)
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in (*ALLOWED, "research", "benchmarks")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    order = TopologicalSorter({name: set(imported_at_once(path, paths)) - {name} for name, path in paths.items()})
+    assert len(list(order.static_order())) == len(paths)
 
 
 def test_serving_imports_nothing_heavy():

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from training.bundle import BACKBONE_FILE, CertifiedHead, load_bundle
+from training.bundle import CertifiedHead, load_bundle
 from training.errors import BundleError, TrainingError
 from training.published.bundle import PublishedNetwork, load_published
 from training.releases.model import ReleasedModel
@@ -20,11 +20,6 @@ _LOADERS = {
 """For each kind, as its certificate's `release` says, the function that reads and verifies a folder of it."""
 
 AnyModel = CertifiedHead | PublishedNetwork | Teachers | ReleasedModel
-
-
-def has_backbone(folder: Path) -> bool:
-    """Whether loading the bundle would load a backbone, and the library that computes it."""
-    return (folder / BACKBONE_FILE).exists()
 
 
 def load_model(folder: Path, device: str | None = None) -> AnyModel:
@@ -45,4 +40,4 @@ def load_model(folder: Path, device: str | None = None) -> AnyModel:
         case kind if kind in _LOADERS:
             module, function = _LOADERS[kind].split(":")
             return cast(ReleasedModel, getattr(import_module(module), function)(folder))
-    raise BundleError(f"{folder} holds a release of the kind {kind!r}, which this version does not know")
+    raise BundleError(f"{folder} holds a pay-once model of the kind {kind!r}, which this version does not know")

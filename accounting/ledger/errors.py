@@ -58,7 +58,7 @@ class MechanismNotAccepted(LedgerRefusal):
 class CoinsExhausted(MechanismNotAccepted):
     """An account's delta does not provide for the coins of a release that is Gaussian but for a coin."""
 
-    _why = "its delta does not provide for so many releases that are Gaussian but for a coin"
+    _why = "its delta does not provide for so many releases that are Gaussian except with a small probability"
 
 
 class IdempotencyConflict(LedgerRefusal):
@@ -105,13 +105,13 @@ class ScopeMissing(LedgerRefusal):
     def __init__(self, needed: str, what: str = "API key") -> None:
         """Name the scope, and what lacks it."""
         self.needed = needed
-        super().__init__(f"this {what} is not good for this: it has not the scope {needed!r}")
+        super().__init__(f"this {what} lacks the scope {needed!r}")
 
 
 class TooManyKeys(LedgerRefusal):
     """The client has as many API keys as one may have."""
 
-    says = "client {!r} has as many API keys as one may have: take one away first"
+    says = "client {!r} has the most API keys that are allowed: remove one first"
 
 
 class ClientExists(LedgerRefusal):
@@ -139,8 +139,8 @@ class CoinsNotProvidedFor(LedgerRefusal):
     """An account that paid for what is Gaussian but for a coin was to get a budget that provides for fewer coins."""
 
     says = (
-        "the account has paid for more releases that are Gaussian but for a coin than this budget's delta provides "
-        "for; give it a larger delta"
+        "the account has paid for more releases that are Gaussian except with a small probability than this budget's "
+        "delta provides for; give it a larger delta"
     )
 
 

@@ -198,7 +198,7 @@ class ChargeRequest(Struct, frozen=True):
         checked_client(self.client)
         checked_time(self.time)
         if self.cost.coins:
-            raise ValueError(f"a row cannot cost {str(self.cost)!r}: a release with a coin is held, and paid for once")
+            raise ValueError(f"a row cannot cost {str(self.cost)!r}: only pay-once models have a cost with a coin")
         if not 0 < len(self.questions) <= LARGEST_REQUEST:
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} questions, not {len(self.questions)}")
         if any(len(question) != QUESTION for question in self.questions):

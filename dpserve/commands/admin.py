@@ -8,6 +8,7 @@ from pathlib import Path
 
 from accounting.ledger import key_digest, new_api_key
 from dpserve.commands import options
+from dpserve.settings import ServeSettings
 from service.admin.app import LONGEST_KEY
 from service.admin.server import AdminPort
 from service.admin.verdicts import FOLDER
@@ -32,38 +33,29 @@ class Listen:
     port: int
 
 
-@dataclass(frozen=True)
-class AdminOptions:
-    """What the command line says of the owner's port. port: None for the one after the service's."""
+def open_port(told: ServeSettings, service_port: int) -> AdminPort | None:
+    """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
+    if not told.admin:
+        return None
+    key, metrics = admin_key(), metrics_key()
+    if key == metrics:
+        raise CannotServe(f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone")
+    return AdminPort(
+        _listening(told, service_port),
+        key_digest(key),
+        options.state_folder() / FOLDER,
+        metrics_digest=None if metrics is None else key_digest(metrics),
+    )
 
-    host: str
-    port: int | None
-    enabled: bool
 
-    def open(self, service_port: int) -> AdminPort | None:
-        """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
-        if not self.enabled:
-            return None
-        key, metrics = admin_key(), metrics_key()
-        if key == metrics:
-            raise CannotServe(
-                f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone"
-            )
-        return AdminPort(
-            self._listening(service_port),
-            key_digest(key),
-            options.state_folder() / FOLDER,
-            metrics_digest=None if metrics is None else key_digest(metrics),
-        )
-
-    def _listening(self, service_port: int) -> socket.socket:
-        if self.port is not None:
-            return bind(Listen(self.host, self.port), "admin-port")
-        following = service_port + 1 if 0 < service_port < 65535 else 0
-        try:
-            return bind(Listen(self.host, following), "admin-port")
-        except CannotServe:
-            return bind(Listen(self.host, 0), "admin-port")  # nobody asked for that very port
+def _listening(told: ServeSettings, service_port: int) -> socket.socket:
+    if told.admin_port is not None:
+        return bind(Listen(told.admin_host, told.admin_port), "admin-port")
+    following = service_port + 1 if 0 < service_port < 65535 else 0
+    try:
+        return bind(Listen(told.admin_host, following), "admin-port")
+    except CannotServe:
+        return bind(Listen(told.admin_host, 0), "admin-port")  # nobody asked for that very port
 
 
 def admin_key() -> str:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from dpserve.commands import completing
 from dpserve.commands.console import shares
 from dpserve.commands.reporting import reported
+from dpserve.commands.rows import Ignore, Label
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from audit.reports import Report
 
 
+BUNDLE = "A bundle, in place of a service"
+SHADOWS = "Shadow models"
 _OF_A_BUNDLE = ("mechanism", "price", "keys", "rho", "lineage_rho", "delta")
 _OF_A_SERVICE = ("key_file",)
 
@@ -38,8 +42,8 @@ def attack(
     population: Annotated[
         Path | None, typer.Option(help="More records of the same distribution, for shadow models.")
     ] = None,
-    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
-    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
+    label: Label = "label",
+    ignore: Ignore = None,
     class_names: Annotated[
         str | None, typer.Option(help="VALUE=NAME of each class, where the files have other values than class names.")
     ] = None,
@@ -47,30 +51,49 @@ def attack(
         list[Path] | None,
         typer.Option(help="URL: a file with an API key. Repeat it, and the keys pool their answers."),
     ] = None,
-    mechanism: Annotated[str, typer.Option(help="Bundle: how answers are made private.")] = "gaussian",
-    price: Annotated[str, typer.Option(help="Bundle: the price of one row, as for 'serve'.")] = "noise-multiplier:20",
-    keys: Annotated[int, typer.Option(min=1, help="Bundle: how many keys pool their answers.")] = 1,
-    rho: Annotated[float | None, typer.Option(help="Bundle: the budget of every key, as zCDP rho.")] = None,
-    lineage_rho: Annotated[float | None, typer.Option(help="Bundle: what all keys together may spend.")] = None,
-    delta: Annotated[float, typer.Option(help="Bundle: where the claimed epsilon is stated.")] = 1e-6,
     copies: Annotated[
         int, typer.Option(min=1, help="Rows asked about for each record: its own and near-copies, to average noise.")
     ] = 1,
     candidates: Annotated[
         int | None, typer.Option(min=1, help="At most so many members, and as many non-members.")
     ] = None,
-    shadow_models: Annotated[int, typer.Option(min=2, help="How many shadow models are trained.")] = 20,
-    shadow_records: Annotated[
-        int | None, typer.Option(min=1, help="Of each shadow model. [default: as many as there are members]")
-    ] = None,
     confidence: Annotated[float, typer.Option(help="Of intervals and of the lower bound.")] = 0.95,
     journal: Annotated[
         Path | None, typer.Option(help="Where answers are kept, so that an interrupted attack goes on.")
     ] = None,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Train shadow models on this Ray cluster; needs extra ray.")
-    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Everything except the endpoint's noise follows from it.")] = 0,
+    shadow_models: Annotated[
+        int, typer.Option(min=2, help="How many shadow models are trained.", rich_help_panel=SHADOWS)
+    ] = 20,
+    shadow_records: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of each shadow model. [default: as many as there are members]", rich_help_panel=SHADOWS
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Train shadow models on this Ray cluster; needs extra ray.", rich_help_panel=SHADOWS
+        ),
+    ] = None,
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            help="How answers are made private.", rich_help_panel=BUNDLE, autocompletion=completing.mechanisms
+        ),
+    ] = "gaussian",
+    price: Annotated[
+        str, typer.Option(help="The price of one row, as for 'serve'.", rich_help_panel=BUNDLE)
+    ] = "noise-multiplier:20",
+    keys: Annotated[int, typer.Option(min=1, help="How many keys pool their answers.", rich_help_panel=BUNDLE)] = 1,
+    rho: Annotated[
+        float | None, typer.Option(help="The budget of every key, as zCDP rho.", rich_help_panel=BUNDLE)
+    ] = None,
+    lineage_rho: Annotated[
+        float | None, typer.Option(help="What all keys together may spend.", rich_help_panel=BUNDLE)
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Where the claimed epsilon is stated.", rich_help_panel=BUNDLE)] = 1e-6,
 ) -> "Report":
     """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
 
@@ -79,7 +102,6 @@ def attack(
     Models that are networks need the extra torch, and so do attack networks, which are left out without it. The noise
     of a bundle's answers follows from --seed too.
     """
-
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
         _check_target(context, target, service=service)

@@ -10,7 +10,7 @@ import typer
 
 from accounting.ledger import Ledger
 
-_PATIENCE = 2.0
+_PATIENCE = 5.0
 """Seconds that a shell waits for the ledger."""
 
 
@@ -34,6 +34,18 @@ def mechanisms(incomplete: str) -> list[str]:
     from mechanisms import mechanism
 
     return [name for name in mechanism.names() if name.startswith(incomplete)]
+
+
+def releases(incomplete: str) -> list[str]:
+    """Return the kinds of release that `train` makes."""
+    from dpserve.commands.releases import RELEASES
+
+    return [name for name in RELEASES if name.startswith(incomplete)]
+
+
+def features(incomplete: str) -> list[str]:
+    """Return the feature maps that `train` makes."""
+    return [name for name in ("identity", "fourier", "relu") if name.startswith(incomplete)]
 
 
 def lineages(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -1,7 +1,9 @@
 """`dpserve config`, and how a command takes its defaults from the configuration."""
 
+import inspect
 import json
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.table import Table
@@ -9,6 +11,7 @@ from rich.table import Table
 from dpserve import configuration
 from dpserve.commands.console import stdout_console
 from dpserve.commands.help import Command, Group
+from dpserve.settings import ServeSettings
 
 app = Group()
 
@@ -19,7 +22,7 @@ def _config() -> None:
 
 
 class Configured(Command):
-    """A command whose options may stand in the environment or in the file, too."""
+    """The command `serve`: its parameters are the settings, which may stand in the environment or in the file, too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the flags; what they leave open comes from the configuration. Asked for help, it is not read."""
@@ -27,9 +30,8 @@ class Configured(Command):
         said: dict[str, Any] = {}
         if not ctx.resilient_parsing and "--help" not in args:
             said, _, _ = self.make_parser(ctx).parse_args(args=list(args))
-            found = configuration.settings(_function(self))
             kept = configuration.without_other_budgets(
-                found, {name for name, value in said.items() if value is not None}
+                configuration.settings(ServeSettings), {name for name, value in said.items() if value is not None}
             )
             ctx.meta["settings"] = kept
             ctx.default_map = {name: setting.value for name, setting in kept.items()}
@@ -43,8 +45,27 @@ class Configured(Command):
             raise configuration.ConfigurationError(f"{source}: {configuration.key(name)}: {error.message}") from None
 
 
-def _function(command: Any) -> Any:
-    return command.callback.__wrapped__ if hasattr(command.callback, "__wrapped__") else command.callback
+def taking(settings: type[ServeSettings], act: Callable[[ServeSettings], None]) -> Callable[..., None]:
+    """Return a function for Typer that has the settings for parameters, and acts on them."""
+
+    def command(**given: Any) -> None:
+        act(settings(**given))
+
+    hints = get_type_hints(settings, include_extras=True)
+    command.__doc__ = act.__doc__
+    command.__annotations__ = {name: hints[name] for name in settings.model_fields} | {"return": None}
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.is_required() else field.default,
+                annotation=hints[name],
+            )
+            for name, field in settings.model_fields.items()
+        ]
+    )
+    return command
 
 
 @app.command("show", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -4,10 +4,23 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _WITHOUT_A_TERMINAL = 400
 """Columns. A pipe, or `kubectl exec`, has no width that a table would have to fit into."""
@@ -42,3 +55,42 @@ def shares(what: str) -> Iterator[Callable[[str, float], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda now, share: bar.update(task, description=f"{what}: {now}", completed=share)
+
+
+@contextmanager
+def minimising(goal: float) -> Iterator[Callable[[float], None]]:
+    """Show how far the gradient norm, which the yielded function is told, is from its goal: from the first time on."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task("training", total=None)
+
+    def report(gradient_norm: float) -> None:
+        progress.start()  # not before: features may have a line of their own until then
+        progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
+
+    try:
+        yield report
+    finally:
+        progress.stop()
+
+
+@contextmanager
+def steps_with_progress(steps: int, what: str = "training") -> Iterator[Callable[[int], None]]:
+    """Show a bar of `steps` steps on the terminal; yields what is to be told how many are done."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=steps)
+        yield lambda done: progress.update(task, completed=done)
+
+
+@contextmanager
+def figure(path: Path) -> Iterator["Axes"]:
+    """Give the axes of a figure that is written into this file. Raises ValueError where it cannot be."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), dpi=100, layout="constrained")
+    yield figure.add_subplot()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot write the plot {path}: {error}") from error

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
-from dpserve.commands.bundles import print_certificate
-from dpserve.commands.training_progress import train_with_progress
+from dpserve.commands.inspecting import print_certificate
+from dpserve.commands.releases import train_with_progress
 from dpserve.configuration import environment_without_settings
 from service.errors import CannotServe
 from service.serving import ServiceSettings, bind

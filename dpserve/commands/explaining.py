@@ -1,13 +1,16 @@
 """`dpserve explain`: what was released, by five analyses, for one person, and in plain words."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from accounting.analyses import ALL, side_by_side
 from accounting.explanation import (
     AccountExplanation,
     AnsweredExplanation,
@@ -20,11 +23,11 @@ from accounting.ledger import Ledger
 from accounting.losses import Cost
 from audit.reports import check_files
 from dpserve.commands import completing, options
-from dpserve.commands.console import stdout_console
+from dpserve.commands.console import figure, stdout_console
 from dpserve.commands.lineages import chosen_lineage
-from dpserve.commands.plotting import plot_analyses
 
 _PAGE = 1000
+_STEPS = 25
 
 
 def explain(
@@ -218,3 +221,31 @@ def _print_answers(console: Console, explained: AnsweredExplanation) -> None:
             + ("possible." if attack.possible else "not possible, so something else was released as well."),
             highlight=False,
         )
+
+
+def plot_analyses(path: Path, releases: Mapping[Cost, int], delta: float) -> None:
+    """Draw the epsilon of every analysis as the releases are made, in even proportion, from few to all of them.
+
+    Raises ValueError where the file cannot be written.
+    """
+    shares = np.geomspace(1 / max(1, *releases.values(), 1), 1, _STEPS)
+    counts = [{cost: max(1, round(times * share)) for cost, times in releases.items()} for share in shares]
+    with figure(path) as axes:
+        totals = [sum(made.values()) for made in counts]
+        found = [side_by_side(made, delta) for made in counts]
+        # zCDP and RDP often agree: a dashed line lets the other be seen.
+        for name in ALL:
+            # None, where an analysis does not apply, becomes a gap.
+            axes.plot(
+                totals,
+                np.array([one[name].epsilon for one in found], dtype=np.float64),
+                "--" if name == "rdp" else "-",
+                label=name,
+            )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("releases")
+        axes.set_ylabel(f"epsilon at delta = {delta:g}")
+        axes.set_title("losses of one release: " + " and ".join(map(str, releases)), fontsize="medium")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")

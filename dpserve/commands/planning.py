@@ -8,21 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
 
 from accounting.budgets import Accepts, Budget
-from accounting.planner import NO_BETTER, Option, Plan, PublicSample
+from accounting.planner import MECHANISMS, NO_BETTER, Option, Plan, PublicSample, account_of, accuracy_by_queries
 from accounting.planner import plan as plan_budget
 from audit.reports import check_files
-from dpserve.commands import options
-from dpserve.commands.console import stdout_console, whole
-from dpserve.commands.plotting import plot_accuracy
-from dpserve.commands.public_rows import PublicRows
-from dpserve.commands.row_files import RowFile
+from dpserve.commands import completing, options
+from dpserve.commands.console import figure, stdout_console, whole
+from dpserve.commands.rows import READING, Ignore, Label, PublicRows, RowFile, Where
 from mechanisms.mechanism import priced
 from training.bundle import load_bundle
 from training.data.classes import parse_classes
@@ -30,13 +28,23 @@ from training.feature_maps import NORM_BOUND
 from training.recipe import DEFAULT_TOLERANCE
 from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BEFORE = "Before training"
+
+_POINTS = 41
+_MOST_QUERIES = 1_000_000
 _MARGIN_POINTS = 201
 _OVERHEAD_FROM = 580
 """Times 1/sqrt(C): the noise multiplier from which `mechanisms.gaussian` adds more than 1 % of noise."""
 
 
 def plan(
-    bundle: Annotated[Path | None, typer.Argument(help="The bundle's folder; none before training.")] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(help="The bundle's folder; none before training.", autocompletion=completing.bundles),
+    ] = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     rho: options.Rho = None,
@@ -57,16 +65,30 @@ def plan(
             "'digits', the digits held out of training. Bounds and classes are the bundle's.",
         ),
     ] = None,
-    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
-    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
-    where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
+    label: Label = "label",
     class_names: Annotated[
         str | None,
-        typer.Option("--class-names", help="With rows: the classes, separated by commas, or VALUE=NAME of each."),
+        typer.Option(
+            "--class-names", help="The classes, separated by commas, or VALUE=NAME of each.", rich_help_panel=READING
+        ),
     ] = None,
     bounds: Annotated[
-        list[str] | None, typer.Option(help="Before training, with rows: LOW:HIGH or NAME=LOW:HIGH, as for train.")
+        list[str] | None,
+        typer.Option(help="Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", rich_help_panel=READING),
     ] = None,
+    ignore: Ignore = None,
+    where: Where = None,
+    n: Annotated[int | None, typer.Option("--n", help="How many records, about.", rich_help_panel=BEFORE)] = None,
+    classes: Annotated[
+        int | None, typer.Option("--classes", help="C, how many classes.", rich_help_panel=BEFORE)
+    ] = None,
+    lam: Annotated[
+        float | None,
+        typer.Option("--lam", help="Lambda: plan noise on each answer of a head.", rich_help_panel=BEFORE),
+    ] = None,
+    norm: Annotated[
+        float, typer.Option("--norm", help="R, the bound of the features' norm.", rich_help_panel=BEFORE)
+    ] = NORM_BOUND,
     outside: Annotated[
         str | None,
         typer.Option(
@@ -74,27 +96,25 @@ def plan(
             metavar="FILE",
             help="Simulate on private records, in place of --public: what it prints tells about them and is covered by "
             "no guarantee and no budget.",
+            rich_help_panel=BEFORE,
         ),
     ] = None,
     tier: Annotated[
         list[str] | None,
         typer.Option(
-            help="Before training: NAME=PRICE, a precision of released weights, repeatable from the coarsest to the "
-            "finest; PRICE as for train. Says what the tiers cost.",
+            help="NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest: PRICE as "
+            "for train. Says what the tiers cost.",
+            rich_help_panel=BEFORE,
         ),
     ] = None,
     margins: Annotated[
         str | None,
         typer.Option(
-            "--margins", help="MEAN:SD of the true class's logit over the others, normally distributed: your own guess."
+            "--margins",
+            help="MEAN:SD of the true class's logit over the others, normally distributed: your own guess.",
+            rich_help_panel=BEFORE,
         ),
     ] = None,
-    n: Annotated[int | None, typer.Option("--n", help="Before training: how many records, about.")] = None,
-    lam: Annotated[float | None, typer.Option("--lam", help="Before training: Lambda.")] = None,
-    norm: Annotated[float, typer.Option("--norm", help="Before training: R, the bound of the features' norm.")] = (
-        NORM_BOUND
-    ),
-    classes: Annotated[int | None, typer.Option("--classes", help="Before training: C, how many classes.")] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw accuracy against number of queries into FILE.png.")
     ] = None,
@@ -111,13 +131,13 @@ def plan(
     )
     budgets = words.budgets()
     if bundle is None and lam is None and margins is None and accuracy is None:
-        from dpserve.commands import choosing, comparing
+        from dpserve.commands import choosing
 
         names, values = parse_classes(class_names) if class_names else ((), ())
         rows = (label, names, values, tuple(bounds or ()), tuple(ignore or ()), where)
         choosing.choose(
             budgets["gaussian"],
-            comparing.Question(n, classes, queries),
+            choosing.Question(n, classes, queries),
             public=RowFile(public, "--public", *rows) if public else None,
             private=RowFile(outside, choosing.OUTSIDE, *rows) if outside else None,
             tiers=tuple(tier or ()),
@@ -137,7 +157,7 @@ def plan(
             raise typer.BadParameter("take the place of --public: give one of them", param_hint="--margins")
         scored = replace(scored, sample=_normal_margins(margins, scored.classes, scored.sensitivity))
     halfway = None
-    if public is None and margins is None:
+    if public is None and margins is None and scored.classes > 1:  # or else planning refuses it
         halfway = PublicSample.halfway(scored.classes, scored.margin, scored.sensitivity)
     _plan_answers(budgets, scored, halfway, queries, accuracy, plot, as_json=as_json)
 
@@ -317,3 +337,31 @@ def _served_at(mechanism: str, price: str, classes: int) -> str:
     except ValueError as error:
         return f"unavailable: {error}"
     return price
+
+
+def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
+    """Draw the expected accuracy of every mechanism against the number of queries that the budget pays for.
+
+    Raises ValueError where the file cannot be written.
+    """
+    with figure(path) as axes:
+        draw_accuracy(axes, budgets, sample, plan)
+
+
+def draw_accuracy(axes: "Axes", budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
+    """Draw on these axes."""
+    queries = np.unique(np.geomspace(1, _MOST_QUERIES, _POINTS).astype(np.int64))
+    for mechanism in MECHANISMS:
+        budget = budgets.get(account_of(mechanism))
+        if budget is not None:
+            axes.plot(queries, accuracy_by_queries(mechanism, budget, sample, queries), label=mechanism)
+    if plan.noiseless_accuracy is not None:
+        axes.axhline(plan.noiseless_accuracy, color="grey", linestyle=":", label="without noise")
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("queries that the budget pays for")
+    axes.set_ylabel("expected accuracy")
+    epsilon = plan.budgets[0].epsilon
+    axes.set_title(f"epsilon = {epsilon:.3g} at delta = {plan.delta:g}", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from accounting.picorho import to_rho
+from dpserve.commands.console import minimising, steps_with_progress
 from dpserve.commands.options import state_folder
-from dpserve.commands.training_progress import minimising, steps_with_progress, train_with_progress
 from mechanisms.gaussian_vector import mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
+from training.bundle import CertifiedHead
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
@@ -72,52 +71,6 @@ def check_options(kind: str | None, given: Mapping[str, Any]) -> None:
             )
 
 
-def print_release(console: Console, certificate: ReleaseCertificate) -> None:
-    """Print the certificate of a release for its owner: what is common to all, its own numbers, and its tiers."""
-    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
-    common = set(ReleaseCertificate.model_fields)
-    own = {name: value for name, value in certificate.model_dump(mode="json").items() if name not in common}
-    feature_map = certificate.feature_map
-    features = f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"
-    table.add_row("pay-once model", certificate.release)
-    table.add_row("status", certificate.status)
-    table.add_row("neighbouring data sets", certificate.neighbouring)
-    table.add_row("features", features)
-    table.add_row("classes", str(len(certificate.classes)))
-    for name, value in own.items():
-        if not isinstance(value, list | dict):
-            table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
-    table.add_row("lineage", certificate.lineage)
-    table.add_row("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "...")
-    console.print(table, highlight=False)
-    prices = Table("tier", "rho in all", "beyond the one before", title="what holding it costs", title_justify="left")
-    total = 0
-    for tier in certificate.tiers:
-        total += tier.cost.picorho
-        prices.add_row(tier.name, f"{to_rho(total):.6g}", str(tier.cost))
-    console.print(prices, highlight=False)
-    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
-
-
-def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
-    """Print the certificate of teachers for its owner."""
-    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
-    layers = " -> ".join(map(str, certificate.widths))
-    for what, value in (
-        ("status", certificate.status),
-        ("neighbouring data sets", certificate.neighbouring),
-        ("teachers", f"{certificate.teachers}, on disjoint parts {certificate.parts}"),
-        ("each of them", f"{layers}, {certificate.activation}"),
-        ("what each says", certificate.rule),
-        ("sensitivity of the mean, in L2", f"{certificate.logit_sensitivity:.6g}"),
-        ("lineage", certificate.lineage),
-        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
-    ):
-        table.add_row(what, value)
-    console.print(table, highlight=False)
-    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
-
-
 def budget_hint(certificate: ReleaseCertificate, price: str) -> str:
     """Return the options that open a lineage with just what a release of this price takes, for what to do next."""
     return _opening(price, sum(tier.cost.picorho for tier in certificate.tiers))
@@ -135,6 +88,15 @@ def _opening(price: str, total: int) -> str:
     if word == "epsilon" and at:
         return f"--epsilon {amount} --delta {delta}"
     return f"--rho {to_rho(total)!r} --delta 1e-5"
+
+
+def train_with_progress(records: Records, recipe: Recipe, lineage: str) -> CertifiedHead:
+    """Train with a line on the terminal that says how far the gradient norm is from the tolerance."""
+    # The optimiser takes as long to import as a service to start, and serving does not need it.
+    from training.train import train as train_head
+
+    with minimising(recipe.tolerance) as report:
+        return train_head(records, recipe, lineage, report)
 
 
 def _train_weights(training: Training) -> ReleaseCertificate:

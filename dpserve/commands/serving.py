@@ -1,174 +1,359 @@
-"""`dpserve serve`."""
+"""`dpserve serve`: the command, and the service that comes of its settings, in this process or in several."""
 
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import typer
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
-from dpserve.commands import front_options, options
-from dpserve.commands.admin import AdminOptions
-from dpserve.commands.front_options import FrontOptions
-from dpserve.commands.service import DEFAULT_MECHANISM, DEFAULT_PRICE, LedgerOptions, Service, Watch
+from accounting.budgets import Budget, accepts_for
+from accounting.ledger import Ledger
+from accounting.losses import Cost
+from accounting.picorho import to_rho
+from dpserve.commands import options
+from dpserve.commands.admin import open_port, where_the_key_is
+from dpserve.settings import DEFAULT_MECHANISM, DEFAULT_PRICE, ServeSettings
+from mechanisms.mechanism import Mechanism, priced
+from service.admin.server import AdminPort, admin_port
 from service.errors import CannotServe
-from service.serving import ServiceSettings
+from service.http.app import HttpOptions, create_app
+from service.metered import MeteredPredictor, ServedModel
+from service.opening import check_affordable, check_release, open_lineage
+from service.pay_once import PayOncePredictor
+from service.predictor import Predictor
+from service.serving import Application, ServiceSettings, bind, run, url_of, when_answering
 from service.telemetry import logs
+from service.telemetry.logs import RequestLog
+from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
+from service.telemetry.tracing import configured_tracing
+from training.extras import extra
+from training.loading import load_model
+from training.published.bundle import PublishedNetwork
+from training.releases.model import ReleasedModel
 
-__all__ = ["DEFAULT_MECHANISM", "DEFAULT_PRICE", "serve"]
+if TYPE_CHECKING:
+    from dpserve.self_audit import SelfAudit
+
+_OTHER_FILES = 256
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+
+_SHOWN_AUDIT = "self-audit.json"
 
 
-def serve(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
-    price: Annotated[
-        str | None,
-        typer.Option(
-            help="The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise. "
-            f"[default: {DEFAULT_PRICE}]",
-            show_default=False,
-        ),
-    ] = None,
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            help="How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven. "
-            f"[default: {DEFAULT_MECHANISM}]",
-            show_default=False,
-        ),
-    ] = None,
-    ledger: options.Ledger_ = None,
-    epsilon: options.Epsilon = None,
-    delta: options.Delta = None,
-    rho: options.Rho = None,
-    mu: options.Mu = None,
-    posterior_belief: options.PosteriorBelief = None,
-    advantage: options.Advantage = None,
-    accepts: options.AcceptsWhatIsNeeded = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8000,
-    workers: Annotated[
-        int,
-        typer.Option(min=1, max=64, help="How many processes answer at the port, on one ledger."),
-    ] = 1,
-    largest_batch: Annotated[int, typer.Option(min=1, max=10_000, help="The most rows of one request.")] = 1000,
-    max_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Rows of several requests that are computed and charged together at most. [default: 1000; 64 where a "
-            "deep network computes the features]",
-            show_default=False,
-        ),
-    ] = None,
-    max_batch_time: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Seconds that a batch waits for more requests; 0: it takes what waits when the one before it ends.",
-        ),
-    ] = 0.0,
-    accept_unproven: Annotated[
-        bool,
-        typer.Option(
-            "--accept-unproven", help="Needed for --mechanism published, whose guarantee is claimed, not proven."
-        ),
-    ] = False,
-    ledger_replicas: options.Replicas = 0,
-    self_audit_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="DPSERVE_SELF_AUDIT_KEY",
-            help="The API key of a client of yours: the service audits its own noise with it until its budget is "
-            "spent, and shows what it found at GET /audit.",
-            show_default=False,
-        ),
-    ] = None,
-    self_audit_seconds: Annotated[float, typer.Option(min=0.1, help="How long it waits between two looks.")] = 60.0,
-    self_audit_rows: Annotated[int, typer.Option(min=8, help="How many answers one look pays for.")] = 64,
-    admin_host: Annotated[str, typer.Option(help="The address that the owner's port listens on.")] = "127.0.0.1",
-    admin_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="The owner's port; 0 picks a free one. [default: the one after --port, if it is free]",
-            show_default=False,
-        ),
-    ] = None,
-    admin: Annotated[bool, typer.Option("--admin/--no-admin", help="Whether there is an owner's port.")] = True,
-    tls_cert: front_options.TlsCert = None,
-    tls_key: front_options.TlsKey = None,
-    cors_origin: front_options.CorsOrigin = None,
-    rate_limit: front_options.RateLimitOption = None,
-    rate_limit_store: front_options.RateLimitStore = None,
-    failed_tries: front_options.FailedTriesOption = 300,
-    trusted_proxies: front_options.TrustedProxies = None,
-    jwt_issuer: front_options.JwtIssuer = None,
-    jwt_audience: front_options.JwtAudience = None,
-    jwt_keys: front_options.JwtKeys = None,
-    jwt_claim: front_options.JwtClaim = "sub",
-    jwt_scope_claim: front_options.JwtScopeClaim = None,
-    jwt_algorithm: front_options.JwtAlgorithm = "RS256,ES256",
-    log_format: front_options.LogFormat = "text",
-    device: Annotated[
-        str | None,
-        typer.Option(help="Where the model's backbone computes: cpu or cuda. [default: cpu]", show_default=False),
-    ] = None,
-    rehearsal: Annotated[
-        bool, typer.Option("--rehearsal", help="Accept a store that may lose charges. Not for private records.")
-    ] = False,
-) -> None:
-    """Answer requests over HTTP, each answer private and charged; from a release, paid for once.
+class _Stopped(Exception):
+    """The owner told the service to stop before it answered."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What is served. mechanism: None for a pay-once model."""
+
+    model: ServedModel | ReleasedModel
+    mechanism: Mechanism | None
+
+    @property
+    def cost(self) -> Cost:
+        """What one answer costs, or holding the model."""
+        if self.mechanism is not None:
+            return self.mechanism.cost
+        assert isinstance(self.model, ReleasedModel)
+        return Cost.parse(self.model.certificate.cost)
+
+    def predictor(self, ledger: Ledger, settings: ServiceSettings) -> Predictor:
+        """Return what answers."""
+        if isinstance(self.model, ReleasedModel):
+            return PayOncePredictor(self.model, ledger, largest_batch=settings.largest_batch)
+        assert self.mechanism is not None
+        return MeteredPredictor(
+            self.model,
+            self.mechanism,
+            ledger,
+            largest_batch=settings.largest_batch,
+            max_batch_size=settings.max_batch_size,
+            max_batch_time=settings.max_batch_time,
+        )
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service by these settings. It goes to every worker."""
+
+    told: ServeSettings
+
+    @property
+    def settings(self) -> ServiceSettings:
+        """How it listens and what it takes."""
+        told = self.told
+        return ServiceSettings(
+            host=told.host,
+            port=told.port,
+            workers=told.workers,
+            largest_batch=told.largest_batch,
+            max_batch_size=told.max_batch_size,
+            max_batch_time=told.max_batch_time,
+            trusted_proxies=told.proxies,
+            tls=told.tls(),
+        )
+
+    def open_ledger(self) -> AbstractAsyncContextManager[Ledger]:
+        """Return the ledger, opened for as long as its context lasts."""
+        return Ledger.open(
+            options.ledger_location(self.told.ledger),
+            rehearsal=self.told.rehearsal,
+            replicas=self.told.ledger_replicas,
+            # What a rehearsal loses is no loss.
+            journals=None if self.told.rehearsal else options.journals_folder(),
+        )
+
+    def run(self) -> None:
+        """Answer until told to stop. Raises CannotServe and what loading a bundle and opening the ledger raise."""
+        os.umask(0o077)  # what this process and its store write is the owner's alone
+        _raise_file_limit(self.settings.max_connections)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _stop)
+        try:
+            with ExitStack() as opened:
+                status = self._run(opened)
+        except _Stopped:
+            return
+        if status:
+            raise typer.Exit(status)
+
+    def _run(self, opened: ExitStack) -> int:
+        listening = opened.enter_context(bind(self.settings))
+        admin = open_port(self.told, listening.getsockname()[1])
+        if admin is not None:
+            opened.enter_context(admin.listening)
+        loaded = self._load()
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
+        audit = self._audit(loaded, folder)
+        # The owner's port, and the embedded store, are looked after beside the server, and outlive its workers.
+        portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
+        ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
+        portal.call(self._prepare, ledger, loaded)
+        metrics, counts, application = self._application(loaded, folder, None if audit is None else audit.published)
+        if admin is not None:
+            watched = replace(admin, live_audit=None if audit is None else audit.published)
+            self._open_admin_port(
+                opened, portal, watched, loaded.predictor(ledger, self.settings), ledger, metrics, counts
+            )
+        address = url_of(listening, self.settings.tls)
+        when_answering(address, self.settings.tls, partial(self._announce, loaded, address, admin, audit))
+        try:
+            return run(application, self.settings, listening)
+        finally:
+            if audit is not None:
+                audit.stop()
+
+    def _application(
+        self, loaded: _Model, folder: Path, published: Callable[[], dict[str, Any]] | None
+    ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
+        """Return where the owner's port counts, what to read all counts from, and what makes an application."""
+        metrics = Metrics()
+        if self.settings.workers == 1:
+            application = Application(self._opened(loaded, metrics, published))
+            return metrics, lambda: [metrics.registry], lambda: application
+        os.environ[MULTIPROCESS_FOLDER] = str(folder)
+        return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self, folder)
+
+    def _open_admin_port(
+        self,
+        opened: ExitStack,
+        portal: BlockingPortal,
+        admin: AdminPort,
+        predictor: Predictor,
+        ledger: Ledger,
+        metrics: Metrics,
+        counts: Callable[[], Sequence[CollectorRegistry]],
+    ) -> None:
+        port = admin_port(admin, predictor, ledger, metrics, counts, tls=self.settings.tls, log=_request_log(self.told))
+        opened.enter_context(portal.wrap_async_context_manager(port))
+
+    async def _prepare(self, ledger: Ledger, loaded: _Model) -> None:
+        """See to it that the lineage has an account that can pay, and charge it for a pay-once model of one tier."""
+        certificate = loaded.model.certificate
+        account = await open_lineage(ledger, certificate.lineage, self._budget(loaded))
+        if loaded.mechanism is not None:
+            check_affordable(account, loaded.mechanism)
+            return
+        assert isinstance(loaded.model, ReleasedModel)
+        await check_release(ledger, loaded.model.certificate)
+        predictor = PayOncePredictor(loaded.model, ledger, largest_batch=self.settings.largest_batch)
+        charged = await predictor.hold_for_owner()
+        if charged:
+            logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
+
+    @asynccontextmanager
+    async def _opened(
+        self, loaded: _Model, metrics: Metrics, published: Callable[[], dict[str, Any]] | None
+    ) -> AsyncIterator[ASGIApp]:
+        """Give the application of one process. published: what the service's own audit has found."""
+        http = await _http_options(self.told)
+        async with self.open_ledger() as ledger:
+            certificate = loaded.model.certificate
+            await ledger.join(certificate.lineage)
+            if ledger.rehearsal:
+                logs.log.warning("this is a rehearsal: the ledger may lose charges; use no private records")
+            predictor = loaded.predictor(ledger, self.settings)
+            logs.log.info("serving %s", certificate.name)
+            try:
+                yield create_app(
+                    predictor,
+                    ledger,
+                    largest_body=self.settings.largest_body(len(certificate.feature_names)),
+                    metrics=metrics,
+                    options=http,
+                    audit=published,
+                )
+            finally:
+                await predictor.drain()
+                await http.close()
+                logs.log.info("stopped serving %s", certificate.name)
+
+    def worker_application(self, folder: Path) -> Application:
+        """Return the application of one of several workers. folder: what they share with the owner's process."""
+        logs.configure(self.told.log_kind)
+        logs.name_worker()
+        _end_with_parent()
+        published = None
+        if self.told.self_audit_key is not None:
+            from dpserve.self_audit import shown_in
+
+            published = partial(shown_in, folder / _SHOWN_AUDIT)
+        return Application(self._opened(self._load(), Metrics(), published))
+
+    def _load(self) -> _Model:
+        model = load_model(self.told.bundle, self.told.device)
+        if isinstance(model, ReleasedModel):
+            self._check_release(model)
+            return _Model(model, None)
+        return _Model(model, self._priced(model))
+
+    def _budget(self, loaded: _Model) -> Budget | None:
+        return self.told.budget_words().budget_if_given(self.told.accepts or accepts_for(loaded.cost))
+
+    def _check_release(self, model: ReleasedModel) -> None:
+        if self.told.self_audit_key is not None:
+            raise CannotServe("a pay-once model has no noise left to audit: leave --self-audit-key out")
+        if self.told.mechanism is not None or self.told.price is not None:
+            raise CannotServe(
+                f"{model.certificate.name} is a pay-once model: its noise was drawn when it was "
+                "trained, and its price fixed, so leave --mechanism and --price out"
+            )
+
+    def _priced(self, model: ServedModel) -> Mechanism:
+        mechanism, price = self.told.mechanism or DEFAULT_MECHANISM, self.told.price or DEFAULT_PRICE
+        chosen = priced(mechanism, price, len(model.certificate.classes))
+        if isinstance(model, PublishedNetwork):
+            model.certificate.check_mechanism(chosen, accept_unproven=self.told.accept_unproven)
+        if chosen.status != "proven" and not self.told.accept_unproven:
+            raise CannotServe(
+                f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and "
+                "for three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a "
+                "proven one"
+            )
+        return chosen
+
+    def _audit(self, loaded: _Model, folder: Path) -> "SelfAudit | None":
+        """Return the service's own audit; the workers show what it writes in `folder`."""
+        key = self.told.self_audit_key
+        if key is None:
+            return None
+        from dpserve.self_audit import SelfAudit
+
+        assert loaded.mechanism is not None
+        assert not isinstance(loaded.model, ReleasedModel)
+        kept = options.state_folder() / "self-audit"
+        shown = folder / _SHOWN_AUDIT if self.settings.workers > 1 else None
+        told = self.told
+        rows = min(told.self_audit_rows, told.largest_batch)
+        return SelfAudit(loaded.model, loaded.mechanism, key, told.self_audit_seconds, rows, kept, shown)
+
+    def _announce(self, loaded: _Model, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
+        kind = self.told.log_kind
+        if admin is not None:
+            own = url_of(admin.listening, self.settings.tls)
+            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
+        typer.echo(logs.announcement(f"serving {loaded.model.certificate.name} on {address}", kind))
+        if audit is not None:
+            audit.start(address, self.settings.tls)
+
+
+def _raise_file_limit(connections: int) -> None:
+    """Let this process and its workers have so many connections beside the files that they need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
+
+
+def _end_with_parent() -> None:
+    """Have the kernel tell this worker to end when the process that started it is gone."""
+    with suppress(OSError, AttributeError):  # which only Linux has
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _stop(*_: object) -> None:
+    raise _Stopped
+
+
+def _worker(service: Service, folder: Path) -> Application:
+    return service.worker_application(folder)
+
+
+def _request_log(told: ServeSettings) -> RequestLog | None:
+    """Return what writes a line for each request, or None."""
+    return RequestLog() if told.log_kind == "json" else None
+
+
+async def _http_options(told: ServeSettings) -> HttpOptions:
+    """Return who may ask, how often, and what is written down. Raises CannotServe."""
+    tokens = limit = None
+    if told.jwt_issuer and told.jwt_audience and told.jwt_keys:
+        with extra("jwt", "taking tokens"):
+            from service.http.tokens import Tokens, TokenSettings
+
+        algorithms = told.algorithms
+        tokens = await Tokens.open(
+            TokenSettings(
+                told.jwt_issuer, told.jwt_audience, told.jwt_keys, told.jwt_claim, algorithms, told.jwt_scope_claim
+            )
+        )
+    if told.rate_limit is not None:
+        from service.http.rate_limit import rate_limit
+
+        limit = rate_limit(told.rate_limit, told.rate_limit_store)
+    tries = None
+    if told.failed_tries:
+        from service.http.failed_tries import FailedTries
+
+        tries = FailedTries(told.failed_tries)
+    return HttpOptions(
+        tokens=tokens,
+        rate_limit=limit,
+        failed_tries=tries,
+        origins=told.origins,
+        log=_request_log(told),
+        tracing=configured_tracing(),
+    )
+
+
+def serve(settings: ServeSettings) -> None:
+    """Answer requests over HTTP, each answer private and charged; from a pay-once model, paid for once.
 
     --epsilon and --delta (or --rho) open the lineage's account: what all clients together may ever learn. They are
     needed the first time, and refused if they differ from what the account has.
     """
-    before = FrontOptions(
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        cors_origin=cors_origin,
-        rate_limit=rate_limit,
-        rate_limit_store=rate_limit_store,
-        failed_tries=failed_tries,
-        trusted_proxies=trusted_proxies,
-        jwt_issuer=jwt_issuer,
-        jwt_audience=jwt_audience,
-        jwt_keys=jwt_keys,
-        jwt_claim=jwt_claim,
-        jwt_scope_claim=jwt_scope_claim,
-        jwt_algorithm=jwt_algorithm,
-        log_format=log_format,
-    )
-    logs.configure(before.log_kind)
-    if workers > 1 and rate_limit is not None and rate_limit_store is None:
-        raise CannotServe(
-            "each of several workers would let as many requests through: say with --rate-limit-store where they count "
-            "together, or leave --workers out"
-        )
-    watch = None
-    if self_audit_key is not None:
-        watch = Watch(self_audit_key, self_audit_seconds, min(self_audit_rows, largest_batch))
-    Service(
-        bundle=bundle,
-        device=device,
-        mechanism=mechanism,
-        price=price,
-        accept_unproven=accept_unproven,
-        watch=watch,
-        words=options.BudgetWords(
-            epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
-        ),
-        accepts=accepts,
-        ledger=LedgerOptions(options.ledger_location(ledger), ledger_replicas, rehearsal),
-        settings=ServiceSettings(
-            host=host,
-            port=port,
-            workers=workers,
-            largest_batch=largest_batch,
-            max_batch_size=max_batch_size,
-            max_batch_time=max_batch_time,
-            trusted_proxies=before.proxies,
-            tls=before.tls(),
-        ),
-        front=before,
-        owner=AdminOptions(admin_host, admin_port, admin),
-    ).run()
+    told = settings.checked()
+    logs.configure(told.log_kind)
+    Service(told).run()

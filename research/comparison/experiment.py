@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from accounting.budgets import Budget
 from audit.pieces import ResultStore
 from research.comparison.cases import Drawn
 from research.comparison.options import OPTIONS
@@ -94,7 +95,8 @@ def _pieces(
             for option, epsilon in product(comparison.options, comparison.epsilons):
                 progress(f"{name}, seed {seed}: {option} at epsilon {epsilon:g}", done / total)
                 done += 1
-                trial = Trial.at_epsilon(heads, epsilon)
+                whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").picorho
+                trial = Trial(heads, whole, repr(epsilon))
                 piece = _piece(trial, option, epsilon)
                 result = (
                     store.result(piece, lambda trial=trial, option=option: _measured(trial, option))  # type: ignore[misc]

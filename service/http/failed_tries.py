@@ -34,7 +34,7 @@ class FailedTries:
         raise Problem(
             HTTPStatus.TOO_MANY_REQUESTS,
             ProblemType.TOO_MANY_REQUESTS,
-            "too many credentials from this address were not taken; look at the key, and try again later",
+            "too many invalid credentials came from this address; check the key, and try again later",
             retry_after=max(1, int(window.reset_time - time.time()) + 1),
         )
 

@@ -111,20 +111,20 @@ def _too_late(error: Overloaded | DeadlinePassed) -> Problem:
         return Problem(
             HTTPStatus.SERVICE_UNAVAILABLE,
             ProblemType.OVERLOADED,
-            "more requests wait than are answered soon; nothing was charged: ask again later",
+            "too many requests are waiting; nothing was charged: ask again later",
             retry_after=error.retry_after,
         )
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
         ProblemType.DEADLINE_PASSED,
-        "the time that the request was to wait passed before it was charged; nothing was charged",
+        "the request's deadline passed before it was charged; nothing was charged",
     )
 
 
 def _why_unavailable(error: Exception) -> str:
     match error:
         case LedgerBusy():
-            return "more requests wait for the ledger than it takes; nothing was charged: ask again in a second"
+            return "too many requests wait for the ledger; nothing was charged: ask again in a second"
     # Not the store's own words, which can repeat the call, and with it what was asked and answered.
     _log.error(
         "the ledger is unavailable (%s): `dpserve ledger status` and `dpserve ledger verify` say why\n%s",

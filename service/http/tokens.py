@@ -70,7 +70,7 @@ class TokenSettings:
             raise CannotServe(f"--jwt-algorithm takes {', '.join(ALGORITHMS)}, not {', '.join(unknown) or 'nothing'}")
         url = urlsplit(self.keys)
         if url.scheme == "http" and url.hostname not in _LOOPBACK:
-            raise CannotServe("--jwt-keys must be a file or an https:// URL: whoever answers it says who may ask")
+            raise CannotServe("--jwt-keys must be a file or an https:// URL: whoever controls it decides who may ask")
 
 
 @dataclass(frozen=True, slots=True)

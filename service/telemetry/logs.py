@@ -93,9 +93,9 @@ def unforeseen(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     del loop
     error = context.get("exception")
     if isinstance(error, BaseException):
-        _loop_log.error("the event loop met %s\n%s", kinds(error), "\n".join(places(error)))
+        _loop_log.error("the event loop reported %s\n%s", kinds(error), "\n".join(places(error)))
     else:
-        _loop_log.error("the event loop met what it has no exception for")
+        _loop_log.error("the event loop reported an error without an exception")
 
 
 class TextLines(logging.Formatter):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dpserve import configuration
 from dpserve.cli import app
-from dpserve.commands.serving import serve
+from dpserve.settings import ServeSettings
 
 from .conftest import ROOT, SCRIPTS
 
@@ -115,7 +115,7 @@ def test_the_health_check_asks_where_the_service_is(tmp_path, monkeypatch, words
     command = ["python3", "dpserve", "serve", "/bundle", *words.split()]
     assert program("healthcheck").live_url(command) == url
     if not words:  # the same that the service finds
-        settings = configuration.settings(serve)
+        settings = configuration.settings(ServeSettings)
         assert url.split(":")[-1] == f"{settings['port'].value if 'port' in settings else 8000}/livez"
         assert url.startswith("https") == ("tls_cert" in settings)
     (tmp_path / "elsewhere.toml").write_text("[serve]\nport = 9004\n")

@@ -18,7 +18,7 @@ import yaml
 from accounting.ledger import Ledger
 from accounting.ledger.embedded import server_binary
 from dpserve import configuration
-from dpserve.commands.serving import serve
+from dpserve.settings import ServeSettings
 
 from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, kustomize
 from .policy import breaches, pod_of
@@ -310,9 +310,9 @@ def test_the_configuration_is_one_that_the_service_takes(rendered, overlay, tmp_
     (container,) = containers(named(rendered[overlay], "Deployment", "dpserve")["spec"]["template"])
     for each in container["env"]:
         if each["name"].startswith("DPSERVE_") and each["name"] != "DPSERVE_CONFIG":
-            assert configuration.is_read(each["name"], serve), f"nothing reads {each['name']}"
+            assert configuration.is_read(each["name"], ServeSettings), f"nothing reads {each['name']}"
             monkeypatch.setenv(each["name"], each.get("value", "redis://of:a-secret@store:6379/0"))
-    settings = configuration.settings(serve)
+    settings = configuration.settings(ServeSettings)
     assert {"bundle", "epsilon", "delta", "price"} <= settings.keys()
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
     assert str(settings["bundle"].value) in mounts

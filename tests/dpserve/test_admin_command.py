@@ -6,10 +6,13 @@ import stat
 import httpx
 import pytest
 
-from dpserve.commands.admin import AdminOptions, admin_key
+from dpserve.commands.admin import admin_key, open_port
+from dpserve.settings import ServeSettings
 from service.errors import CannotServe
 
 KEY_LINE = re.compile(r"dpserve: the owner's port is (http://127\.0\.0\.1:\d+), its key is in (.+)")
+
+OPEN = ServeSettings(bundle="model", admin_port=0)
 
 
 def test_the_owners_port_and_its_key(run, bundle):
@@ -80,12 +83,12 @@ def test_the_key_for_metrics_is_another_than_the_admin_key(monkeypatch, tmp_path
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     monkeypatch.setenv("DPSERVE_METRICS_KEY", "short")
     with pytest.raises(CannotServe, match="DPSERVE_METRICS_KEY must have 20"):
-        AdminOptions("127.0.0.1", 0, True).open(0)
+        open_port(OPEN, 0)
     monkeypatch.setenv("DPSERVE_METRICS_KEY", admin_key())
     with pytest.raises(CannotServe, match="must not be the admin key"):
-        AdminOptions("127.0.0.1", 0, True).open(0)
+        open_port(OPEN, 0)
     monkeypatch.setenv("DPSERVE_METRICS_KEY", "another-key-for-the-metrics")
-    port = AdminOptions("127.0.0.1", 0, True).open(0)
+    port = open_port(OPEN, 0)
     port.listening.close()
     assert port.metrics_digest not in (None, port.digest)
 

@@ -65,7 +65,6 @@ def test_a_model_is_attacked_without_attack_networks(run, bundle, bare):
         ("plan --lam 1 --classes 2 --n 99 --epsilon 1 --delta 1e-6 --plot found.png", "matplotlib"),
         ("explain --release gaussian:4 --delta 1e-6 --plot found.png", "matplotlib"),
         ("audit sensitivity published", "torch"),
-        ("audit training --canary crafted", "torch"),
         ("train-published --data digits --out network", "torch"),
     ],
 )

@@ -42,6 +42,35 @@ def test_what_is_mistyped_is_told_what_was_probably_meant(run, typed, meant):
     assert meant in run(*typed.split(), status=2).stderr
 
 
+def test_the_shell_completes_names(run, bundle):
+    run("lineage", "set-budget", bundle, "--epsilon", 3, "--delta", 1e-6)
+    run("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-6)
+    (lineage,) = [each["lineage"] for each in json.loads(run("lineage", "show", "--json").stdout)]
+    program = Path(sys.executable).parent / "dpserve"
+    for typed, offered in (
+        ("dpserve explain --client a", "alice"),
+        (f"dpserve explain --lineage {lineage[:2]}", lineage),
+        ("dpserve clients show a", "alice"),
+        ("dpserve inspect m", "model"),
+        ("dpserve serve --mechanism lab", "label"),
+        ("dpserve train --release ob", "objective"),
+    ):
+        asked = {"_DPSERVE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+        done = subprocess.run([program], env=run.environment | asked, cwd=run.folder, capture_output=True, text=True)
+        assert done.stdout.split() == [offered], typed
+
+
+def test_options_stand_in_panels_with_those_most_people_need_first(run):
+    printed = run("train", "--help").stdout
+    titles = ["Options:", "Reading rows:", "Features:", "--release dpsgd:", "--release teachers:", "--backbone:"]
+    places = [printed.index(f"\n{title}\n") for title in titles]
+    assert places == sorted(places)
+    needed, rest = printed[: places[1]], printed[places[1] :]
+    assert all(f"  {option} " in needed for option in ("--data", "--out", "--lineage", "--classes", "--lam"))
+    assert all(f"  {option} " in rest for option in ("--sampling-rate", "--bandwidth", "--teachers"))
+    assert "\nThe owner's port:\n" in run("serve", "--help").stdout
+
+
 def test_it_says_its_version(run):
     assert run("--version").stdout.strip() == f"dpserve {version('dpserve')}"
 
@@ -52,7 +81,8 @@ def test_integer_classes_are_given_names(run):
     words = [word.replace("no,yes", "0=refused,1=granted") for word in run.train]
     run(*words, "--data", "numbers.csv", "--out", "model")
     assert json.loads(run("inspect", "model", "--json").stdout)["classes"] == ["refused", "granted"]
-    (run.folder / "public.csv").write_text(lines.replace("20,", "21,", 1))
+    others = re.sub(r",(\d+),([01])$", r",9\1,\2", lines, flags=re.MULTILINE)  # with ids of their own
+    (run.folder / "public.csv").write_text(others)
     budget = ("--epsilon", "3", "--delta", "1e-6", "--queries", "10", "--label", "ok", "--ignore", "id")
     right, swapped = (
         json.loads(run("plan", "model", *budget, "--public", "public.csv", "--class-names", names, "--json").stdout)

@@ -5,15 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import pytest
-import typer
+from pydantic import BaseModel
 
 from dpserve import configuration
 from dpserve.cli import _COMMANDS
-from dpserve.commands.serving import serve
 from dpserve.configuration import ConfigurationError
+from dpserve.settings import ServeSettings
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,7 @@ def write(home, text):
 def test_the_environment_stands_above_the_file(home, monkeypatch):
     write(home, '[serve]\nport = 9000\nhost = "::1"\nself-audit-rows = 9\n')
     monkeypatch.setenv("DPSERVE_PORT", "9001")
-    found = configuration.settings(serve)
+    found = configuration.settings(ServeSettings)
     assert found["port"] == configuration.Setting(9001, "environment DPSERVE_PORT")
     assert found["host"] == configuration.Setting("::1", str(home / "dpserve.toml"))
     assert found["self_audit_rows"].value == 9
@@ -40,11 +39,11 @@ def test_the_environment_stands_above_the_file(home, monkeypatch):
 
 
 def test_every_option_of_serve_may_stand_in_the_file_and_in_the_environment(home, monkeypatch):
-    names = configuration._model(serve).model_fields
+    names = ServeSettings.model_fields
     assert {"bundle", "price", "ledger", "epsilon", "rehearsal", "largest_batch"} <= set(names)
     for name in names:
         monkeypatch.setenv(configuration.variable(name), "1")
-    assert set(configuration.settings(serve)) >= set(names) - configuration.BUDGET_WORDS
+    assert set(configuration.settings(ServeSettings)) >= set(names) - configuration.BUDGET_WORDS
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_every_option_of_serve_may_stand_in_the_file_and_in_the_environment(home
 def test_what_cannot_be_meant_is_refused_with_what_to_write(home, text, said):
     write(home, text)
     with pytest.raises(ConfigurationError, match=said) as caught:
-        configuration.settings(serve)
+        configuration.settings(ServeSettings)
     assert "dps-secret" not in str(caught.value)
     assert str(home) in str(caught.value)
 
@@ -73,10 +72,10 @@ def test_a_misspelt_variable_is_refused_and_a_foreign_one_is_not(monkeypatch):
     monkeypatch.setenv("DPSERVE_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("DPSERVE_DATA_DIR", "/data")
     monkeypatch.setenv("DPSERVE_ADMIN_KEY", "of twenty characters")
-    assert configuration.settings(serve) == {}
+    assert configuration.settings(ServeSettings) == {}
     monkeypatch.setenv("DPSERVE_EPSILOM", "3")
     with pytest.raises(ConfigurationError, match="did you mean DPSERVE_EPSILON"):
-        configuration.settings(serve)
+        configuration.settings(ServeSettings)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_a_misspelt_variable_is_refused_and_a_foreign_one_is_not(monkeypatch):
 def test_every_variable_that_is_read_is_missed_where_it_is_misspelt(monkeypatch, misspelt, meant):
     monkeypatch.setenv(misspelt, "redis://nowhere")
     with pytest.raises(ConfigurationError, match=f"did you mean {meant}\\?"):
-        configuration.settings(serve)
+        configuration.settings(ServeSettings)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_every_variable_that_is_read_is_missed_where_it_is_misspelt(monkeypatch,
 )
 def test_what_other_programs_and_services_beside_a_pod_are_called_is_no_slip(monkeypatch, foreign, value):
     monkeypatch.setenv(f"DPSERVE_{foreign}", value)
-    assert configuration.settings(serve) == {}
+    assert configuration.settings(ServeSettings) == {}
 
 
 def test_every_command_refuses_a_misspelt_variable(run):
@@ -127,14 +126,14 @@ def test_every_command_refuses_a_misspelt_variable(run):
 def test_a_port_set_by_service_links_is_told_apart(monkeypatch):
     monkeypatch.setenv("DPSERVE_PORT", "tcp://10.0.0.1:8000")
     with pytest.raises(ConfigurationError, match="enableServiceLinks"):
-        configuration.settings(serve)
+        configuration.settings(ServeSettings)
 
 
 def test_one_budget_replaces_another(home, monkeypatch):
     write(home, "[serve]\nepsilon = 3.0\ndelta = 1e-6\n")
-    assert configuration.settings(serve).keys() == {"epsilon", "delta"}
+    assert configuration.settings(ServeSettings).keys() == {"epsilon", "delta"}
     monkeypatch.setenv("DPSERVE_RHO", "0.5")
-    found = configuration.settings(serve)
+    found = configuration.settings(ServeSettings)
     assert found.keys() == {"rho", "delta"}
     assert configuration.without_other_budgets(found, {"mu"}).keys() == {"delta"}
     assert configuration.without_other_budgets(found, {"port"}) == found
@@ -142,7 +141,7 @@ def test_one_budget_replaces_another(home, monkeypatch):
 
 def test_paths_are_seen_from_the_file(home):
     write(home, 'ledger = "books"\n[serve]\nbundle = "model"\njwt-keys = "keys.json"\ntls-key = "key.pem"\n')
-    found = configuration.settings(serve)
+    found = configuration.settings(ServeSettings)
     assert (found["jwt_keys"].value, found["tls_key"].value) == (str(home / "keys.json"), home / "key.pem")
     assert found["ledger"].value == configuration.shared_setting("ledger") == str(home / "books")
     assert found["bundle"].value == home / "model"
@@ -151,20 +150,20 @@ def test_paths_are_seen_from_the_file(home):
 
 
 def test_a_named_file_must_be_there(home, monkeypatch):
-    assert configuration.settings(serve) == {}
+    assert configuration.settings(ServeSettings) == {}
     monkeypatch.setenv("DPSERVE_CONFIG", str(home / "other.toml"))
     with pytest.raises(ConfigurationError, match="there is no file"):
-        configuration.settings(serve)
+        configuration.settings(ServeSettings)
     with pytest.raises(ConfigurationError, match="there is no file"):
         configuration.shared_setting("ledger")
 
 
 def test_lists_are_written_with_commas_in_the_environment(home, monkeypatch):
-    def command(origins: Annotated[list[str] | None, typer.Option()] = None) -> None:
-        """A command with a list."""
+    class Settings(BaseModel):
+        origins: list[str] | None = None
 
     monkeypatch.setenv("DPSERVE_ORIGINS", "https://a.example, https://b.example")
-    assert configuration.settings(command)["origins"].value == ["https://a.example", "https://b.example"]
+    assert configuration.settings(Settings)["origins"].value == ["https://a.example", "https://b.example"]
 
 
 @pytest.mark.parametrize(

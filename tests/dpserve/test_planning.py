@@ -173,7 +173,7 @@ def test_margins_of_the_owners_own(run):
         (["--lam", 1, "--classes", 2, "--epsilon", 3, "--delta", 1], "delta must lie strictly between 0 and 1"),
         (
             ["--lam", 1, "--classes", 2, *BUDGET, "--n", 9, "--plot", "no/such/folder.png"],
-            "No such file or directory: no/such/folder.png",
+            "No such file or directory",
         ),
     ],
 )

@@ -158,9 +158,9 @@ def test_an_audit_that_gets_no_answer_says_so_once_for_each_reason(tmp_path, cap
     Answering.asked = 0
     shown = tmp_path / "shown.json"
     audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path, shown)
-    states, audit._around = [], np.full((1, 3), 0.5)
+    states, audit._around, rng = [], np.full((1, 3), 0.5), np.random.default_rng(0)
     for _ in range(5):
-        assert audit._look(Silent(), np.random.default_rng(0))
+        assert audit._look(Silent(), rng)
         states.append(audit.published()["state"])
         assert json.loads(shown.read_text()) == audit.published(), "the other workers say something else"
     vain = "asking in vain: no connection"

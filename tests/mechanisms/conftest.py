@@ -5,19 +5,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from tests.seeded import Seeded
+
 
 @dataclass
-class Seeded:
+class Remembered(Seeded):
     """Words of a seeded generator, remembered."""
 
-    seed: int
     handed_out: list[np.ndarray] = field(default_factory=list)
 
-    def __post_init__(self):
-        self.generator = np.random.Philox(self.seed)
-
     def words(self, count):
-        words = self.generator.random_raw(count).astype(np.uint64)
+        words = super().words(count)
         self.handed_out.append(words)
         return words
 
@@ -36,7 +34,7 @@ class Dealt:
 
 @pytest.fixture
 def seeded():
-    return Seeded
+    return Remembered
 
 
 @pytest.fixture

@@ -7,18 +7,9 @@ import pytest
 from scipy import stats
 
 from mechanisms.gaussian_noise import GaussianNoise
+from tests.seeded import Seeded
 
 FALSE_ALARM = 1e-6
-
-
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
 
 
 def test_it_is_gaussian_and_on_the_grid():

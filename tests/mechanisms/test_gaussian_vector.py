@@ -101,8 +101,8 @@ def test_an_epsilon_and_a_delta_are_the_whole_of_a_budget_opened_with_them(epsil
     ("make", "message"),
     [
         (lambda: GaussianVector(0.0, 10, 1.0), "mu must be positive"),
-        (lambda: GaussianVector(1e-3, 10, 1.0), "paid for once must lie between"),
-        (lambda: GaussianVector(9.0, 10, 1.0), "paid for once must lie between"),
+        (lambda: GaussianVector(1e-3, 10, 1.0), "pay-once model must lie between"),
+        (lambda: GaussianVector(9.0, 10, 1.0), "pay-once model must lie between"),
         (lambda: GaussianVector(1.0, 0, 1.0), "between 1 and 16777216 values"),
         (lambda: GaussianVector(1.0, 2**24 + 1, 1.0), "between 1 and 16777216 values"),
         (lambda: GaussianVector(0.05, 2**24, 1.0), "so much noise does not fit the grid"),
@@ -110,7 +110,7 @@ def test_an_epsilon_and_a_delta_are_the_whole_of_a_budget_opened_with_them(epsil
         (lambda: GaussianVector(1.0, 3, 1.0).release(np.zeros(4), Seeded(0)), "there must be 3 values"),
         (lambda: GaussianVector(1.0, 1, 1.0).release(np.array([np.nan]), Seeded(0)), "must be finite"),
         (lambda: whole_picorho("epsilon:1"), "no pure epsilon"),
-        (lambda: whole_picorho("rho:0.0001"), "paid for once must lie between"),
+        (lambda: whole_picorho("rho:0.0001"), "pay-once model must lie between"),
     ],
 )
 def test_nonsense_is_refused(make, message: str) -> None:

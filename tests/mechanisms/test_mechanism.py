@@ -230,7 +230,7 @@ def test_the_number_of_classes_is_checked():
     with pytest.raises(ValueError, match="between 2 and 1024 classes, not 1"):
         priced("label", "rho:0.1", 1)
     with pytest.raises(
-        ValueError, match=r"gaussian with 1024 classes cannot be had at rho:1e-8: .* at least 0\.001\d+,"
+        ValueError, match=r"gaussian with 1024 classes cannot be priced at rho:1e-8: .* at least 0\.001\d+,"
     ):
         priced("gaussian", "rho:1e-8", 1024)
 

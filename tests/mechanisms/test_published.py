@@ -4,7 +4,7 @@ Statistical tests have fixed seeds; each states its false-alarm rate, at most 1e
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -15,20 +15,7 @@ from scipy import stats
 
 from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss
 from mechanisms.published import Noise, Published, probability_sensitivity, sampling_probabilities, softmax
-
-
-@dataclass
-class Seeded:
-    """Words of a seeded generator."""
-
-    seed: int
-    generator: np.random.Philox = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.generator = np.random.Philox(self.seed)
-
-    def words(self, count: int) -> np.ndarray:
-        return self.generator.random_raw(count)
+from tests.seeded import Seeded
 
 
 @dataclass

@@ -22,6 +22,11 @@ def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3
     return Records(X, y, declaration, source)
 
 
+def identity(records: Records, bias: float = 0.0) -> Identity:
+    """The columns themselves, within the declared bounds."""
+    return Identity(lower=records.declaration.lower, upper=records.declaration.upper, clip_norm=1.0, bias=bias)
+
+
 @pytest.fixture
 def records() -> Records:
     return make_records()
@@ -29,5 +34,4 @@ def records() -> Records:
 
 @pytest.fixture
 def head(records: Records) -> CertifiedHead:
-    feature_map = Identity(lower=records.declaration.lower, upper=records.declaration.upper, clip_norm=1.0, bias=0.25)
-    return train(records, Recipe("small", feature_map, 1.0), "lineage-of-tests")
+    return train(records, Recipe("small", identity(records, bias=0.25), 1.0), "lineage-of-tests")

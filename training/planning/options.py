@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from accounting.budgets import Budget
 from mechanisms.gaussian import Gaussian
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import SeededRandomness
@@ -35,11 +34,6 @@ class Trial:
     whole: int
     label: str
     queries: Sequence[int] = QUERIES
-
-    @classmethod
-    def at_epsilon(cls, heads: Heads, epsilon: float) -> "Trial":
-        """The budget of (epsilon, DELTA), as an account that accepts Gaussian charges holds it."""
-        return cls(heads, Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").picorho, repr(epsilon))
 
     @property
     def case(self) -> Case:
@@ -196,8 +190,8 @@ OPTIONS: dict[str, Option] = {
         "fourier",
         version=2,
     ),
-    "dpsgd": Option("DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=2),
-    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=2),
+    "dpsgd": Option("DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=3),
+    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=3),
     "dpsgd-128": Option(
         "DP-SGD, 128 tanh units",
         "once",

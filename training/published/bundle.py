@@ -3,7 +3,6 @@
 Serving it needs no PyTorch: the forward pass is NumPy's, in steps in which it gives the same bits everywhere.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from training.errors import BundleError
 from training.exact_network import Layers, are_exact, logits, rounded
 from training.published.certificate import UnprovenCertificate
 from training.sealing import (
-    CERTIFICATE_FILE,
     checked_tensors,
     layer_shapes,
     layer_tensors,
@@ -54,15 +52,6 @@ class PublishedNetwork:
     def logit_sensitivity(self, phi: Floats) -> Floats:
         """The claimed Delta z of one output neuron, the same for every row: (n,). No bound on anything."""
         return np.full(len(phi), self.certificate.claimed_neuron_sensitivity)
-
-
-def is_published(folder: Path) -> bool:
-    """Whether a folder holds a published network, by its certificate's status. False for anything unreadable."""
-    try:
-        content = json.loads((folder / CERTIFICATE_FILE).read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("status") == "unproven"
 
 
 def save_published(folder: Path, network: PublishedNetwork) -> UnprovenCertificate:

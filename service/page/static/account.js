@@ -82,8 +82,8 @@ function meaning(budget) {
         "How sure they may become",
         belief,
         [0.5, 1],
-        `Someone who knows every record but one, and holds it for even odds that a given person is the last one, is held
-         below this, but for a chance of ${chance(budget.delta)}.`,
+        `Someone who knows every record but one, and thinks it as likely as not that a given person is the last one, stays
+         below this, except with probability ${chance(budget.delta)}.`,
       ),
       scale(
         "How far an attack may tell members apart",

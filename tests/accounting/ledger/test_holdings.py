@@ -205,7 +205,7 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
 
 
 def test_what_no_budget_provides_for_is_no_request() -> None:
-    with pytest.raises(ValueError, match="paid for once must lie between"):
+    with pytest.raises(ValueError, match="pay-once model must lie between"):
         HoldRequest("l", "ann", "m", DRAWN, "x", (Cost((GaussianLoss(1e-3),)),), 1.0)
     with pytest.raises(ValueError, match="32 bytes"):
         HoldRequest("l", "ann", "m", b"", "x", STEPS, 1.0)

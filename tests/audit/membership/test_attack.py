@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -166,11 +167,10 @@ def test_noise_that_is_drawn_again_for_nothing_is_convicted(bundle, candidates):
         """A replay draws new noise: a hole."""
 
         def __init__(self, endpoint):
-            self._endpoint = endpoint
+            self._endpoint, self._turns = endpoint, count()
 
         def answers(self, rows):
-            paid = self._endpoint.paid
-            self._endpoint.answered.clear()
+            paid, self._endpoint.noise_key = self._endpoint.paid, rehearsal_key(next(self._turns))
             found = self._endpoint.answers(rows)
             self._endpoint.paid = max(paid, 120)
             return found
@@ -189,12 +189,13 @@ def test_new_noise_for_less_than_its_price_is_convicted(bundle, candidates, shar
 
     class Discounting:
         def __init__(self, endpoint):
-            self._endpoint = endpoint
+            self._endpoint, self._turns = endpoint, count()
 
         def answers(self, rows):
             found = []
             for row in rows:
-                self._endpoint.answered.clear()
+                self._endpoint.asked.clear()
+                self._endpoint.noise_key = rehearsal_key(next(self._turns))
                 found.append(self._endpoint.answers(row[None])[0])
             return np.stack(found)
 
@@ -276,7 +277,7 @@ def test_a_budget_that_another_client_drains_is_a_result(bundle, candidates):
 
     def drain(plan):
         assert plan.of_each == 60
-        other.answers(candidates.others.X[:50])
+        other.answers(draw(99, 7).X[:50])
 
     outcome = Attack([mine], candidates, QUICK, on_plan=drain).run()
     assert outcome.exhausted == ("key 1: lineage",)

@@ -1,17 +1,3 @@
-import numpy as np
-import pytest
+from tests.audit.white_box.conftest import network, records
 
-from audit.white_box.observations import Records
-from training.releases.dpsgd.network import Network
-
-
-@pytest.fixture(scope="package")
-def network():
-    return Network((6, 5, 3))
-
-
-@pytest.fixture(scope="package")
-def records():
-    draw = np.random.default_rng(5)
-    inputs = draw.random((60, 6))
-    return Records(inputs, draw.integers(3, size=60))
+__all__ = ["network", "records"]

@@ -21,9 +21,10 @@ from mechanisms.selected_neuron import SelectedNeuron  # noqa: E402
 from training.bundle import load_bundle  # noqa: E402
 from training.data.records import Declaration, Records  # noqa: E402
 from training.errors import BundleError  # noqa: E402
-from training.published.bundle import PublishedNetwork, is_published, load_published, save_published  # noqa: E402
+from training.published.bundle import PublishedNetwork, load_published, save_published  # noqa: E402
 from training.published.certificate import NoCertificate  # noqa: E402
 from training.published.train import train_published  # noqa: E402
+from training.sealing import kind_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def network() -> PublishedNetwork:
 
 def test_it_comes_back_as_it_was_and_answers(network: PublishedNetwork, tmp_path: Path) -> None:
     certificate = save_published(tmp_path / "bundle", network)
-    assert is_published(tmp_path / "bundle")
+    assert kind_of(tmp_path / "bundle") == "published"
     back = load_published(tmp_path / "bundle")
     assert back.certificate == certificate
     X = np.random.default_rng(1).uniform([-1.0, 0.0], [1.0, 50.0], size=(7, 2))
@@ -84,7 +85,7 @@ def test_it_is_no_certified_head(network: PublishedNetwork, tmp_path: Path) -> N
     save_published(tmp_path / "bundle", network)
     with pytest.raises(BundleError, match="status"):
         load_bundle(tmp_path / "bundle")
-    assert not is_published(tmp_path / "nothing")
+    assert kind_of(tmp_path / "nothing") != "published"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from scipy import stats
 
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import whole_picorho
-from tests.training.conftest import make_records
+from tests.seeded import Seeded
+from tests.training.conftest import identity, make_records
 from training.errors import BundleError, TrainingError
-from training.feature_maps import Fourier, Identity
+from training.feature_maps import Fourier
 from training.loading import load_model
 from training.releases.class_sums import (
     MOST_RECORDS,
@@ -35,20 +36,6 @@ from training.releases.model import ReleasedModel
 
 FALSE_ALARM = 1e-6
 WHOLE = whole_picorho("rho:0.5")
-
-
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
-
-
-def identity(records):
-    return Identity(lower=records.declaration.lower, upper=records.declaration.upper, clip_norm=1.0, bias=0.0)
 
 
 def exact_norm(difference) -> Fraction:

@@ -13,9 +13,9 @@ from scipy import stats
 from accounting import sampling_error
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import whole_picorho
-from tests.training.conftest import make_records
+from tests.seeded import Seeded
+from tests.training.conftest import identity, make_records
 from training.errors import BundleError, NotConverged, TrainingError
-from training.feature_maps import Identity
 from training.loading import load_model
 from training.releases.model import ReleasedModel
 from training.releases.objective import (
@@ -30,20 +30,6 @@ from training.releases.objective import (
 
 FALSE_ALARM = 1e-6
 WHOLE = whole_picorho("rho:0.5")
-
-
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
-
-
-def identity(records):
-    return Identity(lower=records.declaration.lower, upper=records.declaration.upper, clip_norm=1.0, bias=0.0)
 
 
 def trained(records, seed=0, whole=WHOLE, tolerance=1e-3, lam=None):
@@ -143,7 +129,7 @@ def test_each_part_of_a_release_must_have_a_price_in_range_of_its_own():
     other = output.model_copy(update={"cost": str(output.derived_cost())})
     perturbed, released = other.derived_cost().losses
     assert perturbed.rho < sampling_error.LEAST_RELEASE_RHO < released.rho
-    with pytest.raises(BundleError, match="paid for once must lie between"):
+    with pytest.raises(BundleError, match="pay-once model must lie between"):
         other.verify()
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from accounting.losses import Cost
 from audit.estimators import gdp
 from mechanisms.gaussian_vector import GaussianVector
 from mechanisms.randomness import NoiseKey, SystemRandomness
+from tests.seeded import Seeded
 from tests.training.conftest import make_records
 from training.bundle import CertifiedHead, load_bundle, save_bundle
 from training.certificate import Certificate, derive, now
@@ -33,17 +34,6 @@ PRICES = {"coarse": 720 * 10**9, "middle": 911_250 * 10**6, "fine": 1125 * 10**9
 """mu = 1.2, 1.35 and 1.5."""
 DRAWS = 2400
 FALSE_ALARM = 1e-6
-
-
-@dataclass
-class Seeded:
-    seed: int
-
-    def __post_init__(self) -> None:
-        self.generator = np.random.Philox(self.seed)
-
-    def words(self, count: int) -> NDArray[np.uint64]:
-        return self.generator.random_raw(count).astype(np.uint64)
 
 
 @pytest.fixture(scope="module")
@@ -278,9 +268,9 @@ def test_a_certificate_of_other_noise_than_was_drawn_is_refuted(
     [
         ({}, "between 1 and 16 tiers"),
         ({"a": 10**10, "b": 10**10}, "from the coarsest to the finest, and 'b' costs no more"),
-        ({"a": 10**10, "b": 10**10 + 10**8}, "tier 'b': the price of a release that is paid for once"),
+        ({"a": 10**10, "b": 10**10 + 10**8}, "tier 'b': the price of a pay-once model"),
         ({"a b": 10**10}, "a tier is named with letters"),
-        ({"a": 5 * 10**12}, "tier 'a': the price of a release that is paid for once"),
+        ({"a": 5 * 10**12}, "tier 'a': the price of a pay-once model"),
     ],
 )
 def test_tiers_that_cannot_be_had_are_refused(head: CertifiedHead, prices: dict[str, int], message: str) -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mechanisms.gaussian import Gaussian
-from tests.training.conftest import make_records
+from tests.seeded import Seeded
+from tests.training.conftest import identity, make_records
 from training.errors import BundleError, DataError, TrainingError
-from training.feature_maps import Fourier, Identity
+from training.feature_maps import Fourier
 from training.loading import load_model
 from training.teachers.bundle import GRID, Teachers, grid_answers, save_teachers
 from training.teachers.certificate import TEMPERATURE, mean_sensitivity
@@ -27,22 +28,10 @@ KEY = bytes(range(32))
 QUICK = Schedule(steps=30, batch=8, learning_rate=0.05)
 
 
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
-
-
-def identity(records):
-    return Identity(lower=records.declaration.lower, upper=records.declaration.upper, clip_norm=1.0, bias=0.25)
-
-
 def recipe_for(records, **choices):
-    return TeachersRecipe("small", identity(records), **({"teachers": 5, "hidden": (6,), "schedule": QUICK} | choices))
+    return TeachersRecipe(
+        "small", identity(records, bias=0.25), **({"teachers": 5, "hidden": (6,), "schedule": QUICK} | choices)
+    )
 
 
 def trained(records, key=KEY, **choices) -> Teachers:

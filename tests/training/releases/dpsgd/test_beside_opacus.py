@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.seeded import Seeded
 from training.data.digits import load_digits
 from training.releases.dpsgd.descent import Descent, descend
 from training.releases.dpsgd.network import Floats, Network
@@ -17,16 +18,6 @@ grad_sample = pytest.importorskip("opacus.grad_sample")
 NETWORK = Network((64, 32, 10))
 RELEASE = StepRelease(noise_multiplier=2.0, sampling_rate=0.2, clip_norm=1.0)
 STEPS, RATE = 80, 0.5
-
-
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
 
 
 def unit(X: Floats) -> Floats:

@@ -11,22 +11,13 @@ from scipy import stats
 
 from accounting.conversions import gaussian_delta
 from accounting.gaussian_envelope import DELTA, least_mu
+from tests.seeded import Seeded
 from training.releases.dpsgd.descent import Descent, descend
 from training.releases.dpsgd.network import Floats, Network
 from training.releases.dpsgd.step import DpSgdStep, StepRelease, private_step
 
 FALSE_ALARM = 1e-6
 NETWORK = Network((2, 2))
-
-
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
 
 
 def told(sums: list[Floats]) -> DpSgdStep:

@@ -13,6 +13,7 @@ from accounting.analyses import Composition, numerical_curve
 from accounting.losses import SubsampledGaussianLoss
 from mechanisms.randomness import SystemRandomness
 from mechanisms.wide_gaussian import SCALE
+from tests.seeded import Seeded
 from training.releases.dpsgd.network import SUM_ERROR, Floats, Network
 from training.releases.dpsgd.step import (
     DpSgdStep,
@@ -24,16 +25,6 @@ from training.releases.dpsgd.step import (
 )
 
 FALSE_ALARM = 1e-6
-
-
-class Seeded:
-    """Words of a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = np.random.Philox(seed)
-
-    def words(self, count: int):
-        return self.generator.random_raw(count)
 
 
 def test_records_join_independently_at_the_rate():

@@ -1,29 +1,32 @@
-"""`dpserve train` and `dpserve inspect`."""
+"""`dpserve train` and `dpserve train-published`, and what they say comes next."""
 
-import json
+import asyncio
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
-from dpserve.commands.backbones import public_network
-from dpserve.commands.console import stdout_console
-from dpserve.commands.next_step import Written, next_step, second_budget
+from accounting.ledger import Ledger, LedgerError, UnknownLineage
+from dpserve.commands import completing, options, rows
+from dpserve.commands.console import stdout_console, steps_with_progress
+from dpserve.commands.inspecting import print_certificate, print_release, print_teachers
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
     Training,
     answers_hint,
     budget_hint,
     check_options,
-    print_release,
-    print_teachers,
     train_release,
+    train_with_progress,
 )
-from dpserve.commands.row_files import RowFile
-from dpserve.commands.training_progress import train_with_progress
+from service.errors import CannotServe
 from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.data.classes import parse_classes
@@ -32,23 +35,50 @@ from training.errors import TrainingError
 from training.extras import extra
 from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import DIGITS, KnownRecords, check_lineage_name
-from training.loading import load_model
-from training.published.bundle import PublishedNetwork, save_published
+from training.published.bundle import save_published
 from training.recipe import DEFAULT_TOLERANCE, Recipe
 from training.releases.certificate import ReleaseCertificate
-from training.releases.model import ReleasedModel
-from training.teachers.bundle import Teachers
+from training.teachers.certificate import TeachersCertificate
 
-DPSGD = "--release dpsgd"
+FEATURES = "Features"
+SOLVER = "The solver"
 CHOOSING = "--budget, in place of --release"
+WEIGHTS = "--release weights"
+DPSGD = "--release dpsgd"
 TEACHERS = "--release teachers"
 BACKBONE = "--backbone"
 _PER_ANSWER = "--epsilon 3 --delta 1e-6"
 
+Data = Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")]
+Out = Annotated[Path, typer.Option(help="The bundle: a new folder.")]
+LineageName = Annotated[
+    str | None,
+    typer.Option(
+        help="Your name for the lineage of the records: all models of records that overlap share one, and its budget. "
+        "Needed with your own data. [digits: 'digits']",
+        show_default=False,
+        autocompletion=completing.lineages,
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(help="The model's public name. [default: the bundle's folder name]", show_default=False),
+]
+
+Written = Certificate | ReleaseCertificate | TeachersCertificate
+
+Singles = NDArray[np.float32]
+
+_ROWS_IN_A_PART = 256
+
 
 def train(
-    data: Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")],
-    out: Annotated[Path, typer.Option(help="The bundle: a new folder.")],
+    data: Data,
+    out: Out,
+    lineage: LineageName = None,
+    label: rows.Label = "label",
+    classes: rows.Classes = None,
+    bounds: rows.Bounds = None,
     lam: Annotated[
         float | None, typer.Option("--lam", help="Lambda: a larger one means less noise and a simpler model.")
     ] = None,
@@ -59,48 +89,75 @@ def train(
             "dpsgd; or teachers, each of whose answers is paid for. [default: none, a head, each of whose answers is "
             "paid for]",
             show_default=False,
-        ),
-    ] = None,
-    features: Annotated[str, typer.Option(help="The public feature map: identity, fourier or relu.")] = "identity",
-    classes: Annotated[
-        str | None, typer.Option(help="The class names, separated by commas, or VALUE=NAME of each; for your own data.")
-    ] = None,
-    bounds: Annotated[
-        list[str] | None,
-        typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one; public, not read off the records."),
-    ] = None,
-    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
-    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
-    clip: Annotated[
-        bool, typer.Option("--clip", help="Clip values beyond the bounds instead of refusing them.")
-    ] = False,
-    where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
-    random_features: Annotated[int, typer.Option(help="fourier, relu: how many.")] = 1000,
-    bandwidth: Annotated[float, typer.Option(help="fourier: the kernel's width, in units of the unit ball.")] = 0.5,
-    clip_norm: Annotated[
-        float | None,
-        typer.Option(
-            help="Scaled rows, or a backbone's features, longer than this are scaled down to it. [default: half the "
-            "square root of their number]",
-            show_default=False,
-        ),
-    ] = None,
-    bias: Annotated[float, typer.Option(help="The constant coordinate of phi, from 0 to below 1.")] = 0.0,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help=f"tau: the gradient norm that is reached, or training fails. [default: {DEFAULT_TOLERANCE:g}]",
-            show_default=False,
+            autocompletion=completing.releases,
         ),
     ] = None,
     price: Annotated[
         str | None,
         typer.Option(help="--release: what all answers together cost: rho:R, noise-multiplier:M or epsilon:E@DELTA."),
     ] = None,
+    ignore: rows.Ignore = None,
+    clip: rows.Clip = False,
+    where: rows.Where = None,
+    name: ModelName = None,
+    features: Annotated[
+        str,
+        typer.Option(
+            help="The public feature map: identity, fourier or relu.",
+            rich_help_panel=FEATURES,
+            autocompletion=completing.features,
+        ),
+    ] = "identity",
+    bias: Annotated[
+        float, typer.Option(help="The constant coordinate of phi, from 0 to below 1.", rich_help_panel=FEATURES)
+    ] = 0.0,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option(
+            help="Scaled rows, or a backbone's features, longer than this are scaled down to it. [default: half the "
+            "square root of their number]",
+            show_default=False,
+            rich_help_panel=FEATURES,
+        ),
+    ] = None,
+    random_features: Annotated[int, typer.Option(help="fourier, relu: how many.", rich_help_panel=FEATURES)] = 1000,
+    bandwidth: Annotated[
+        float,
+        typer.Option(help="fourier: the kernel's width, in units of the unit ball.", rich_help_panel=FEATURES),
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random features: public.", rich_help_panel=FEATURES)] = 0,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help=f"tau: the gradient norm that is reached, or training fails. [default: {DEFAULT_TOLERANCE:g}]",
+            show_default=False,
+            rich_help_panel=SOLVER,
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Let the planner choose the mechanism, or with --release its options: what all answers together may "
+            "cost, as --price, with --records-declared.",
+            rich_help_panel=CHOOSING,
+        ),
+    ] = None,
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="How many answers it is for. [default: no end]", rich_help_panel=CHOOSING)
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            help="FILE of public rows like yours, to simulate on. [default: none, a rule]",
+            show_default=False,
+            rich_help_panel=CHOOSING,
+        ),
+    ] = None,
     tier: Annotated[
         list[str] | None,
         typer.Option(
-            help="weights: NAME=PRICE of one precision, from the coarsest to the finest, in place of --price."
+            help="NAME=PRICE of one precision, from the coarsest to the finest, in place of --price.",
+            rich_help_panel=WEIGHTS,
         ),
     ] = None,
     records_declared: Annotated[
@@ -168,39 +225,6 @@ def train(
             show_default=False,
             rich_help_panel=TEACHERS,
         ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Let the planner choose the mechanism, or with --release its options: what all answers together may "
-            "cost, as --price, with --records-declared.",
-            rich_help_panel=CHOOSING,
-        ),
-    ] = None,
-    queries: Annotated[
-        int | None,
-        typer.Option(min=1, help="--budget: for how many answers. [default: unlimited]", rich_help_panel=CHOOSING),
-    ] = None,
-    public: Annotated[
-        str | None,
-        typer.Option(
-            help="--budget: FILE of public rows like yours, to simulate on. [default: none, a rule]",
-            show_default=False,
-            rich_help_panel=CHOOSING,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the public random features.")] = 0,
-    lineage: Annotated[
-        str | None,
-        typer.Option(
-            help="Your name for the lineage of the records: all models of records that overlap share one, and its "
-            "budget. Needed with your own data. [digits: 'digits']",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="The model's public name. [default: the bundle's folder name]", show_default=False),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -280,8 +304,8 @@ def train(
         # A simulation needs what training needs and more, which other commands should not wait for.
         from dpserve.commands.choosing import followed, like
 
-        rows = like(records, public, label, classes, ignore or [], where) if public else None
-        release, training = followed(training, release, budget, queries, rows)
+        alike = like(records, public, label, classes, ignore or [], where) if public else None
+        release, training = followed(training, release, budget, queries, alike)
     elif queries is not None or public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
     per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
@@ -308,24 +332,20 @@ def _train_head(training: Training, backbone: bytes | None) -> Certificate:
 
 
 def train_published(
-    data: Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")],
-    out: Annotated[Path, typer.Option(help="The bundle: a new folder.")],
-    classes: Annotated[
-        str | None, typer.Option(help="The class names, separated by commas, or VALUE=NAME of each.")
-    ] = None,
-    bounds: Annotated[list[str] | None, typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one.")] = None,
-    label: Annotated[str, typer.Option(help="CSV: the column of class names.")] = "label",
-    ignore: Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.")] = None,
-    clip: Annotated[bool, typer.Option("--clip", help="Clip values beyond the bounds.")] = False,
-    where: Annotated[str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.")] = None,
+    data: Data,
+    out: Out,
+    lineage: LineageName = None,
+    label: rows.Label = "label",
+    classes: rows.Classes = None,
+    bounds: rows.Bounds = None,
+    ignore: rows.Ignore = None,
+    clip: rows.Clip = False,
+    where: rows.Where = None,
+    name: ModelName = None,
     hidden: Annotated[list[int] | None, typer.Option(help="A hidden layer's width; repeatable. [default: 128]")] = None,
     alpha: Annotated[float, typer.Option(help="The strength of the convexified loss.")] = 1.0,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the records.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and the order of the records.")] = 0,
-    lineage: Annotated[
-        str | None, typer.Option(help="Your name for the lineage of the records; needed with your own data.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The model's public name. [default: the folder's]")] = None,
 ) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
     lineage_name = _lineage(data, lineage)
@@ -354,60 +374,6 @@ def train_published(
     stdout_console().print("\n - ".join(lines), highlight=False)
 
 
-def inspect(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
-) -> None:
-    """Derive every number of a bundle's certificate again: prints it and "verified", or says what differs."""
-    model = load_model(bundle)
-    certificate = model.certificate
-    if isinstance(model, PublishedNetwork):
-        typer.echo(certificate.model_dump_json(indent=2))
-        typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
-        return
-    if as_json:
-        typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
-        return
-    if isinstance(model, Teachers):
-        print_teachers(stdout_console(), model.certificate)
-    elif isinstance(model, ReleasedModel):
-        print_release(stdout_console(), model.certificate)
-    else:
-        print_certificate(stdout_console(), model.certificate)
-    stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
-
-
-def print_certificate(console: Console, certificate: Certificate) -> None:
-    """Print the certificate for its owner."""
-    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
-    feature_map = certificate.feature_map
-    for what, value in (
-        ("status", certificate.status),
-        ("neighbouring data sets", certificate.neighbouring),
-        ("objective", certificate.objective),
-        ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"),
-        *_backbone_rows(feature_map),
-        ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
-        ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
-        ("Lambda", f"{certificate.strong_convexity:g}"),
-        ("tolerance tau", f"{certificate.tolerance:g}"),
-        ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
-        ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
-        ("lineage", certificate.lineage),
-        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
-    ):
-        table.add_row(what, value)
-    console.print(table, highlight=False)
-    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
-
-
-def _backbone_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
-    if not isinstance(feature_map, Backbone):
-        return []
-    said = f"{feature_map.architecture}, weights with SHA-256 {feature_map.weights_sha256[:16]}..."
-    return [("backbone, declared public", said)]
-
-
 def _lineage(data: str, given: str | None) -> str:
     if given is not None:
         return check_lineage_name(given)
@@ -428,7 +394,7 @@ def _read(
             "declare the class names with --classes a,b,...: a list read off the private records would say which "
             "classes occur in them"
         )
-    return RowFile(data, "--data", label, names, values, tuple(bounds), tuple(ignore), where, clip).read()
+    return rows.RowFile(data, "--data", label, names, values, tuple(bounds), tuple(ignore), where, clip).read()
 
 
 def _feature_map(kind: str, shared: dict[str, Any], random_features: int, bandwidth: float, seed: int) -> FeatureMap:
@@ -450,5 +416,121 @@ def _feature_map(kind: str, shared: dict[str, Any], random_features: int, bandwi
         raise TrainingError(f"--{option}: {first['msg'].lower()}, not {first['input']!r}") from error
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
+@dataclass(frozen=True)
+class PublicNetwork:
+    """A network that the owner named, and the file with its weights. device: "cpu" or "cuda"."""
+
+    architecture: str
+    weights: Path
+    device: str
+
+    def feature_map(self, parameters: Mapping[str, object], features: int) -> tuple[Backbone, bytes]:
+        """Return the feature map, computing rows apart from each other, and the content of the weights' file.
+
+        parameters: those that every map has; a `clip_norm` of None becomes half the norm of the all-ones features.
+        Raises TrainingError for weights that do not fit, OSError if there are none. The map shows how far it is.
+        """
+        content = self.weights.read_bytes()
+        with extra("torch", "a backbone"):
+            from training.backbones.extractor import Extractor, load_network
+        extractor = Extractor(load_network(self.architecture, content, features), self.device)
+        own = {
+            "architecture": self.architecture,
+            "width": extractor.width,
+            "weights_sha256": hashlib.sha256(content).hexdigest(),
+        }
+        if parameters["clip_norm"] is None:
+            own["clip_norm"] = default_clip_norm(extractor.width)
+
+        def extract(rows: Singles) -> Singles:
+            # Rows are computed apart from each other, so that nothing changes where they come in parts.
+            parts = []
+            with steps_with_progress(len(rows), "features") as done:
+                for start in range(0, len(rows), _ROWS_IN_A_PART):
+                    parts.append(extractor.apart(rows[start : start + _ROWS_IN_A_PART]))
+                    done(min(start + _ROWS_IN_A_PART, len(rows)))
+            return np.concatenate(parts)
+
+        return Backbone.model_validate({**parameters, **own}).computed_by(extract), content
+
+
+def public_network(architecture: str | None, weights: Path | None, device: str | None) -> PublicNetwork | None:
+    """Return the network that the options name, or None if they name none. Raises BadParameter for half a name."""
+    if architecture is not None and weights is not None:
+        return PublicNetwork(architecture, weights, device or "cpu")
+    if architecture is not None:
+        raise typer.BadParameter("is needed: the network's public weights", param_hint="--backbone-weights")
+    if weights is not None or device is not None:
+        raise typer.BadParameter("goes with --backbone", param_hint="--backbone-weights" if weights else "--device")
+    return None
+
+
+def second_budget(lineage: str, known: Mapping[str, int], records: int) -> str | None:
+    """Return the warning that records of this lineage are in others. known: how many, by lineage."""
+    elsewhere = {other: count for other, count in known.items() if other != lineage}
+    if not elsewhere:
+        return None
+    counted = " and ".join(f"{count:,} are in the lineage {other!r}" for other, count in elsewhere.items())
+    return (
+        f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. Of the {records:,} records of the lineage {lineage!r}, "
+        f"{counted} as well. Each lineage has a budget of its own, and whoever asks models of both learns what both "
+        f"allow together. To keep one budget, train with --lineage {next(iter(elsewhere))}."
+    )
+
+
+def next_step(
+    out: Path, certificate: Written, opening: str, price: str | None = None, warning: str | None = None
+) -> str:
+    """Return the command that serves a bundle, with a budget only where the lineage has none yet.
+
+    opening: the options that open the lineage. price: those that price an answer. warning: what `second_budget` says.
+    Where the lineage's budget is there and cannot pay for a release, say so instead: whether it may learn more is the
+    owner's to decide. So is whether the same records get a second budget.
+    """
+    serve = " ".join(filter(None, ("dpserve serve", str(out), price)))
+    try:
+        has_budget, others = asyncio.run(_budgets(certificate))
+    except CannotServe as refusal:
+        return f"Its records' lineage has a budget already, which does not pay for this one. {_capital(str(refusal))}"
+    except (LedgerError, OSError, ValueError, typer.BadParameter) as error:
+        return (
+            f"Next: {serve} {opening}\nThe ledger could not be asked whether the lineage has a budget already; if it "
+            f"has, leave {opening} out. ({error})"
+        )
+    if has_budget:
+        return f"Next: {serve}"
+    if warning:
+        return f"{warning}\nOnly if these records shall have a second budget: {serve} {opening}"
+    if others:
+        return (
+            f"Next: {serve} {opening}\nThis opens a budget for {certificate.lineage!r} beside those of "
+            f"{', '.join(map(repr, others))}. If any record is also in one of them, train with --lineage and its name "
+            "instead."
+        )
+    return f"Next: {serve} {opening}"
+
+
+async def _budgets(certificate: Written) -> tuple[bool, list[str]]:
+    """Return whether the lineage has an account, and which others have one.
+
+    Raises CannotServe where the lineage's cannot pay for a release.
+    """
+    location = options.ledger_location(os.environ.get("DPSERVE_LEDGER"))
+    if "://" not in location and not Path(location).exists():
+        return False, []  # and looking makes none
+    async with Ledger.open(location) as ledger:
+        others = [each.lineage for each in await ledger.lineages() if each.lineage != certificate.lineage]
+        try:
+            await ledger.lineage(certificate.lineage)
+        except UnknownLineage:
+            return False, others
+        if isinstance(certificate, ReleaseCertificate):
+            # Who trains without a ledger should not wait for what serves.
+            from service.opening import check_release
+
+            await check_release(ledger, certificate)
+    return True, others
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,20 +1,91 @@
-"""Rows that an owner declares public, read for a bundle and put through its head."""
+"""Labelled rows: an owner's private records, and rows that are declared public. The options that say where they are."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from accounting.planner import PublicSample
 from dpserve.commands.options import state_folder
-from dpserve.commands.row_files import RowFile
 from training.bundle import CertifiedHead
 from training.certificate import Certificate
 from training.data.classes import values_of
+from training.data.csv_file import read_csv
 from training.data.digits import load_digits
-from training.data.records import Floats
+from training.data.npz_file import read_npz
+from training.data.records import Floats, Records
 from training.errors import TrainingError
 from training.lineage import KnownRecords
+
+READING = "Reading rows"
+
+Label = Annotated[str, typer.Option(help="CSV: the column of class names.")]
+Ignore = Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.", rich_help_panel=READING)]
+Where = Annotated[
+    str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.", rich_help_panel=READING)
+]
+Clip = Annotated[
+    bool,
+    typer.Option("--clip", help="Clip values beyond the bounds instead of refusing them.", rich_help_panel=READING),
+]
+Classes = Annotated[
+    str | None,
+    typer.Option(help="The class names, separated by commas, or VALUE=NAME of each; for your own data."),
+]
+Bounds = Annotated[
+    list[str] | None,
+    typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one; public, not read off the records."),
+]
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """Where rows are and how to read them. `source`: 'digits', or a path ending in .csv or .npz.
+
+    classes: the declared names. values: what each class is called in the file, if not by its name. label, ignore: of a
+    CSV file. where: of an NPZ file. option: the command's option that names the file, for messages.
+    """
+
+    source: str
+    option: str
+    label: str = "label"
+    classes: tuple[str, ...] = ()
+    values: tuple[str, ...] | None = None
+    bounds: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    where: str | None = None
+    clip: bool = False
+
+    def read(self) -> Records:
+        """Read the rows. Raises TrainingError for a file of another kind and for rows that break the declaration."""
+        if self.source == "digits":
+            return load_digits().train
+        path = Path(self.source)
+        match path.suffix.lower():
+            case ".csv":
+                return read_csv(
+                    path,
+                    label=self.label,
+                    classes=self.classes,
+                    values=self.values,
+                    bounds=self.bounds,
+                    ignore=self.ignore,
+                    clip=self.clip,
+                )
+            case ".npz":
+                return read_npz(
+                    path,
+                    classes=self.classes,
+                    values=self.values,
+                    bounds=self.bounds,
+                    where=self.where,
+                    clip=self.clip,
+                )
+        raise TrainingError(f"{self.option} takes 'digits', a .csv or an .npz file, not {self.source!r}")
+
 
 Rows = tuple[Floats, NDArray[np.int64]]
 
