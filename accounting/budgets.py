@@ -138,17 +138,12 @@ class Budget:
 
     def pays_for(self, cost: Cost) -> bool:
         """Return whether an account with this budget accepts charges of this cost."""
-        return self.accepts in _PAYERS[cost.standing] and (not cost.coin or self.pays_for_coins)
+        return self.accepts in _PAYERS[cost.standing] and cost.coins <= self.coins_allowed
 
     @property
     def coins_allowed(self) -> int:
         """How many coins (`Cost.coins`) an account with this budget may pay for in all; counted, as picorho are."""
         return sampling_error.coins_allowed(_rho(self.picorho), self.delta)
-
-    @property
-    def pays_for_coins(self) -> bool:
-        """Whether its delta provides for the coins of approximate losses, as many as it can buy."""
-        return sampling_error.pays_for_coins(_rho(self.picorho), self.delta)
 
     def epsilon_at(self, spent_picorho: int) -> float:
         """Return the tightest valid epsilon at `delta` of that many picorho under `accepts`, rounded up."""

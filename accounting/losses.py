@@ -152,7 +152,7 @@ class SubsampledGaussianLoss(PrivacyLoss):
 
 
 LARGEST_COIN = 2.0**-40
-"""No loss may have a larger delta of its own: `accounting.sampling_error` counts the coins that a budget can buy."""
+"""No loss may have a larger delta of its own, so that accounts need only count them (`accounting.sampling_error`)."""
 
 
 @dataclass(frozen=True)
@@ -302,12 +302,6 @@ class Cost:
     def is_gaussian(self) -> bool:
         """Whether the exact Gaussian curve describes it, coins aside: every loss is Gaussian or approximately so."""
         return all(isinstance(loss, GaussianLoss | ApproximateGaussianLoss) for loss in self.losses)
-
-    @property
-    def coin(self) -> float:
-        """The deltas of its approximate losses together, rounded up: what no rho pays for."""
-        coins = [loss.delta for loss in self.losses if isinstance(loss, ApproximateGaussianLoss)]
-        return math.fsum(coins) * (1 + 2.0**-50)
 
     @property
     def coins(self) -> int:

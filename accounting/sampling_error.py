@@ -38,10 +38,9 @@ once) the greatest value is at an end.
 Coins. An `ApproximateGaussianLoss` shows everything with a probability of at most c = `LARGEST_COIN`, and else is
 Gaussian. In a transcript let w also have the factors 1 - c_i, and P_i, Q_i the laws given that no coin fell: then
 w P <= P and w Q <= Q as before, step 4 stands, and E[1 - w] grows by at most the sum of the c_i, again without
-e^epsilon. At no less than `LEAST_RELEASE_RHO` each, a budget of rho buys at most rho / LEAST_RELEASE_RHO of them.
-An account may buy them only if they fit into the share `COIN_SHARE` of its delta (`pays_for_coins`), half of the
-reserve. The other half then holds r: r <= COINS_PER_RHO rho for every rho (`tests` see to it over all of them), so
-that where the coins fit, r does.
+e^epsilon. Nothing is asked of their prices: an account counts its coins as it counts picorho, and never pays for more
+of them, whoever chose which on the way, than fit into the share `COIN_SHARE` of its delta (`coins_allowed`), half of
+the reserve. It may have any only where the other half holds r.
 """
 
 import math
@@ -75,9 +74,6 @@ RESERVED_SHARE = 2.0**-10
 
 COIN_SHARE = RESERVED_SHARE / 2
 """The share of delta that coins may take."""
-
-COINS_PER_RHO = LARGEST_COIN / LEAST_RELEASE_RHO
-"""The coins that a budget of 1 can buy, together."""
 
 
 def transcript_error(rho: float) -> float:
@@ -117,18 +113,11 @@ def fits(rho: float, delta: float) -> bool:
     return transcript_error(rho) <= RESERVED_SHARE * delta
 
 
-def pays_for_coins(rho: float, delta: float) -> bool:
-    """Tell whether all the coins that a budget of rho can buy fit into their share of delta."""
-    return rho * COINS_PER_RHO * (1 + 2.0**-20) <= COIN_SHARE * delta
-
-
 def coins_allowed(rho: float, delta: float) -> int:
-    """Return how many coins an account with a limit of rho may pay for, where it counts them.
+    """Return how many coins an account with a limit of rho may pay for: see the argument on coins in this module.
 
-    By the argument on coins in this module, n coins, each chosen on the way, add at most n LARGEST_COIN to r, and no
-    more is needed than that n is never exceeded: the price of what they come with plays no part. n LARGEST_COIN is
-    within COIN_SHARE of delta, and there are none unless r of the whole limit is within the rest of the reserve.
-    The quotient is exact (LARGEST_COIN and COIN_SHARE are powers of 2), so its floor is right.
+    n LARGEST_COIN is within COIN_SHARE of delta, and there are none unless r of the whole limit is within the rest of
+    the reserve. The quotient is exact (LARGEST_COIN and COIN_SHARE are powers of 2), so its floor is right.
     """
     if transcript_error(rho) > (RESERVED_SHARE - COIN_SHARE) * delta:
         return 0

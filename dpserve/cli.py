@@ -74,7 +74,7 @@ class _Commands(TyperGroup):
         entry = _COMMANDS[cmd_name]
         found = getattr(import_module(f"dpserve.commands.{entry.module}"), entry.attribute)
         if not isinstance(found, typer.Typer):
-            alone = Group(no_args_is_help=False, add_completion=False)
+            alone = Group(no_args_is_help=False)
             _add(alone, cmd_name, found)
             found = alone
         command = typer.main.get_command(found)
@@ -106,7 +106,7 @@ def _add(group: Group, name: str, function: Callable[..., None]) -> None:
     group.command(name, cls=Configured)(taking(ServeSettings, function))
 
 
-app = Group(name="dpserve", cls=_Commands)
+app = Group(name="dpserve", cls=_Commands, add_completion=True)
 
 
 def _say_version(asked: bool) -> None:

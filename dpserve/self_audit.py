@@ -99,7 +99,7 @@ class SelfAudit:
     shown: Path | None = None
     _stopped: threading.Event = field(default_factory=threading.Event)
     _state: str = "waiting"
-    _around: Floats = field(init=False)
+    _around: Floats | None = None
     """Of the bounds, from 0 to 1: next to which point rows lie. Of those at another start none is asked again."""
     _asked: set[bytes] = field(default_factory=set)
 
@@ -151,7 +151,6 @@ class SelfAudit:
     def _run(self, address: str, trusting: ssl.SSLContext | None = None) -> None:
         # The operating system's entropy: an answer's world must not be predictable.
         rng = np.random.default_rng()
-        self._around = rng.random((1, len(self.head.certificate.feature_map.lower)))
         try:
             with Client(address, self.key, attempts=1, trusting=trusting) as client:
                 self._set_state("asking")
@@ -169,6 +168,8 @@ class SelfAudit:
         feature_map = self.head.certificate.feature_map
         lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
         try:
+            if self._around is None:
+                self._around = rng.random((1, len(lower)))
             around = lower + (upper - lower) * self._around
             rows = nearby_rows(around, self.rows, lower, upper, rng, self.head.features, self._asked)
             answers = client.predict_proba(rows)

@@ -3,7 +3,7 @@
 import time
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import BudgetExhausted, Ledger, LineageAccount, UnknownLineage
+from accounting.ledger import BudgetExhausted, CoinsExhausted, Ledger, LineageAccount, UnknownLineage
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe
@@ -59,7 +59,7 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
         if not budget.pays_for(tier.cost):
             why = (
                 "its delta is too small for releases that are Gaussian except with a small chance: take a larger one"
-                if tier.cost.coin and not budget.pays_for_coins
+                if tier.cost.coins > budget.coins_allowed
                 else f"it accepts {budget.accepts!r} charges only: change it to one that --accepts "
                 f"{accepts_for(tier.cost)}"
             )
@@ -70,7 +70,9 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
                 f"{to_rho(budget.picorho):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
                 "'dpserve lineage set-budget'"
             )
-    first = await ledger.quote_hold(hold_request(certificate, "", certificate.tiers[0].name, time.time()))
+    first = await ledger.quote(hold_request(certificate, "", certificate.tiers[0].name, time.time()))
+    if isinstance(first.refusal, CoinsExhausted):
+        raise CannotServe(f"{first.refusal}: raise its delta with 'dpserve lineage set-budget'")
     if isinstance(first.refusal, BudgetExhausted):
         raise CannotServe(
             f"this model costs the lineage rho = {to_rho(first.refusal.cost):.6g}, and "

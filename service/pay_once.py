@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from accounting.explanation import AccountExplanation
-from accounting.ledger import ClientRevoked, HoldQuote, HoldRequest, Idempotency, Ledger
+from accounting.ledger import ClientRevoked, HoldRequest, Idempotency, Ledger, Quote
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import AccountReport
@@ -93,7 +93,7 @@ class PayOncePredictor(Predictor):
         self.check_not_expired(caller)
         if time.monotonic() >= asked.deadline:
             raise DeadlinePassed
-        holding = await self._ledger.hold(self._request(client, tier, asked.idempotency, caller.key_digest))
+        holding = await self._ledger.charge(self._request(client, tier, asked.idempotency, caller.key_digest))
         probabilities = await asyncio.to_thread(self._models[tier].probabilities, asked.X)
         return Prediction(
             probabilities,
@@ -109,7 +109,7 @@ class PayOncePredictor(Predictor):
     async def quote(self, client: str, asked: Asked) -> TierQuote:
         """Return what being answered at a tier would cost now: the difference to what the client holds."""
         tier = await self._tier(client, asked.tier)
-        hold = await self._ledger.quote_hold(self._request(client, tier, asked.idempotency))
+        hold = await self._ledger.quote(self._request(client, tier, asked.idempotency))
         return TierQuote(tier, len(asked.X), hold)
 
     async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
@@ -128,13 +128,13 @@ class PayOncePredictor(Predictor):
     async def explained_budget(self, client: str, *, unlimited: bool = False) -> "HolderExplanation":
         """Return the client's account and its explanation. Answers from what it holds are without limit."""
         quotes = await asyncio.gather(
-            *(self._ledger.quote_hold(self._request(client, each.name, None)) for each in self._tiers)
+            *(self._ledger.quote(self._request(client, each.name, None)) for each in self._tiers)
         )
-        explained = await super().explained_budget(client, unlimited=unlimited or all(quotes[0].held))
+        explained = await super().explained_budget(client, unlimited=unlimited or all(quotes[0].free))
         tiers = tuple(
             TierForClient(
                 name=tier.name,
-                held=all(quote.held),
+                held=all(quote.free),
                 cost_rho=to_rho(quote.total),
                 admitted=quote.refusal is None,
             )
@@ -145,18 +145,18 @@ class PayOncePredictor(Predictor):
     async def holds(self, client: str) -> bool:
         """Return whether the client holds a tier."""
         try:
-            return all((await self._coarsest(client)).held)
+            return all((await self._coarsest(client)).free)
         except ClientRevoked:
             return False
 
     async def hold_for_owner(self) -> int:
         """Charge the lineage for a model of one tier, once; return what was charged now, in picorho.
 
-        A model of several tiers is charged as clients move to them. Raises what `Ledger.hold` raises.
+        A model of several tiers is charged as clients move to them. Raises what `Ledger.charge` raises.
         """
         if len(self._tiers) > 1:
             return 0
-        return (await self._ledger.hold(self._request("", self._tiers[0].name, None))).charged
+        return (await self._ledger.charge(self._request("", self._tiers[0].name, None))).charged
 
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
@@ -174,12 +174,12 @@ class PayOncePredictor(Predictor):
             return tier
         if len(self._tiers) == 1:
             return self._tiers[0].name
-        held = (await self._ledger.quote_hold(self._request(client, self._tiers[-1].name, None))).held
+        held = (await self._ledger.quote(self._request(client, self._tiers[-1].name, None))).free
         return self._tiers[max(1, held.index(False) if False in held else len(held)) - 1].name
 
-    async def _coarsest(self, client: str) -> HoldQuote:
+    async def _coarsest(self, client: str) -> Quote:
         """Return what the coarsest tier would cost the client now: whether it holds it, or would be admitted to it."""
-        return await self._ledger.quote_hold(self._request(client, self._tiers[0].name, None))
+        return await self._ledger.quote(self._request(client, self._tiers[0].name, None))
 
     def _request(self, client: str, tier: str, idempotency: Idempotency | None, key_digest: bytes = b"") -> HoldRequest:
         return hold_request(self.released, client, tier, self._clock(), idempotency, key_digest)
@@ -235,10 +235,10 @@ def price_list(tiers: Sequence[Tier]) -> list[dict[str, object]]:
     return prices
 
 
-def _without_limit(report: Report, coarsest: HoldQuote) -> Report:
+def _without_limit(report: Report, coarsest: Quote) -> Report:
     """Return the report with no number of queries left, or none left where not even one would be answered."""
     left = None if coarsest.refusal is None else 0
-    return report.model_copy(update={"queries_left": left, "unlimited": all(coarsest.held)})
+    return report.model_copy(update={"queries_left": left, "unlimited": all(coarsest.free)})
 
 
 def _seconds_until(deadline: float) -> float | None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget
 from accounting.explanation import AccountExplanation, explain_account
-from accounting.ledger import ClientAccount, HoldQuote, Idempotency, KeyExpired, Ledger, Quote, Receipt
+from accounting.ledger import ClientAccount, Idempotency, KeyExpired, Ledger, Quote, Receipt
 from accounting.losses import Cost
 from accounting.report import AccountReport, account_report
 from service.errors import InvalidRows, UnknownModel
@@ -136,7 +136,7 @@ class TierQuote:
 
     tier: str
     rows: int
-    hold: HoldQuote
+    hold: Quote
 
 
 class Predictor(ABC):

@@ -30,12 +30,11 @@ from accounting.ledger.errors import (
     WrongFormat,
     WrongFunctionVersion,
 )
-from accounting.ledger.holdings import Holding, HoldQuote, HoldRequest
+from accounting.ledger.holdings import HoldRequest
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.values import (
     LARGEST_REQUEST,
     Account,
-    Act,
     Charge,
     ChargeRequest,
     ClientAccount,
@@ -53,7 +52,6 @@ __all__ = [
     "SCOPES",
     "AcceptsTooLate",
     "Account",
-    "Act",
     "ApiKey",
     "BudgetExhausted",
     "Charge",
@@ -65,9 +63,7 @@ __all__ = [
     "CoinsNotProvidedFor",
     "EmbeddedStore",
     "EmbeddedStoreFailed",
-    "HoldQuote",
     "HoldRequest",
-    "Holding",
     "Idempotency",
     "IdempotencyConflict",
     "KeyExpired",

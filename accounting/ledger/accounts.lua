@@ -37,14 +37,13 @@ local function check_unused(what, others)
   end
 end
 
--- Gives a client who is new to the lineage the next number and its account.
+-- Gives a client who is new to the lineage the next number and its account. The number is used up first: two clients of
+-- one number would be taken to have paid for each other's questions.
 local function write_client(lineage, clients, account, name, fields)
   local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
-  redis.call('HSET', account, 'number', number, 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
-    unpack(fields))
-  redis.call('HSET', clients, name, number)
   redis.call('HSET', lineage, 'clients', number)
-  return number
+  redis.call('HSET', clients, name, number)
+  redis.call('HSET', account, 'number', number, 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0', unpack(fields))
 end
 
 -- Acts: what the owner changed, a chain of hashes that the caller computes. Each carries its number, from 1 on without
@@ -157,7 +156,7 @@ end
 local EVEN_WHEN_FULL = {'allow-oom'}
 
 -- KEYS  and every other key of a lineage of its own.  ARGV  and limit, accepts, delta, coins, time
-local function open_lineage(keys, args)
+local function open_lineage(keys, args, asker)
   local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
   if read_account(keys[1], 'the lineage') then
     return {'exists'}
@@ -170,6 +169,7 @@ local function open_lineage(keys, args)
   redis.call('HSET', keys[1], 'format', FORMAT, 'limit', text(limit), 'spent', '0', 'accepts', args[8],
     'delta', args[9], 'coins', text(coins), 'coined', '0', 'created', args[11], 'seq', '0', 'asked', '0',
     'clients', '0')
+  note_beginning(asker.services)
   return {'done'}
 end
 
@@ -177,7 +177,7 @@ end
 -- ARGV  and limit, accepts, delta, coins, time, key digest, when the key expires, its scopes
 local function add_client(keys, args)
   local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
-  local key, name = read_new_key(args[12], args[13], args[14]), read_act(args).subject
+  local key, name = read_new_key(args[12], args[13], args[14]), act.subject
   if not read_account(keys[1], 'the lineage') then
     check_unused('the lineage', rest(keys, 2))
     return {'unknown-lineage'}
@@ -195,8 +195,10 @@ local function add_client(keys, args)
     return {'stale'}
   end
   write_act(keys[1], keys[2], act)
-  write_client(keys[1], keys[3], keys[5], name, {'limit', text(limit), 'accepts', args[8], 'delta', args[9],
-    'coins', text(coins), 'created', args[11], 'revoked', '0', 'api_keys', pack_keys({key})})
+  write_client(keys[1], keys[3], keys[5], name, {
+    'limit', text(limit), 'accepts', args[8], 'delta', args[9], 'coins', text(coins),
+    'created', args[11], 'revoked', '0', 'api_keys', pack_keys({key}),
+  })
   write_key(keys[4], name, key)
   return {'done'}
 end

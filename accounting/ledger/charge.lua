@@ -150,9 +150,10 @@ end
 -- A client whose receipts outlived its account gets the account back, revoked: its name stays its own. It is this and
 -- not `damaged` for `apply`, which only ever takes away from what may be spent.
 local function bring_back(call, account, time)
-  write_client(call.lineage.key, call.clients, account.key, account.name, {'limit', '0', 'accepts', 'any',
-    'delta', call.lineage.state.delta, 'coins', '0', 'created', string.format('%.6f', tonumber(time) / 1000000),
-    'revoked', '1', 'api_keys', ''})
+  write_client(call.lineage.key, call.clients, account.key, account.name, {
+    'limit', '0', 'accepts', 'any', 'delta', call.lineage.state.delta, 'coins', '0',
+    'created', string.format('%.6f', tonumber(time) / 1000000), 'revoked', '1', 'api_keys', '',
+  })
 end
 
 local function read_client(call, account, time, forced)
@@ -162,13 +163,16 @@ local function read_client(call, account, time, forced)
   local what = 'the account of ' .. account.name
   local state = read_account(account.key, what)
   local listed = redis.call('HGET', call.clients, account.name)
-  if not state and forced then
+  if not state then
+    check_unused(what, {account.receipts, account.questions})
+    if listed then
+      damaged(what .. ' is lost')
+    elseif not forced then
+      return nil
+    end
     bring_back(call, account, time)
     state = read_account(account.key, what)
     listed = state.number
-  elseif not state then
-    check_unused(what, {account.receipts, account.questions})
-    return listed and damaged(what .. ' is lost') or nil
   end
   if not state.number or state.number ~= listed then
     damaged('the number of ' .. account.name)

@@ -23,14 +23,10 @@ from functools import cached_property
 
 from accounting import sampling_error
 from accounting.ledger import chain
-from accounting.ledger.errors import LedgerRefusal
 from accounting.ledger.values import (
     Asked,
-    Charge,
     Idempotency,
     Line,
-    Quote,
-    Receipt,
     checked_client,
     checked_lineage,
     checked_time,
@@ -95,46 +91,3 @@ class HoldRequest:
         named = self.idempotency
         key, fingerprint = (named.key, named.fingerprint(self.model)) if named is not None else ("", b"")
         return Asked(self.lineage, self.client, self.time, self.lines, self.key_digest, key, fingerprint)
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What holding cost now: one receipt for each step that was charged, in order; and how the accounts stood then.
-
-    `earlier` is the number of the receipt that the same request got when it came before, or None.
-    """
-
-    receipts: tuple[Receipt, ...]
-    earlier: int | None = None
-
-    @classmethod
-    def of(cls, charge: Charge) -> "Holding":
-        """Return what the charge of the steps was."""
-        return cls(charge.receipts, charge.earlier)
-
-    @property
-    def receipt(self) -> Receipt | None:
-        """The newest receipt, None if everything was held before."""
-        return self.receipts[-1] if self.receipts else None
-
-    @property
-    def charged(self) -> int:
-        """What the client's account paid, in picorho; the lineage's, where the owner holds."""
-        return sum(receipt.total for receipt in self.receipts)
-
-
-@dataclass(frozen=True, slots=True)
-class HoldQuote:
-    """What holding would cost now, in picorho, and whether it would be admitted. Nothing is spent by asking.
-
-    `held` says of each step whether it is held already.
-    """
-
-    total: int
-    held: tuple[bool, ...]
-    refusal: LedgerRefusal | None
-
-    @classmethod
-    def of(cls, quote: Quote) -> "HoldQuote":
-        """Return the quote of the steps."""
-        return cls(quote.total, quote.free, quote.refusal)

@@ -37,6 +37,7 @@ _FORMAT = 2
 _BETWEEN_SYNCS = 1.0
 _SUFFIX, _FORMER = ".jsonl", ".jsonl.1"
 _TAIL = 1 << 16
+_CLOSED = -1
 _MEASURE = b'{"writes":'
 
 
@@ -121,12 +122,10 @@ class Journal(Witness):
         self._file = file
         self._size = os.fstat(file).st_size
         self._unwritten = b""
-        self._lock = threading.Lock()
         self._failure: OSError | None = None
         self._written = threading.Event()
         self._closing = threading.Event()
         self._syncing = threading.Thread(target=self._sync, name="dpserve-journal", daemon=True)
-        self._syncing.start()
 
     @classmethod
     def open(cls, folder: Path, lineage: str) -> "Journal":
@@ -141,11 +140,20 @@ class Journal(Witness):
             number = 0
             while (file := _locked(path := home / f"{number}{_SUFFIX}")) is None:
                 number += 1
-            journal = cls(path, file, _acknowledged(path) or _newcomer(secrets.token_hex(16), lineage))
-            journal.mend()
+            try:
+                journal = cls(path, file, _acknowledged(path) or _newcomer(secrets.token_hex(16), lineage))
+                journal.mend()
+            except BaseException:
+                os.close(file)
+                raise
+            journal.start()
         except OSError as error:
             raise _unusable(folder, error) from error
         return journal
+
+    def start(self) -> None:
+        """Put what is written on the disk from now on."""
+        self._syncing.start()
 
     def mend(self) -> None:
         """Cut a torn last line off; give a new journal its first line."""
@@ -162,12 +170,11 @@ class Journal(Witness):
 
     def check(self) -> None:
         """Write what could not be written before. Raises LedgerUnavailable if it still cannot be."""
-        with self._lock:
-            if self._failure is not None:
-                raise _unusable(self._path.parent, self._failure)
-            if self._unwritten:
-                self._write(b"")
-        self._written.set()
+        if self._failure is not None:
+            raise _unusable(self._path.parent, self._failure)
+        if self._unwritten:
+            self._write(b"")
+            self._written.set()
 
     def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
         """Write down receipts and how many of this service's writes the store has acknowledged.
@@ -175,21 +182,24 @@ class Journal(Witness):
         Raises LedgerUnavailable if they cannot be: then nothing may be answered on their strength, and nothing more be
         charged before they are (`check`).
         """
-        with self._lock:
-            super().note(writes, receipts)
-            lines = _line({"receipts": [describe_receipt(receipt) for receipt in receipts]}) if receipts else b""
-            known = self.known
-            self._write(lines + _line({"writes": known.writes, "link": known.link.hex(), "newest": known.newest}))
-            if self._failure is not None:
-                raise _unusable(self._path.parent, self._failure)
+        super().note(writes, receipts)
+        lines = _line({"receipts": [describe_receipt(receipt) for receipt in receipts]}) if receipts else b""
+        known = self.known
+        self._write(lines + _line({"writes": known.writes, "link": known.link.hex(), "newest": known.newest}))
+        if self._failure is not None:
+            raise _unusable(self._path.parent, self._failure)
         self._written.set()
 
     def close(self) -> None:
-        """Put everything on the disk and leave the journal to others."""
+        """Put everything on the disk and leave the journal to others: from now on nothing can be written down."""
+        if self._file == _CLOSED:
+            return
         self._written.set()
         self._closing.set()
         self._syncing.join()
-        os.close(self._file)
+        file, self._file = self._file, _CLOSED  # whose number another file may have next
+        self._failure = OSError("it is closed")
+        os.close(file)
 
     def _write(self, data: bytes) -> None:
         self._unwritten += data
@@ -230,8 +240,9 @@ class Journal(Witness):
             os.close(file)
             fresh.unlink(missing_ok=True)
             raise
-        former, self._file, self._size = self._file, file, len(title)
-        os.close(former)
+        os.dup2(file, self._file, inheritable=False)  # a sync that is under way stays with the former file
+        os.close(file)
+        self._size = len(title)
         spare.unlink(missing_ok=True)  # which is still there where a crash had left both names to one file
         _sync_folder(self._path.parent)
 
@@ -239,15 +250,11 @@ class Journal(Witness):
         while True:
             self._written.wait()
             self._written.clear()
-            with self._lock:
-                file = os.dup(self._file)
             try:
-                os.fdatasync(file)
+                os.fdatasync(self._file)
             except OSError as error:
                 self._failure = error  # whoever notes next hears of it
                 return
-            finally:
-                os.close(file)
             if self._closing.wait(_BETWEEN_SYNCS) and not self._written.is_set():
                 return
 

@@ -31,7 +31,7 @@ from accounting.ledger import wire
 from accounting.ledger.accounts import UNREADABLE, Accounts, reading, unreadable
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
-from accounting.ledger.holdings import Holding, HoldQuote, HoldRequest
+from accounting.ledger.holdings import HoldRequest
 from accounting.ledger.journal import Witness
 from accounting.ledger.store import DEADLINE, Asker, Store
 from accounting.ledger.values import Asked, Charge, ChargeRequest, Quote, Receipt
@@ -143,8 +143,8 @@ class Ledger(Accounts):
                 pass
         await super().close()
 
-    async def charge(self, request: ChargeRequest) -> Charge:
-        """Charge both accounts for the request's new questions, durably, or raise.
+    async def charge(self, request: ChargeRequest | HoldRequest) -> Charge:
+        """Charge both accounts for what is new to them of the request, durably, or raise.
 
         Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient, UnknownKey,
         KeyExpired, ScopeMissing or UnknownLineage, having changed nothing; LedgerUnavailable if no decision is known:
@@ -155,7 +155,7 @@ class Ledger(Accounts):
             raise decision
         return decision
 
-    async def charge_batch(self, requests: Sequence[ChargeRequest]) -> list[Charge | LedgerError]:
+    async def charge_batch(self, requests: Sequence[ChargeRequest | HoldRequest]) -> list[Charge | LedgerError]:
         """Decide on the requests one after the other, each whole or not at all, in one durable call for each lineage.
 
         Returns for each, in order, a charge, a refusal, or the LedgerUnavailable that kept it from being decided.
@@ -185,36 +185,16 @@ class Ledger(Accounts):
             charges.append(decision)
         return charges
 
-    async def quote(self, request: ChargeRequest) -> Quote:
+    async def quote(self, request: ChargeRequest | HoldRequest) -> Quote:
         """Return what charging the request would cost now and whether it would be admitted; spend nothing.
 
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
         """
-        return await self._quote(request.asked)
-
-    async def hold(self, request: HoldRequest) -> Holding:
-        """See to it that a release is held and paid for, durably, or raise; what is held already costs nothing.
-
-        The client's account pays for the steps that it does not hold, the lineage's for those that nobody held.
-        Raises what `charge` raises.
-        """
-        (decision,) = await self._decide(request.lineage, "charge", [request.asked])
-        if isinstance(decision, LedgerError):
-            raise decision
-        return Holding.of(decision)
-
-    async def quote_hold(self, request: HoldRequest) -> HoldQuote:
-        """Return what holding a release would cost now and whether it would be admitted; spend nothing.
-
-        Raises what `quote` raises.
-        """
-        return HoldQuote.of(await self._quote(request.asked))
-
-    async def _quote(self, request: Asked) -> Quote:
-        keys, arguments = wire.charge_call([request])
-        reply = await self.call(request.lineage, "quote", keys, arguments, durably=False)
-        with reading(request.lineage):
-            quote = wire.read_quote(request, reply)
+        asked = request.asked
+        keys, arguments = wire.charge_call([asked])
+        reply = await self.call(asked.lineage, "quote", keys, arguments, durably=False)
+        with reading(asked.lineage):
+            quote = wire.read_quote(asked, reply)
         if isinstance(quote, LedgerError):
             raise quote
         return quote

@@ -1,4 +1,4 @@
-#!lua name=dpserve_23
+#!lua name=dpserve_24
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -22,7 +22,7 @@
 -- names carry the version, so that a store runs several versions side by side. FORMAT is the number of the way in which
 -- a lineage is written; a lineage in another format is refused.
 
-local VERSION = '23'
+local VERSION = '24'
 local FORMAT = '2'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
@@ -131,8 +131,16 @@ local function count_write(asker)
   redis.call('HSET', asker.services, asker.id, asker.number .. ' ' .. text(asker.writes))
 end
 
--- Who has looked at this run of the store: what stands here is gone when the server ends, and with the library.
-local witnesses, witnessed, MOST_WITNESSES = {}, 0, 10000
+-- Who has looked at this run of the store, and which lineages began in it: what stands here is gone when the server
+-- ends, and with the library. A lineage may begin in a store that was emptied while it ran, so whoever looked before it
+-- began has to look again. `beginnings` and `witnesses` hold how many lineages had begun.
+local witnesses, beginnings, begun = {}, {}, 0
+local witnessed, MOST_WITNESSES = 0, 10000
+
+local function note_beginning(services)
+  begun = begun + 1
+  beginnings[services] = begun
+end
 
 -- Every function takes as its first key the lineage's `services`, and as its first arguments the library's version, a
 -- nonce, the caller's token, and who is asking: a service's id (empty for the owner's commands) and how many of its
@@ -145,7 +153,7 @@ local function answer(run, keys, args)
   if args[1] ~= VERSION or not args[5] then
     malformed('the call is not one for version ' .. VERSION)
   end
-  if not witnesses[args[3]] then
+  if (witnesses[args[3]] or -1) < (beginnings[keys[1]] or 0) then
     error({word = 'unseen', line = 'look at the store first'}, 0)
   end
   local asker = read_asker(keys[1], args[4], args[5])
@@ -186,8 +194,10 @@ local function attest(_, args)
   if run ~= args[4] then
     return {args[2], 'other'}
   end
-  for command, arguments in pairs({HSET = {'', ''}, HDEL = {''}, SADD = {''}, XADD = {'*', '', ''}, UNLINK = {},
-    RENAME = {TRIED}}) do
+  local writing = {
+    HSET = {'', ''}, HDEL = {''}, SADD = {''}, XADD = {'*', '', ''}, UNLINK = {}, RENAME = {TRIED},
+  }
+  for command, arguments in pairs(writing) do
     if not redis.acl_check_cmd(command, TRIED, unpack(arguments)) then
       return {args[2], 'denied', command}
     end
@@ -195,7 +205,7 @@ local function attest(_, args)
   if witnessed >= MOST_WITNESSES then
     witnesses, witnessed = {}, 0 -- the others look once more
   end
-  witnesses[args[3]], witnessed = true, witnessed + 1
+  witnesses[args[3]], witnessed = begun, witnessed + 1
   return {args[2], 'attested'}
 end
 

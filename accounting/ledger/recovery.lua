@@ -8,7 +8,7 @@
 -- Writes a part of a lineage of which there is no account as a backup has it. Without an account every other call finds
 -- the lineage lost, so that nothing is charged before the last part, which is the account. To write a part once more is
 -- harmless.
-local function restore(keys, args)
+local function restore(keys, args, asker)
   if redis.call('EXISTS', keys[1]) == 1 then
     return {'exists'}
   end
@@ -43,11 +43,15 @@ local function restore(keys, args)
       end
     end
   end
+  if redis.call('EXISTS', keys[1]) == 1 then
+    note_beginning(asker.services)
+  end
   return {'done'}
 end
 
--- KEYS  the lineage's account, its acts, its services.  ARGV  what `read_act` reads; then each service's id and its
--- writes Lets the services on again.
+-- KEYS  the lineage's account, its acts, its services
+-- ARGV  what `read_act` reads; then each service's id and its writes
+-- Lets the services on again.
 local function reconcile(keys, args)
   local act = read_act(args)
   if not read_account(keys[1], 'the lineage') then

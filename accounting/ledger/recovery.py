@@ -207,10 +207,8 @@ async def _restore_section(ledger: Ledger, section: Section, receipts: Sequence[
     await writing.hash(keys.questions, first)
     right = [one async for one in all_receipts(ledger, lineage, len(receipts) + 1)] == receipts
     right = right and await all_acts(ledger, lineage, len(section.acts) + 1) == section.acts
-    right = right and await ledger.scan(lineage, keys.questions) == first
-    for name in section.clients:
-        right = right and set(await ledger.scan(lineage, keys.client(name).questions)) == books.of_client(name)
-    if not right:
+    # What an earlier restore left behind, of another backup, must not mix with this one: a key that was taken away.
+    if not right or not await writing.is_all_there_is():
         raise LedgerDamaged(lineage, "what was restored is not what the backup says; empty the ledger")
     await ledger.list_lineage(lineage)
     await writing.hash(keys.account, section.account)
@@ -222,14 +220,21 @@ class _Restoring:
     def __init__(self, ledger: Ledger, lineage: str) -> None:
         self._ledger = ledger
         self._lineage = lineage
+        self._written: dict[str, Mapping[bytes, bytes] | set[bytes]] = {}
+
+    async def is_all_there_is(self) -> bool:
+        """Return whether each hash and set holds what was written, and nothing else."""
+        return all([await self._ledger.scan(self._lineage, key) == it for key, it in self._written.items() if it])
 
     async def hash(self, key: str, fields: Mapping[bytes, bytes]) -> None:
+        self._written[key] = fields
         words = flat(fields)
         for start in range(0, len(words), _WORDS_IN_A_CALL - _WORDS_IN_A_CALL % 2):
             part = words[start : start + _WORDS_IN_A_CALL]
             await self._write(key, ["hash", len(part), *part])
 
     async def set(self, key: str, members: Sequence[bytes]) -> None:
+        self._written[key] = {*members}
         for start in range(0, len(members), _WORDS_IN_A_CALL):
             part = members[start : start + _WORDS_IN_A_CALL]
             await self._write(key, ["set", len(part), *part])

@@ -207,8 +207,10 @@ class Store:
             except LedgerUnavailable as error:
                 said = str(error.__cause__)
                 if tries_left and said.startswith(("DPSERVEUNSEEN", "Function not found", "ERR Function not found")):
-                    self._runs.clear()  # another run of the server, or somebody removed the library: look, load it
+                    # Another run of the server, a lineage that has begun since, or somebody removed the library.
+                    self._runs.clear()
                     self._looked.clear()
+                    self._compared.clear()
                     continue
                 told = _told(lineage, said)
                 if told is None:
@@ -247,7 +249,11 @@ class Store:
             async with client.pipeline(transaction=False) as pipeline:  # all of it on one connection, as WAITAOF needs
                 for words in commands:
                     pipeline.execute_command(*words)
-                return await pipeline.execute()
+                replies = await pipeline.execute(raise_on_error=False)  # which would say it in words of its own
+        for reply in replies:
+            if isinstance(reply, refused.RedisError):
+                raise reply
+        return replies
 
     async def _within_deadline(self, work: Awaitable[Any]) -> Any:
         try:

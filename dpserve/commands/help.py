@@ -31,10 +31,13 @@ class Group(typer.Typer):
 
     def __init__(self, help: str | None = None, **more: Any) -> None:  # noqa: A002 - as Typer calls it
         """Take what `typer.Typer` takes. help: one line on what the commands are for."""
-        shown = {"help": help} if help is not None else {}
-        super().__init__(
-            **shown | {"no_args_is_help": True, "rich_markup_mode": None, "pretty_exceptions_enable": False} | more
-        )
+        shown: dict[str, Any] = {
+            "no_args_is_help": True,
+            "rich_markup_mode": None,
+            "pretty_exceptions_enable": False,
+            "add_completion": False,
+        }
+        super().__init__(**(shown if help is None else shown | {"help": help}) | more)
 
     def command(  # type: ignore[override]
         self, name: str | None = None, *, cls: type[TyperCommand] = Command, **more: Any

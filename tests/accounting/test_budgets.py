@@ -129,17 +129,11 @@ def test_counted_coins_and_the_sampler_fit_into_the_reserve_together(rho: float,
         assert taken <= sampling_error.RESERVED_SHARE * delta
 
 
-def test_each_approximate_loss_of_a_cost_is_a_coin() -> None:
-    coin = ApproximateGaussianLoss(0.1, 2.0**-41)
+def test_an_account_pays_for_a_cost_only_if_its_delta_holds_the_coins() -> None:
+    coin = ApproximateGaussianLoss(0.1, 2.0**-40)
+    budget = Budget.from_rho(1.0, 2.5 / 2**29, "gaussian")
 
-    assert Cost((coin, GaussianLoss(0.2), coin)).coins == 2
-    assert Cost((GaussianLoss(0.2),)).coins == 0
-
-
-def test_an_account_pays_for_coins_only_where_its_delta_provides_for_all_it_could_buy():
-    cost = Cost((ApproximateGaussianLoss(0.1, 2.0**-40),))
-
-    assert Budget.from_epsilon_delta(1.0, 1e-5, "gaussian").pays_for(cost)
-    assert Budget.from_epsilon_delta(1.0, 1e-5, "any").pays_for(cost)
-    assert not Budget.from_epsilon_delta(1.0, 1e-9, "gaussian").pays_for(cost)
+    assert budget.coins_allowed == 2
+    assert budget.pays_for(Cost((coin, coin)))
+    assert not budget.pays_for(Cost((coin, coin, coin)))
     assert Budget.from_epsilon_delta(1.0, 1e-9, "gaussian").pays_for(Cost((GaussianLoss(0.1),)))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from accounting import conversions, sampling_error
+from accounting import sampling_error
 
 Law = NDArray[np.float64]
 
@@ -116,20 +116,12 @@ def test_ordinary_budgets_fit_and_absurd_ones_do_not() -> None:
     assert sampling_error.fits(1.0, sampling_error.least_delta(1.0))
 
 
-def test_where_all_coins_fit_the_sampler_has_the_other_half_of_the_reserve() -> None:
-    for rho in np.geomspace(1e-9, 9007, 5000):
-        assert sampling_error.transcript_error(rho) <= sampling_error.COINS_PER_RHO * rho
+def test_there_are_no_coins_where_the_sampler_needs_their_half_of_the_reserve() -> None:
     assert sampling_error.COIN_SHARE * 2 == sampling_error.RESERVED_SHARE
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-6), (8.0, 1e-5)])
-def test_ordinary_budgets_pay_for_coins(epsilon: float, delta: float) -> None:
-    rho = conversions.gaussian_mu(epsilon, delta) ** 2 / 2
-
-    assert sampling_error.pays_for_coins(rho, delta)
-    assert not sampling_error.pays_for_coins(rho, 1e-13)
-    most = math.floor(rho / sampling_error.LEAST_RELEASE_RHO)
-    assert most * 2.0**-40 + sampling_error.transcript_error(rho) <= sampling_error.RESERVED_SHARE * delta
+    delta = 1.5 * sampling_error.least_delta(100.0)
+    assert sampling_error.fits(100.0, delta)
+    assert sampling_error.coins_allowed(100.0, delta) == 0
+    assert sampling_error.coins_allowed(1.0, delta) == math.floor(delta * 2**29) > 0
 
 
 @settings(max_examples=200, deadline=None)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from typer import BadParameter
 
-from dpserve.commands.client_keys import seconds_of
+from dpserve.commands.clients import seconds_of
 
 
 def keys_shown(run, name):

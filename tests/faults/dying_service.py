@@ -29,7 +29,7 @@ OPENED, HELD = "opened", "held"
 _FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
     "authenticated": [(Authentication, "payer")],
     "validated": [(RowsCodec, "decode")],
-    "charged": [(Ledger, "charge_batch"), (Ledger, "hold")],
+    "charged": [(Ledger, "charge_batch")],
     "released": [(MeteredPredictor, "_answer"), (PayOncePredictor, "_answer")],
     "answered": [(RowsCodec, "encode")],
     OPENED: [(service, "check_release")],
@@ -41,7 +41,7 @@ def _dying(function: Callable[..., Any], step: str) -> Callable[..., Any]:
     """Return the function, followed by this process's death."""
 
     def die(arguments: tuple[Any, ...]) -> None:
-        of_the_owner = step == "charged" and getattr(arguments[-1], "client", None) == ""
+        of_the_owner = step == "charged" and all(request.client == "" for request in arguments[-1])
         if not of_the_owner:
             os.kill(os.getpid(), signal.SIGKILL)
 

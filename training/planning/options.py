@@ -190,8 +190,8 @@ OPTIONS: dict[str, Option] = {
         "fourier",
         version=2,
     ),
-    "dpsgd": Option("DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=2),
-    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=2),
+    "dpsgd": Option("DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=3),
+    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=3),
     "dpsgd-128": Option(
         "DP-SGD, 128 tanh units",
         "once",

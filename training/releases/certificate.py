@@ -103,7 +103,7 @@ class ReleaseCertificate(ProvenCertificate):
         for tier in self.tiers:
             sampling_error.check_release_rho(tier.cost.rho)
         for loss in cost.losses:
-            # Each has draws, or a coin, of its own, and the reserve counts one of either to each least price.
+            # Each has draws of its own, and the reserve counts them by the least price.
             sampling_error.check_release_rho(loss.rho)
         return {"cost": str(cost)}
 

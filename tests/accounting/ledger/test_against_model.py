@@ -214,8 +214,8 @@ def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     code = "".join(folder.joinpath(f"{part}.lua").read_text() for part in ("library", "accounts", "charge", "recovery"))
     assert code.count(right) == 1
     version = str(9000 + list(MUTANTS).index(request.param))
-    code = code.replace(right, wrong).replace("#!lua name=dpserve_23", f"#!lua name=dpserve_{version}")
-    library = FunctionLibrary.parse(code.replace("local VERSION = '23'", f"local VERSION = '{version}'"))
+    code = code.replace(right, wrong).replace("#!lua name=dpserve_24", f"#!lua name=dpserve_{version}")
+    library = FunctionLibrary.parse(code.replace("local VERSION = '24'", f"local VERSION = '{version}'"))
     monkeypatch.setattr(store_module, "our_library", lambda: library)
 
 

@@ -74,11 +74,11 @@ async def test_what_is_held_is_charged_only_with_a_key_that_is_good_for_it(ledge
         (digest_of(lineage, "nobody"), UnknownKey),
     ):
         with pytest.raises(refusal):
-            await ledger.hold(hold(lineage, digest))
+            await ledger.charge(hold(lineage, digest))
         with pytest.raises(refusal):
-            await ledger.quote_hold(hold(lineage, digest))
+            await ledger.quote(hold(lineage, digest))
     assert (await ledger.lineage(lineage)).spent == 0
-    assert (await ledger.hold(hold(lineage, digest_of(lineage, "ann")))).charged == COST.picorho
+    assert (await ledger.charge(hold(lineage, digest_of(lineage, "ann")))).charged == COST.picorho
 
 
 async def test_a_rotation_may_let_the_former_keys_live_a_little_longer(ledger: Ledger, lineage: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage
+from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage, key_digest
 from accounting.ledger.backups import CannotBackUp, CannotRestore, Section, lines_of, sections_of
 from accounting.ledger.journal import read_journals
 from accounting.ledger.recovery import DeclaredLoss, backup, reconcile, restore
@@ -144,6 +144,36 @@ async def test_a_lineage_that_was_half_restored_may_spend_nothing_until_it_is_wh
         assert (await ledger.charge(asking("lineage", "bob", "0"))).receipt is None
 
 
+async def test_nothing_of_another_backup_stays_behind_a_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restore of an older backup was cut short, and a key that it knows was taken away since."""
+    removed = key_digest("lineage/ann")
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        await ledger.charge(asking("lineage", "ann", "0"))
+        older = await _lines(ledger)
+        await ledger.remove_key("lineage", "ann", removed)
+        newer = await _lines(ledger)
+    call, parts = Ledger.call, list[int]()
+
+    async def interrupted(self: Ledger, lineage: str, function: str, *rest: object, durably: bool) -> list[object]:
+        if function == "restore":
+            parts.append(1)
+            if len(parts) > 5:
+                raise KeyboardInterrupt
+        return await call(self, lineage, function, *rest, durably=durably)  # type: ignore[arg-type]
+
+    async with Ledger.open(tmp_path / "new") as ledger:
+        with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+            patched.setattr(Ledger, "call", interrupted)
+            await restore(ledger, older)
+        with pytest.raises(LedgerDamaged, match="empty the ledger"):
+            await restore(ledger, newer)
+        with pytest.raises((LedgerDamaged, UnknownLineage)):
+            await ledger.charge(asking("lineage", "ann", "1"))
+
+
 async def test_a_client_that_is_added_during_a_backup_is_in_it_with_its_receipts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +191,7 @@ async def test_a_client_that_is_added_during_a_backup_is_in_it_with_its_receipts
         await _open(ledger)
         monkeypatch.setattr(Ledger, "_client_names", then_another)
         lines = await _lines(ledger)
-    assert "carl" in json.loads(lines[1])["clients"]
+    assert "carl" in json.loads(lines[1])["section"]["clients"]
     async with Ledger.open(tmp_path / "new") as ledger:
         await restore(ledger, lines)
         assert not (await ledger.client("lineage", "carl")).revoked

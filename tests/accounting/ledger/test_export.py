@@ -18,7 +18,7 @@ async def test_an_export_says_who_did_and_who_paid_what_and_when(embedded_url: s
         await open_accounts(ledger, lineage, releases(9), ann=releases(5), bob=releases(5))
         await ledger.charge(asking(lineage, "ann", "1", "2"))
         await ledger.charge(asking(lineage, "bob", "2"))
-        await ledger.hold(HoldRequest(lineage, "ann", "m", bytes(32), "weights/1", (COST,), 1e12))
+        await ledger.charge(HoldRequest(lineage, "ann", "m", bytes(32), "weights/1", (COST,), 1e12))
         await ledger.revoke(lineage, "bob")
         lines = [line async for line in export(ledger, lineage, "csv")]
         described = [json.loads(line) async for line in export(ledger, lineage, "jsonl")]

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import redis
 
-from accounting.ledger import Charge, Ledger, LedgerDamaged, LedgerUnavailable
+from accounting.ledger import Charge, ClientExists, Ledger, LedgerDamaged, LedgerUnavailable, UnknownClient, key_digest
 from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
@@ -100,6 +100,32 @@ async def test_whichever_write_of_a_call_is_the_last_nothing_is_given_that_is_no
                 break
     assert whole
     assert blocked > 5
+
+
+@pytest.mark.usefixtures("spoilt")
+async def test_clients_share_no_number_when_adding_one_failed_half_way(url: str, store: "redis.Redis[bytes]") -> None:
+    whole = False
+    async with await Ledger.connect(url) as ledger:
+        for writes in range(20):
+            lineage = new_lineage()
+            await open_accounts(ledger, lineage, releases(9))
+            store.set(_LEFT, writes)
+            with suppress(LedgerUnavailable):
+                await ledger.add_client(lineage, "ann", releases(9), key_digest(f"{lineage}/ann"), time=0.0)
+                whole = True
+            store.delete(_LEFT)
+            granted = []
+            for client in ("ann", "bob"):
+                with suppress(LedgerUnavailable, UnknownClient, ClientExists):
+                    if client == "bob":
+                        await ledger.add_client(lineage, client, releases(9), bytes(32), time=0.0)
+                    await ledger.charge(asking(lineage, client, "1"))
+                    granted.append(client)
+            for client in granted:
+                assert (await ledger.client(lineage, client)).releases == 1, writes
+            if whole:
+                break
+    assert whole
 
 
 async def test_a_call_of_more_costs_than_one_command_can_write_is_charged(url: str) -> None:

@@ -75,14 +75,14 @@ async def test_a_client_pays_the_difference_and_the_lineage_the_finest(ledger: L
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE, bob=WHOLE)
     coarse, fine, finest = PRICES[0], sum(PRICES[:2]), sum(PRICES)
 
-    first = await ledger.hold(holding(lineage, "ann", 1))
-    second = await ledger.hold(holding(lineage, "bob", 2))
+    first = await ledger.charge(holding(lineage, "ann", 1))
+    second = await ledger.charge(holding(lineage, "bob", 2))
     assert (first.charged, second.charged) == (coarse, fine)
     assert await spent(ledger, lineage) == {"": fine, "ann": coarse, "bob": fine}
 
-    assert (await ledger.quote_hold(holding(lineage, "ann", 3))).total == finest - coarse
-    assert (await ledger.hold(holding(lineage, "ann", 3))).charged == finest - coarse
-    assert (await ledger.hold(holding(lineage, "ann", 2))).charged == 0
+    assert (await ledger.quote(holding(lineage, "ann", 3))).total == finest - coarse
+    assert (await ledger.charge(holding(lineage, "ann", 3))).charged == finest - coarse
+    assert (await ledger.charge(holding(lineage, "ann", 2))).charged == 0
     assert await spent(ledger, lineage) == {"": finest, "ann": finest, "bob": fine}
 
     account = await ledger.lineage(lineage)
@@ -95,11 +95,11 @@ async def test_the_owner_holds_on_the_lineages_account_and_a_restart_charges_not
 ) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
 
-    first = await ledger.hold(holding(lineage, "", 1))
+    first = await ledger.charge(holding(lineage, "", 1))
     assert first.receipt is not None
     assert first.receipt.client == ""
-    assert (await ledger.hold(holding(lineage, "", 1, time=9.0))).receipt is None
-    shared = await ledger.hold(holding(lineage, "ann", 1))
+    assert (await ledger.charge(holding(lineage, "", 1, time=9.0))).receipt is None
+    shared = await ledger.charge(holding(lineage, "ann", 1))
 
     assert shared.receipt is not None
     assert shared.receipt.lineage_rows == 0
@@ -111,9 +111,9 @@ async def test_the_owner_holds_on_the_lineages_account_and_a_restart_charges_not
 
 async def test_another_release_of_the_same_price_is_paid_for_again(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    await ledger.hold(holding(lineage, "ann", 1))
+    await ledger.charge(holding(lineage, "ann", 1))
 
-    assert (await ledger.hold(holding(lineage, "ann", 1, release="two"))).charged == PRICES[0]
+    assert (await ledger.charge(holding(lineage, "ann", 1, release="two"))).charged == PRICES[0]
     assert await spent(ledger, lineage) == {"": 2 * PRICES[0], "ann": 2 * PRICES[0]}
 
 
@@ -126,19 +126,19 @@ async def test_one_picorho_short_changes_nothing(
     before = dump(store_url, lineage)
 
     with pytest.raises(BudgetExhausted) as refused:
-        await ledger.hold(holding(lineage, "ann", 3, key="k", body="b"))
+        await ledger.charge(holding(lineage, "ann", 3, key="k", body="b"))
 
     assert (refused.value.scope, refused.value.cost, refused.value.remaining) == (scope, total, total - 1)
     assert dump(store_url, lineage) == before
-    assert (await ledger.hold(holding(lineage, "ann", 2))).charged == sum(PRICES[:2])
+    assert (await ledger.charge(holding(lineage, "ann", 2))).charged == sum(PRICES[:2])
 
 
 async def test_refusals_of_a_row_are_refusals_of_a_hold(ledger: Ledger, lineage: str) -> None:
     with pytest.raises(UnknownLineage):
-        await ledger.hold(holding(lineage, "", 1))
+        await ledger.charge(holding(lineage, "", 1))
     await open_accounts(ledger, lineage, budget(sum(PRICES), "gaussian"), ann=WHOLE, eve=WHOLE)
     await ledger.revoke(lineage, "eve")
-    await ledger.hold(holding(lineage, "ann", 1, key="k", body="one"))
+    await ledger.charge(holding(lineage, "ann", 1, key="k", body="one"))
     laplace = HoldRequest(lineage, "ann", "m", DRAWN, "x", (Cost((LaplaceLoss(0.1),)),), 1.0)
 
     for request, refusal in (
@@ -148,25 +148,25 @@ async def test_refusals_of_a_row_are_refusals_of_a_hold(ledger: Ledger, lineage:
         (laplace, MechanismNotAccepted),
     ):
         with pytest.raises(refusal):
-            await ledger.hold(request)
+            await ledger.charge(request)
         if refusal is not MechanismNotAccepted:
             with pytest.raises(refusal):
-                await ledger.quote_hold(request)
-    assert isinstance((await ledger.quote_hold(laplace)).refusal, MechanismNotAccepted)
-    assert (await ledger.hold(holding(lineage, "ann", 1, key="k", body="one"))).receipt is None
+                await ledger.quote(request)
+    assert isinstance((await ledger.quote(laplace)).refusal, MechanismNotAccepted)
+    assert (await ledger.charge(holding(lineage, "ann", 1, key="k", body="one"))).receipt is None
 
 
 async def test_a_key_stands_for_the_release_and_for_whatever_tier_is_held(ledger: Ledger, lineage: str) -> None:
     """Who names no tier gets the finest that it holds, which may be another when it asks again; either is paid for."""
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    await ledger.hold(holding(lineage, "ann", 1, key="k", body="b"))
-    await ledger.hold(holding(lineage, "ann", 2))
+    await ledger.charge(holding(lineage, "ann", 1, key="k", body="b"))
+    await ledger.charge(holding(lineage, "ann", 2))
 
-    again = await ledger.hold(holding(lineage, "ann", 2, key="k", body="b"))
+    again = await ledger.charge(holding(lineage, "ann", 2, key="k", body="b"))
 
     assert (again.receipts, again.earlier) == ((), 1)
     with pytest.raises(IdempotencyConflict):
-        await ledger.hold(holding(lineage, "ann", 1, key="k", body="b", release="two"))
+        await ledger.charge(holding(lineage, "ann", 1, key="k", body="b", release="two"))
 
 
 async def test_a_key_of_a_hold_and_a_key_of_rows_are_the_same_key(ledger: Ledger, lineage: str) -> None:
@@ -174,8 +174,8 @@ async def test_a_key_of_a_hold_and_a_key_of_rows_are_the_same_key(ledger: Ledger
     await ledger.charge(asking(lineage, "ann", "row", cost=STEPS[0], key="k", body="rows"))
 
     with pytest.raises(IdempotencyConflict):
-        await ledger.hold(holding(lineage, "ann", 1, key="k", body="hold"))
-    await ledger.hold(holding(lineage, "ann", 1, key="other", body="hold"))
+        await ledger.charge(holding(lineage, "ann", 1, key="k", body="hold"))
+    await ledger.charge(holding(lineage, "ann", 1, key="other", body="hold"))
     with pytest.raises(IdempotencyConflict):
         await ledger.charge(asking(lineage, "ann", "row", cost=STEPS[0], key="other", body="rows"))
 
@@ -188,19 +188,19 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
     def request(client: str, model: str) -> HoldRequest:
         return HoldRequest(lineage, client, model, DRAWN, "dpsgd", (coin,), 1.0)
 
-    assert (await ledger.hold(request("", "m"))).charged == coin.picorho
+    assert (await ledger.charge(request("", "m"))).charged == coin.picorho
     account = await ledger.lineage(lineage)
     assert (account.coined, account.coins) == (1, WHOLE.coins_allowed)
-    await ledger.hold(request("ann", "m"))
+    await ledger.charge(request("ann", "m"))
     assert ((await ledger.lineage(lineage)).coined, (await ledger.client(lineage, "ann")).coined) == (1, 1)
     poor = Budget(WHOLE.picorho, "any", 1e-9)  # which allows none
     with pytest.raises(CoinsNotProvidedFor, match="give it a larger delta"):
         await ledger.set_client_budget(lineage, "ann", poor)
     await ledger.add_client(lineage, "bob", poor, key_digest("bob"), time=0.0)
     with pytest.raises(CoinsExhausted) as refused:
-        await ledger.hold(request("bob", "m"))
+        await ledger.charge(request("bob", "m"))
     assert refused.value.scope == "client"
-    assert isinstance((await ledger.quote_hold(request("bob", "m"))).refusal, CoinsExhausted)
+    assert isinstance((await ledger.quote(request("bob", "m"))).refusal, CoinsExhausted)
     assert (await verify(ledger, lineage)).findings == ()
 
 
@@ -257,10 +257,10 @@ class Machine(RuleBasedStateMachine):
     def hold(self, client: str, release: str, level: int, times: int) -> None:
         for _ in range(times):
             request = holding(self.lineage, client, level, release=release)
-            quote = self.loop.run_until_complete(self.ledger.quote_hold(request))
+            quote = self.loop.run_until_complete(self.ledger.quote(request))
             expected = self.reference.hold(client, release, level)
             try:
-                found = self.loop.run_until_complete(self.ledger.hold(request)).charged
+                found = self.loop.run_until_complete(self.ledger.charge(request)).charged
             except LedgerRefusal:
                 found = None
             assert found == expected
@@ -298,7 +298,7 @@ async def hold_everything(url: str, lineage: str) -> None:
 
         async def one(task: int) -> None:
             for level in (1, 2, 3):
-                await ledger.hold(holding(lineage, f"client{task % 4}", level))
+                await ledger.charge(holding(lineage, f"client{task % 4}", level))
 
         await asyncio.gather(*map(one, range(8)))
 
@@ -334,7 +334,7 @@ async def test_a_hold_whose_store_dies_on_the_way_is_charged_once(tmp_path: Path
             async def move(position: int) -> None:
                 with contextlib.suppress(LedgerUnavailable):
                     for level in (1, 2, 3):
-                        await ledger.hold(holding("lineage", names[position], level, key="k" * level, body="b"))
+                        await ledger.charge(holding("lineage", names[position], level, key="k" * level, body="b"))
                         if position == 3:
                             os.kill(process, signal.SIGKILL)
 
@@ -343,7 +343,7 @@ async def test_a_hold_whose_store_dies_on_the_way_is_charged_once(tmp_path: Path
         async with await Ledger.connect(store.url) as ledger:
             for name in names:
                 for level in (3, 3, 1):
-                    await ledger.hold(holding("lineage", name, level, key="k" * level, body="b"))
+                    await ledger.charge(holding("lineage", name, level, key="k" * level, body="b"))
             assert await spent(ledger, "lineage") == dict.fromkeys(["", *names], sum(PRICES))
             assert (await verify(ledger, "lineage")).findings == ()
 
@@ -414,19 +414,19 @@ def test_steps_share_an_id_only_if_release_and_all_costs_up_to_them_are_equal(
 
 async def test_another_drawing_under_the_same_id_is_paid_for_again(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    await ledger.hold(holding(lineage, "ann", 1))
+    await ledger.charge(holding(lineage, "ann", 1))
 
-    assert (await ledger.hold(replace(holding(lineage, "ann", 1), drawn=bytes(32)))).charged == PRICES[0]
+    assert (await ledger.charge(replace(holding(lineage, "ann", 1), drawn=bytes(32)))).charged == PRICES[0]
     assert await spent(ledger, lineage) == {"": 2 * PRICES[0], "ann": 2 * PRICES[0]}
 
 
 async def test_a_backup_restores_what_is_held(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "one") as ledger:
         await open_accounts(ledger, "lineage", WHOLE, ann=WHOLE, bob=WHOLE)
-        await ledger.hold(holding("lineage", "", 1))
+        await ledger.charge(holding("lineage", "", 1))
         await ledger.charge(asking("lineage", "bob", "row"))
-        await ledger.hold(holding("lineage", "ann", 2))
-        await ledger.hold(holding("lineage", "bob", 3))
+        await ledger.charge(holding("lineage", "ann", 2))
+        await ledger.charge(holding("lineage", "bob", 3))
         right = await spent(ledger, "lineage")
         lines = [line async for line in backup(ledger)]
     async with Ledger.open(tmp_path / "two") as ledger:
@@ -434,7 +434,7 @@ async def test_a_backup_restores_what_is_held(tmp_path: Path) -> None:
 
         assert await spent(ledger, "lineage") == right
         assert (await verify(ledger, "lineage")).findings == ()
-        assert (await ledger.hold(holding("lineage", "ann", 2))).receipt is None
+        assert (await ledger.charge(holding("lineage", "ann", 2))).receipt is None
 
 
 async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None:
@@ -442,15 +442,15 @@ async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None
     async with Ledger.open(store, journals=journals) as ledger:
         await ledger.join("lineage")
         await open_accounts(ledger, "lineage", WHOLE, ann=WHOLE, bob=WHOLE)
-        await ledger.hold(holding("lineage", "ann", 1))
+        await ledger.charge(holding("lineage", "ann", 1))
     shutil.copytree(store, copy)
     async with Ledger.open(store, journals=journals) as ledger:
         await ledger.join("lineage")
-        await ledger.hold(holding("lineage", "ann", 3))
+        await ledger.charge(holding("lineage", "ann", 3))
         right = await spent(ledger, "lineage")
     async with Ledger.open(copy) as ledger:
         # Somebody else went on with the older store: the lineage pays for step 2 there, and must not pay again.
-        await ledger.hold(holding("lineage", "bob", 2))
+        await ledger.charge(holding("lineage", "bob", 2))
         for _ in range(2):
             await reconcile(ledger, "lineage", read_journals(journals))
 

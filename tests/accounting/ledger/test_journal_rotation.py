@@ -2,12 +2,13 @@
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, LedgerUnavailable
 from accounting.ledger.journal import Journal, read_journals
 
 from .conftest import asking, open_accounts, releases
@@ -89,3 +90,42 @@ async def test_a_rotation_that_was_cut_short_leaves_the_journal_found(
     (after,) = read_journals(tmp_path / "journals")
     assert (after.service, after.writes) == (before.service, before.writes + 1)
     assert {one.name for one in path.parent.iterdir()} == {"0.jsonl", "0.jsonl.1"}
+
+
+def test_a_journal_is_synced_while_no_descriptor_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    synced, real, files = threading.Event(), os.fdatasync, list[int]()
+
+    def sync(file: int) -> None:
+        files.append(os.fstat(file).st_ino)
+        real(file)
+        synced.set()
+
+    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 300)
+    journal = Journal.open(tmp_path, "lineage")
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(os, "dup", no_more)
+    journal.note(1)
+    assert synced.wait(30)
+    monkeypatch.undo()
+    journal.close()
+    assert files[-1] == (tmp_path / "lineage" / "0.jsonl").stat().st_ino
+
+
+def test_a_journal_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise _FULL
+
+    threads, files = threading.active_count(), len(os.listdir("/dev/fd"))  # noqa: PTH208 - descriptors, not files
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "ftruncate", full)
+        for _ in range(3):
+            with pytest.raises(LedgerUnavailable, match="No space left"):
+                Journal.open(tmp_path, "lineage")
+    assert (threading.active_count(), len(os.listdir("/dev/fd"))) == (threads, files)  # noqa: PTH208
+    (tmp_path / "lineage" / "0.jsonl").write_text("none\n")
+    with pytest.raises(ValueError, match="is not a journal"):
+        Journal.open(tmp_path, "lineage")
+    assert (threading.active_count(), len(os.listdir("/dev/fd"))) == (threads, files)  # noqa: PTH208

@@ -17,10 +17,11 @@ from redis.asyncio import Redis
 
 from accounting.ledger import BudgetExhausted, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind
 from accounting.ledger.journal import read_journals
+from accounting.ledger.recovery import backup, restore
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 
-from .conftest import COST, asking, open_accounts, releases
+from .conftest import COST, asking, new_lineage, open_accounts, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -144,6 +145,73 @@ async def test_a_store_that_lost_a_siblings_writes_is_refused_by_all(tmp_path: P
             assert (await owner.lineage("lineage")).releases == 1
         await first.close()
         await second.close()
+
+
+@pytest.mark.parametrize("restored", [True, False])
+async def test_a_store_that_was_restored_or_emptied_without_ending_is_refused_by_all(
+    tmp_path: Path, restored: bool
+) -> None:
+    """The server goes on running: only the journal of a sibling shows what it lost."""
+    journals = tmp_path / "journals"
+    with EmbeddedStore(tmp_path / "store") as store:
+        first = await Ledger.connect(store.url, journals=journals)
+        second = await Ledger.connect(store.url, journals=journals)
+        for ledger in (first, second):
+            await ledger.join("lineage")
+        await open_accounts(first, "lineage", releases(2), ann=releases(2))
+        async with await Ledger.connect(store.url) as owner:
+            await second.check("lineage")
+            lines = [line async for line in backup(owner)]
+            await first.charge(asking("lineage", "ann", "of the first"))
+            with redis.Redis.from_url(store.url, protocol=2) as raw:
+                raw.flushall()
+            if restored:
+                await restore(owner, lines)
+            else:
+                await open_accounts(owner, "lineage", releases(2), ann=releases(2))
+        for ledger in (second, first, second):
+            with pytest.raises(StoreBehind):
+                await ledger.charge(asking("lineage", "ann", "more"))
+        await first.close()
+        await second.close()
+
+
+async def test_a_closed_ledger_charges_nothing_and_writes_into_no_file(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path / "store") as store:
+        ledger = await Ledger.connect(store.url, journals=tmp_path / "journals")
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+        await ledger.charge(asking("lineage", "ann", "1"))
+        await ledger.close()
+        others = [(tmp_path / f"other {number}").open("xb") for number in range(9)]  # one has the journal's descriptor
+        with pytest.raises(LedgerUnavailable, match="closed"):
+            await ledger.charge(asking("lineage", "ann", "2"))
+        await ledger.close()
+        for other in others:
+            other.close()
+        assert [(tmp_path / f"other {number}").stat().st_size for number in range(9)] == [0] * 9
+        async with await Ledger.connect(store.url) as owner:
+            assert (await owner.lineage("lineage")).releases == 1
+
+
+async def test_a_charge_that_is_cancelled_at_any_point_is_charged_once(embedded_url: str, tmp_path: Path) -> None:
+    async with await Ledger.connect(embedded_url, journals=tmp_path) as ledger:
+        lineage = new_lineage()
+        await ledger.join(lineage)
+        await open_accounts(ledger, lineage, releases(300), ann=releases(300), bob=releases(300))
+        for turns in range(60):
+            calls = [asyncio.create_task(ledger.charge(asking(lineage, who, str(turns)))) for who in ("ann", "bob")]
+            for _ in range(turns % 30):
+                await asyncio.sleep(0)
+            calls[turns % 2].cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            charges = await ledger.charge_batch([asking(lineage, who, str(turns)) for who in ("ann", "bob")])
+            assert not any(isinstance(charge, Exception) for charge in charges)
+            assert (await ledger.lineage(lineage)).releases == turns + 1
+            assert [(await ledger.client(lineage, who)).releases for who in ("ann", "bob")] == [turns + 1] * 2
+        (journal,) = read_journals(tmp_path)
+        assert (await verify(ledger, lineage, [journal])).findings == ()
+        assert list(journal.receipts) == await ledger.receipts(lineage, count=1000)
 
 
 async def test_a_journal_that_cannot_be_written_stops_charging_before_the_next_charge(

@@ -17,6 +17,7 @@ from accounting.ledger import (
     Ledger,
     LedgerDamaged,
     LedgerUnavailable,
+    StoreBehind,
     UnsafeStore,
     WrongFormat,
     WrongFunctionVersion,
@@ -181,6 +182,21 @@ async def test_a_disk_that_lags_is_waited_for(changeable_url: str, store: "redis
         store.config_resetstat()
         await ledger.charge(asking(lineage, "ann", "2"))
         assert "cmdstat_waitaof" not in store.info("commandstats")
+
+
+async def test_what_the_library_says_is_understood_behind_a_wait_for_the_disk(
+    changeable_url: str, store: "redis.Redis[bytes]"
+) -> None:
+    store.config_set("appendfsync", "everysec")
+    lineage = new_lineage()
+    async with await Ledger.connect(changeable_url) as ledger:
+        await open_accounts(ledger, lineage, releases(2), ann=releases(2))
+        await ledger.charge(asking(lineage, "ann", "1"))
+        store.execute_command("FUNCTION", "FLUSH")
+        await ledger.charge(asking(lineage, "ann", "2"))
+        store.delete(f"dpserve:{{{lineage}}}:services")
+        with pytest.raises(StoreBehind):
+            await ledger.charge(asking(lineage, "ann", "1"))
 
 
 async def test_replicas_that_are_not_there_are_an_uncertain_outcome(

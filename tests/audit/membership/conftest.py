@@ -15,6 +15,7 @@ from audit.in_process import BundleEndpoint, Lineage
 from audit.membership.candidates import Candidates, Labelled
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
+from mechanisms.randomness import NoiseKey
 from service.http.app import create_app
 from service.metered import MeteredPredictor
 from training.data.records import Declaration, Records
@@ -40,6 +41,13 @@ def train_head(members, strong_convexity=0.5):
     feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.1)
     records = Records(members.X, members.y, DECLARATION, ())
     return train(records, Recipe("colours", feature_map, strong_convexity), "colours-lineage")
+
+
+def forget(endpoint):
+    """Have the endpoint of a bundle draw other noise for every question, and charge again."""
+    endpoint.asked.clear()
+    endpoint.lineage.asked.clear()
+    endpoint.noise_key = NoiseKey.fresh()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from audit.membership.plan import near_copies, rows_of_keys
 from audit.membership.questions import as_asked
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import NoiseKey
+from tests.audit.membership.conftest import forget
 from training.feature_maps import Fourier, Identity
 
 
@@ -50,9 +50,7 @@ def test_a_service_that_forgot_the_row_charges_again_until_the_budget_ends(bundl
         """Draws other noise each time, and charges for it: dear, and no hole."""
 
         def answers(self, rows):
-            endpoint.asked.clear()
-            endpoint.lineage.asked.clear()
-            endpoint.noise_key = NoiseKey.fresh()
+            forget(endpoint)
             return endpoint.answers(rows)
 
         def __getattr__(self, name):

@@ -44,6 +44,29 @@ class Descent:
         if not (0 <= self.momentum < 1 and 0 <= self.averaged <= 1):
             raise ValueError("momentum must be from 0 to below 1, the averaged share from 0 to 1")
 
+    @property
+    def first_averaged(self) -> int:
+        """How many steps are done before the first whose iterate is averaged."""
+        return min(self.steps - 1, round(self.steps * (1 - self.averaged)))
+
+
+def noise_of_weights(descent: Descent, noise: float) -> float:
+    """Return the standard deviation that noise of this deviation on every coordinate of every sum gives each weight.
+
+    Momentum is linear: of what is added to the gradient of step s, the weights after step t have taken learning_rate
+    (1 - momentum^(t - s + 1))/(1 - momentum), and the result the mean of that over the averaged steps; the squares of
+    independent steps add up. What later gradients make of it is left out, so this is about what noise alone does.
+    Raises ValueError for another optimiser.
+    """
+    if descent.optimiser != "momentum":
+        raise ValueError(f"the steps of {descent.optimiser} are not linear in the noise")
+    first, steps, m = descent.first_averaged, descent.steps, descent.momentum
+    added = np.arange(steps)
+    since = np.maximum(added, first)
+    faded = (m ** (since - added + 1) - m ** (steps - added + 1)) / (1 - m)
+    taken = (steps - since - faded) / (1 - m) / (steps - first)
+    return float(np.linalg.norm(taken)) * descent.learning_rate * noise / descent.expected_batch
+
 
 Observer = Callable[[int, Floats, Floats], None]
 """Told after every step how many are done, the noisy sum that was released, and the parameters it led to."""
@@ -63,7 +86,7 @@ def descend(
     """
     current, result = parameters.copy(), np.zeros_like(parameters)
     first, second = np.zeros_like(parameters), np.zeros_like(parameters)
-    start = min(descent.steps - 1, round(descent.steps * (1 - descent.averaged)))
+    start = descent.first_averaged
     for done in range(descent.steps):
         released = step.noisy_sum(current, inputs, labels)
         gradient = released / descent.expected_batch

@@ -19,8 +19,9 @@ from training.feature_maps import Fourier, Identity
 from training.loading import load_model
 from training.releases.dpsgd.centre import inputs_around, mean_of, sum_of_rows, unit
 from training.releases.dpsgd.choices import Choices, by_rule
+from training.releases.dpsgd.descent import Descent, descend, noise_of_weights
 from training.releases.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
-from training.releases.dpsgd.train import DpSgdRecipe, certify, shares, train_dpsgd
+from training.releases.dpsgd.train import DpSgdRecipe, certify, shares, temperature, train_dpsgd
 from training.releases.model import ReleasedModel
 
 SHOWN = (("no", "yes"), ("a", "b", "c"), "l")
@@ -202,6 +203,49 @@ def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
     assert by_rule(10_000, mu, 500, learning_rate=3.0).learning_rate == 3.0
     assert by_rule(10_000, mu, 500, hidden=(8,)).learning_rate == by_rule(10_000, mu, 900, hidden=(8,)).learning_rate
     assert by_rule(100, mu, 500).sampling_rate == 1
+
+
+def test_where_weights_are_few_the_rule_goes_no_further_than_noise_throws_them():
+    """As Adult at epsilon 3: the learning rate was 262.8, and noise alone moved a logit by 40."""
+    mu = gaussian_mu(3.0, 1e-5)
+    choices = by_rule(27_000, mu, 218)
+    way = choices.learning_rate * choices.steps * choices.clip_norm / (1 - choices.momentum)
+    assert way == pytest.approx(2 * mu * 27_000)
+    assert choices.learning_rate < 50
+
+
+@pytest.mark.parametrize(
+    ("momentum", "averaged", "steps"), [(0.9, 0.75, 40), (0.0, 0.5, 9), (0.5, 0.0, 7), (0.9, 1, 1)]
+)
+def test_the_noise_in_the_weights_is_what_noisy_sums_of_nothing_leave(momentum, averaged, steps):
+    """The descent is linear in its sums: a unit in one of them at a time, and the squares of what that leaves."""
+    descent = Descent(steps, 0.3, 50.0, momentum=momentum, averaged=averaged)
+
+    class Unit:
+        def __init__(self, place):
+            self.sums = [float(step == place) for step in range(steps)]
+
+        def noisy_sum(self, parameters, inputs, labels):
+            return np.array([self.sums.pop(0)])
+
+    left = [descend(Unit(place), np.zeros(1), None, None, descent)[0] for place in range(steps)]
+    assert noise_of_weights(descent, 7.0) == pytest.approx(7 * np.linalg.norm(left), rel=1e-12)
+    with pytest.raises(ValueError, match="not linear"):
+        noise_of_weights(replace(descent, optimiser="adam"), 1.0)
+
+
+def test_logits_are_divided_until_noise_moves_them_by_two_and_keep_their_order():
+    hot, cool = (
+        replace(recipe(), choices=replace(CHOICES, hidden=(), steps=20, learning_rate=rate)) for rate in (500.0, 0.1)
+    )
+    model = train_dpsgd(some_records(300), hot, "l", Seeded(5))
+    divisor = temperature(model.certificate)
+    assert divisor > 1
+    each = noise_of_weights(model.certificate.descent, model.certificate.noise_multiplier) / divisor
+    assert each * np.hypot(model.certificate.input_norm, 1) == pytest.approx(2)
+    assert temperature(train_dpsgd(some_records(300), cool, "l", Seeded(5)).certificate) == 1
+    adam = model.certificate.model_copy(update={"optimiser": "adam"})
+    assert temperature(adam) == 1
 
 
 def test_the_centre_is_the_mean_and_moves_by_one_row():

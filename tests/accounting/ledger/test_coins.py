@@ -1,0 +1,83 @@
+"""Coins are counted: an account pays for as many as its delta holds, whatever their prices and whoever chose them."""
+
+import hashlib
+
+import pytest
+
+from accounting.budgets import Budget
+from accounting.ledger import CoinsExhausted, CoinsNotProvidedFor, Ledger
+from accounting.ledger.holdings import HoldRequest
+from accounting.ledger.verification import verify
+from accounting.losses import ApproximateGaussianLoss, Cost
+
+from .conftest import open_accounts
+
+pytestmark = pytest.mark.anyio
+
+DRAWN = hashlib.sha256(b"drawn").digest()
+COIN = Cost((ApproximateGaussianLoss(0.1, 2.0**-40),))
+HOLDS_TWO = 2.5 / 2**29
+"""A delta whose share holds two coins, and half of a third."""
+
+
+def wish(lineage: str, client: str, model: str, *steps: Cost) -> HoldRequest:
+    return HoldRequest(lineage, client, model, DRAWN, "dpsgd", steps or (COIN,), 1.0)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(4, 1e-6), (8, 1e-6), (1, 1e-7)])
+async def test_ordinary_budgets_pay_for_coins(ledger: Ledger, lineage: str, epsilon: float, delta: float) -> None:
+    budget = Budget.from_epsilon_delta(epsilon, delta, "gaussian")
+    await open_accounts(ledger, lineage, budget, ann=budget)
+
+    assert (await ledger.hold(wish(lineage, "ann", "m"))).charged == COIN.picorho
+
+
+async def test_an_account_pays_for_the_coins_that_its_delta_holds_and_no_more(ledger: Ledger, lineage: str) -> None:
+    few = Budget.from_rho(4, HOLDS_TWO, "gaussian")
+    await open_accounts(ledger, lineage, Budget.from_rho(4, 1e-6, "gaussian"), ann=few, bob=few)
+    for model in ("first", "second"):
+        await ledger.hold(wish(lineage, "ann", model))
+    await ledger.hold(wish(lineage, "bob", "first"))
+
+    quoted = await ledger.quote_hold(wish(lineage, "ann", "third"))
+    assert isinstance(quoted.refusal, CoinsExhausted)
+    with pytest.raises(CoinsExhausted):
+        await ledger.hold(wish(lineage, "ann", "third"))
+    assert (await ledger.hold(wish(lineage, "ann", "first"))).charged == 0
+    account = await ledger.client(lineage, "ann")
+    assert account.spent == 2 * COIN.picorho
+    await ledger.hold(wish(lineage, "bob", "third"))
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_lineage_counts_a_coin_once_whoever_else_holds_it(ledger: Ledger, lineage: str) -> None:
+    many = Budget.from_rho(4, 1e-6, "gaussian")
+    await open_accounts(ledger, lineage, Budget.from_rho(4, HOLDS_TWO, "gaussian"), ann=many, bob=many)
+    for client in ("ann", "bob"):
+        for model in ("first", "second"):
+            await ledger.hold(wish(lineage, client, model))
+    with pytest.raises(CoinsExhausted) as refused:
+        await ledger.hold(wish(lineage, "bob", "third"))
+    assert refused.value.scope == "lineage"
+
+
+async def test_the_coins_of_all_steps_of_a_wish_count(ledger: Ledger, lineage: str) -> None:
+    few = Budget.from_rho(4, HOLDS_TWO, "gaussian")
+    await open_accounts(ledger, lineage, few, ann=few)
+    both = Cost((*COIN.losses, *COIN.losses))
+    with pytest.raises(CoinsExhausted):
+        await ledger.hold(wish(lineage, "ann", "m", both, COIN))
+    assert (await ledger.client(lineage, "ann")).spent == 0
+    await ledger.hold(wish(lineage, "ann", "m", both))
+    assert (await ledger.lineage(lineage)).coined == 2
+
+
+async def test_a_budget_whose_delta_holds_fewer_coins_than_were_paid_for_is_refused(
+    ledger: Ledger, lineage: str
+) -> None:
+    await open_accounts(ledger, lineage, Budget.from_rho(4, 1e-6, "gaussian"))
+    for model in ("first", "second", "third"):
+        await ledger.hold(wish(lineage, "", model))
+    with pytest.raises(CoinsNotProvidedFor):
+        await ledger.set_lineage_budget(lineage, Budget.from_rho(4, HOLDS_TWO, "gaussian"))
+    await ledger.set_lineage_budget(lineage, Budget.from_rho(4, 4 / 2**29, "gaussian"))

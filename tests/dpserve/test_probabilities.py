@@ -1,0 +1,92 @@
+"""What every release answers is looked at as probabilities, and not as classes alone.
+
+A release whose noise, or whose way of learning, makes every answer sure of itself is worse than none for whoever acts
+on probabilities, however many classes it gets right.
+"""
+
+import numpy as np
+import pytest
+
+from dpserve.commands.releases import RELEASES, Training, train_release, whole_picorho
+from training.data.digits import load_digits
+from training.data.records import Declaration, Records
+from training.loading import load_model
+from training.planning.recommendation import of_kind
+from training.planning.rules import identity
+from training.releases.model import ReleasedModel, softmax
+
+N, COLUMNS = 6000, 10
+DECLARATION = Declaration(
+    tuple(f"x{index}" for index in range(COLUMNS)), (0.0,) * COLUMNS, (1.0,) * COLUMNS, ("no", "yes")
+)
+
+
+def rows(seed, n):
+    """Rows (n, 10) whose classes no model can tell for sure: the best there is has a log loss of about 0.4."""
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(size=(n, COLUMNS))
+    logits = 6 * (X[:, 0] + X[:, 1] - X[:, 2]) - 5
+    return X, (generator.uniform(size=n) < 1 / (1 + np.exp(-logits))).astype(np.int64)
+
+
+def log_loss(probabilities, y):
+    assert np.all(probabilities >= 0)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    return float(-np.log(np.maximum(probabilities[np.arange(len(y)), y], 1e-300)).mean())
+
+
+def entropy(shares):
+    return float(-(shares * np.log(shares)).sum())
+
+
+@pytest.fixture(scope="module")
+def two_classes():
+    X, y = rows(0, N)
+    return Records(X, y, DECLARATION, tuple(row.tobytes() for row in X)), *rows(1, 2000)
+
+
+@pytest.fixture(scope="module")
+def ten_classes():
+    digits = load_digits()
+    return digits.train, digits.held_out_rows, digits.held_out_labels
+
+
+def of_model(model, X):
+    """What it answers; of teachers, whose answers get noise of their own, what they say together."""
+    return model.probabilities(X) if isinstance(model, ReleasedModel) else softmax(model.logits(model.features(X)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "data"),
+    [
+        ("weights", {}, "two_classes"),
+        ("weights", {}, "ten_classes"),
+        ("objective", {}, "two_classes"),
+        ("objective", {}, "ten_classes"),
+        ("dpsgd", {}, "two_classes"),
+        ("dpsgd", {}, "ten_classes"),
+        ("dpsgd", {"hidden": [32]}, "two_classes"),
+        ("dpsgd", {"hidden": [32]}, "ten_classes"),
+        ("class-sums", {}, "ten_classes"),
+        ("teachers", {"teachers": 50, "steps": 100}, "ten_classes"),
+    ],
+)
+def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data, request, tmp_path, monkeypatch):
+    """Each kind as its rule has it at epsilon = 3, its noise drawn anew.
+
+    In six runs of each the log loss was at most 0.68 of that of the shares, with a standard deviation below 0.015.
+    """
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path / "home"))
+    records, X, y = request.getfixturevalue(data)
+    n, answers = len(records), 1000 if kind == "teachers" else None
+    chosen = of_kind(kind, "identity", answers).training_options(n, whole_picorho("epsilon:3@1e-5"), answers)
+    training = Training(records, "m", "l", identity(records.declaration), tmp_path / "m", chosen | more)
+    train_release(kind, training)
+
+    found = of_model(load_model(tmp_path / "m"), X)
+
+    assert log_loss(found, y) < entropy(np.bincount(y) / len(y))
+
+
+def test_every_release_is_looked_at():
+    assert set(RELEASES) == {"weights", "class-sums", "objective", "dpsgd", "teachers"}
