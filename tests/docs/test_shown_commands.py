@@ -199,7 +199,7 @@ def test_a_page_on_deploying_and_one_on_auditing_on_one_service(reader):
     address = served(reader, shlex.join(serve).replace("model", "bundle").replace("KEY", key))
     (asked,) = [line for line in other_lines(DOCS / "auditing.md") if line.startswith("curl")]
     found = httpx.get(asked.split()[-1].replace("http://127.0.0.1:8000", address)).json()
-    assert found["claim"]["losses"] == "gaussian:0.25"
+    assert found["claim"]["losses"] == "gaussian:0.05"
     stop(reader)
 
 
