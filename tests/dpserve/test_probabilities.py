@@ -11,9 +11,10 @@ from dpserve.commands.releases import RELEASES, Training, train_release, whole_p
 from training.data.digits import load_digits
 from training.data.records import Declaration, Records
 from training.loading import load_model
+from training.objective import softmax
 from training.planning.recommendation import of_kind
-from training.planning.rules import identity
-from training.releases.model import ReleasedModel, softmax
+from training.planning.rules import feature_map
+from training.releases.model import ReleasedModel
 
 N, COLUMNS = 6000, 10
 DECLARATION = Declaration(
@@ -80,7 +81,7 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     records, X, y = request.getfixturevalue(data)
     n, answers = len(records), 1000 if kind == "teachers" else None
     chosen = of_kind(kind, "identity", answers).training_options(n, whole_picorho("epsilon:3@1e-5"), answers)
-    training = Training(records, "m", "l", identity(records.declaration), tmp_path / "m", chosen | more)
+    training = Training(records, "m", "l", feature_map("identity", records.declaration), tmp_path / "m", chosen | more)
     train_release(kind, training)
 
     found = of_model(load_model(tmp_path / "m"), X)
