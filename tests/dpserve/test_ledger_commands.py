@@ -111,7 +111,8 @@ def test_a_quote_and_the_receipts_of_a_client(run, bundle, spent):
             assert quote["free"] == [True, True, False]
             assert quote["cost_rho"] == pytest.approx(0.001)
             assert quote["admitted"]
-            assert not client.quote(np.column_stack([np.arange(99.0), np.arange(99.0)]))["admitted"]
+            share = np.linspace(0, 1, 99)
+            assert not client.quote(np.column_stack([share, 1 - share]))["admitted"]
             assert [receipt["charged_rows"] for receipt in client.receipts()] == [2]
     finally:
         process.terminate()
