@@ -35,7 +35,7 @@ def _request(**changes: object) -> ChargeRequest:
         ({"questions": (bytes(15),)}, "digest of 16 bytes"),
         ({"time": float("nan")}, "time must be finite"),
         ({"time": 1e300}, "time must be finite"),
-        ({"cost": Cost((ApproximateGaussianLoss(1e-4, 2.0**-40),))}, "a release with a coin is held"),
+        ({"cost": Cost((ApproximateGaussianLoss(1e-4, 2.0**-40),))}, "only pay-once models have a cost with a coin"),
     ],
 )
 def test_what_the_store_could_not_hold_is_refused(changes: dict[str, object], message: str) -> None:
