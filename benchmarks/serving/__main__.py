@@ -13,8 +13,20 @@ from pathlib import Path
 
 from benchmarks.serving import contenders, environments, report, results, scaling, stages
 from benchmarks.serving.comparison import compare
-from benchmarks.serving.figures import BATCHES, IN_MEMORY, MANY, ONE, OURS_ARRAYS, OURS_WORKERS, UNPROTECTED_WORKERS
+from benchmarks.serving.figures import (
+    BATCHES,
+    IN_MEMORY,
+    MANY,
+    ONE,
+    OURS_ARRAYS,
+    OURS_REPLAYED,
+    OURS_WORKERS,
+    UNPROTECTED_WORKERS,
+)
 from benchmarks.serving.load import available_generator
+
+_REPLAYED = 1000
+"""Questions that are asked in turn where they were asked before."""
 
 PARTS = ("comparison", "stages", "scaling")
 
@@ -48,6 +60,7 @@ def _compare(bundle: Path, folder: Path, options: argparse.Namespace) -> results
         chosen.insert(1, contenders.ours(bundle, "--workers", "2", name=OURS_WORKERS))
         chosen.append(contenders.unprotected(bundle, name=UNPROTECTED_WORKERS, workers=2))
         chosen.insert(1, contenders.ours(bundle, name=OURS_ARRAYS, arrays=True))
+        chosen.insert(1, contenders.ours(bundle, name=OURS_REPLAYED, distinct=_REPLAYED))
         if contenders.memory_is_there():
             chosen.insert(1, contenders.ours(bundle, name=IN_MEMORY, in_memory=True))
     if not options.no_peers:

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -77,13 +77,14 @@ def ours(
     features: int = FEATURES,
     program: tuple[str, ...] = ("-m", "dpserve"),
     arrays: bool = False,
+    distinct: int = 0,
     in_memory: bool = False,
 ) -> Contender:
     """Our service with everything: private, charged to an embedded ledger, durable before it answers.
 
     program: what Python runs in place of `dpserve`, with its arguments. arrays: rows and answers as NumPy files, not as
-    JSON. in_memory: the ledger's folder is on a file system in memory, so that nothing is durable and no disk is waited
-    for.
+    JSON. distinct: as `Body` has it. in_memory: the ledger's folder is on a file system in memory, so that nothing is
+    durable and no disk is waited for.
     """
 
     @contextmanager
@@ -101,7 +102,11 @@ def ours(
             added = run_dpserve(folder, "clients", "add", "load", *_BUDGET)
             key = max(added.split(), key=len)
             url = f"http://127.0.0.1:{port}/predict"
-            body, read = (Body(npy=True), answers.of_npy) if arrays else (_OURS, answers.of("predictions"))
+            body, read = (
+                (Body(npy=True), answers.of_npy)
+                if arrays
+                else (replace(_OURS, distinct=distinct), answers.of("predictions"))
+            )
             yield Endpoint(server, url, lambda _: body, read, None, key, features)
 
     return Contender(name, start)

@@ -29,9 +29,9 @@ def constant_part(features: int) -> list[float]:
 
 
 def bodies(body: Body, rows: int, features: int, first: int) -> Iterator[bytes]:
-    """Yield bodies without end, none with a row that another had: a row opens with the bits of a counter."""
+    """Yield bodies without end; a row opens with the bits of a counter, so that no two are alike before it repeats."""
     bits = min(COUNTER_BITS, features)
-    counter = itertools.count(first)
+    counter = itertools.cycle(range(body.distinct)) if body.distinct else itertools.count(first)
     rest = constant_part(features)
     if body.npy:
         header, tail, bit = npy_header(rows, features), doubles(rest), (doubles([0.0]), doubles([1.0]))
@@ -92,7 +92,11 @@ class _Connection(asyncio.Protocol):
 async def _run(url: str, connections: int, seconds: float) -> dict[str, float]:
     asked = os.environ
     body = Body(
-        asked["BENCH_PREFIX"], asked["BENCH_SUFFIX"], asked["BENCH_NESTED"] == "1", asked.get("BENCH_NPY") == "1"
+        asked["BENCH_PREFIX"],
+        asked["BENCH_SUFFIX"],
+        asked["BENCH_NESTED"] == "1",
+        asked.get("BENCH_NPY") == "1",
+        int(asked["BENCH_DISTINCT"]),
     )
     source = bodies(body, int(asked["BENCH_ROWS"]), int(asked["BENCH_FEATURES"]), int(asked["BENCH_FIRST_ROW"]))
     where = urlsplit(url)

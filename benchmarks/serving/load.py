@@ -29,13 +29,15 @@ Generator = Literal["wrk", "own"]
 class Body:
     """How a contender wants its rows: what surrounds them, and whether each has brackets of its own.
 
-    npy: as a NumPy file of float64 instead, with nothing around it, and the answer likewise.
+    npy: as a NumPy file of float64 instead, with nothing around it, and the answer likewise. distinct: how many
+    different rows there are, which are asked again and again; 0 for rows that were never asked before.
     """
 
     prefix: str = ""
     suffix: str = ""
     nested: bool = True
     npy: bool = False
+    distinct: int = 0
 
     @property
     def media_type(self) -> str:
@@ -90,6 +92,7 @@ def load(
         "BENCH_NESTED": "1" if body.nested else "0",
         "BENCH_NPY": "1" if body.npy else "0",
         "BENCH_ROWS": str(rows),
+        "BENCH_DISTINCT": str(body.distinct),
         "BENCH_FEATURES": str(features),
         "BENCH_FIRST_ROW": str(next(_first_rows)),
     }

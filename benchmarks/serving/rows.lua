@@ -1,4 +1,4 @@
--- Requests for `wrk`, none with a row that was sent before: a row that is asked again would be a replay.
+-- Requests for `wrk`, none with a row that was sent before, or with BENCH_DISTINCT rows in turn, which are replays.
 -- BENCH_PREFIX and BENCH_SUFFIX surround the rows; BENCH_ROWS is how many there are in one body; BENCH_NPY sends them
 -- as a NumPy file. A row opens with the bits of a counter; what follows is the same in every row.
 
@@ -8,6 +8,7 @@ local features = tonumber(os.getenv('BENCH_FEATURES'))
 local nested = os.getenv('BENCH_NESTED') == '1'
 local npy = os.getenv('BENCH_NPY') == '1'
 local counter = tonumber(os.getenv('BENCH_FIRST_ROW'))
+local distinct = tonumber(os.getenv('BENCH_DISTINCT'))
 local counted = math.min(COUNTER_BITS, features)
 
 local function doubles(values)
@@ -28,7 +29,7 @@ end
 
 local bits = {}
 local function row()
-  local value = counter
+  local value = distinct > 0 and counter % distinct or counter
   counter = counter + 1
   for place = 1, counted do
     bits[place] = digit[value % 2]
