@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -103,8 +104,9 @@ class BodyLimits:
             nonlocal length, complete
             if complete:
                 return await receive()
-            if length == 0:
-                self._check(_announced(scope))
+            if length == 0 and _announced(scope) > self._largest:
+                await _discard(scope, receive, deadline)
+                raise self._too_long()
             try:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
@@ -116,19 +118,34 @@ class BodyLimits:
                 ) from None
             length += len(message.get("body", b""))
             complete = not message.get("more_body", False)
-            self._check(length)
+            if length > self._largest:
+                if not complete:
+                    await _discard(scope, receive, deadline)
+                raise self._too_long()
             return message
 
         await self._app(scope, limited, send)
 
-    def _check(self, length: int) -> None:
-        if length > self._largest:
-            raise Problem(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                ProblemType.BODY_TOO_LARGE,
-                f"the body is longer than {self._largest} bytes; send fewer rows at a time",
-                limit_bytes=self._largest,
-            )
+    def _too_long(self) -> Problem:
+        return Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            ProblemType.BODY_TOO_LARGE,
+            f"the body is longer than {self._largest} bytes; send fewer rows at a time",
+            limit_bytes=self._largest,
+        )
+
+
+async def _discard(scope: Scope, receive: Receive, deadline: float) -> None:
+    """Read what is left of a body, until the deadline at most: a sender that is cut off does not read the refusal.
+
+    A sender that asked whether to continue has sent nothing, and is not told to.
+    """
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            while (await receive()).get("more_body", False):
+                pass
 
 
 def _announced(scope: Scope) -> int:
