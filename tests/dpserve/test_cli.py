@@ -215,37 +215,38 @@ def free_port():
         return found.getsockname()[1]
 
 
-def status_of(address, path):
-    """The status of an answer; None while nothing listens."""
-    try:
-        return httpx.get(f"{address}{path}", timeout=60).status_code
-    except httpx.ConnectError:
-        return None
-
-
-def test_while_it_loads_its_bundle_a_service_says_that_it_lives_and_is_not_ready(run, bundle):
-    """Its certificate is a pipe into which nobody has written yet: loading waits there."""
+def test_a_request_that_comes_while_the_bundle_loads_is_answered_when_it_is_loaded(run, bundle):
+    """Its certificate is a pipe into which nobody has written yet: loading waits there, and so does the request."""
     certificate, kept = bundle / "certificate.json", run.folder / "kept.json"
     certificate.rename(kept)
     os.mkfifo(certificate)
-    address = f"http://127.0.0.1:{(port := free_port())}"
+    port = free_port()
     words = [sys.executable, "-u", "-m", "dpserve", "serve", bundle, "--port", port, "--epsilon", 3, "--delta", 1e-6]
     process = subprocess.Popen(
         list(map(str, words)), cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True
     )
     try:
-        deadline = time.monotonic() + 60
-        while (live := status_of(address, "/livez")) is None and process.poll() is None:
-            assert time.monotonic() < deadline
-        assert (live, status_of(address, "/readyz"), status_of(address, "/models")) == (200, 503, 503)
-        with certificate.open("w") as waited_for:  # opens once the service does
-            kept.replace(certificate)
-            waited_for.write(certificate.read_text())
-        assert any(line.startswith("dpserve: serving") for line in process.stdout)
-        assert status_of(address, "/readyz") == 200
+        with connected(port, process) as waiting:
+            waiting.sendall(b"GET /readyz HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
+            with certificate.open("w") as waited_for:  # opens once the service does
+                kept.replace(certificate)
+                waited_for.write(certificate.read_text())
+            assert any(line.startswith("dpserve: serving") for line in process.stdout)
+            assert waiting.recv(100).startswith(b"HTTP/1.1 200")
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+def connected(port, process):
+    """Return a connection to the port, which somebody will listen on."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=60)
+        except ConnectionRefusedError:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
 
 
 def test_a_service_that_cannot_start_says_why(run, bundle):

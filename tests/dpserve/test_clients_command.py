@@ -13,7 +13,7 @@ from service.errors import CannotServe
 
 
 def _clients(folder: Path, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words, "--ledger", str(folder)])
+    return CliRunner(env={"COLUMNS": "120"}).invoke(app, [*words, "--ledger", str(folder)])
 
 
 @pytest.fixture
