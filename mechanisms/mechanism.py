@@ -96,7 +96,9 @@ class Price:
 NOISE_VERSION = "1"
 """Raised with every change in what a mechanism makes of its words, such as a table, a grid or the scale of a price.
 
-Else a question would keep its words across the change, and two answers made of the same words in two ways tell of k."""
+And with every change in the logits k that a model gives for the same question, such as another exponential between
+the layers of a network. Else a question would keep its words across the change, and two answers made of the same words
+in two ways, or of two k, tell of k."""
 
 
 def noise_context(model_id: str, mechanism: Mechanism) -> bytes:

@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,16 @@ from tests.training.answering import answers, asked, mechanisms_for
 from tests.training.conftest import make_records
 from training.bundle import CertifiedHead, save_bundle
 from training.certificate import now
-from training.exact_network import exact_layers
+from training.exact_network import exact_layers, logits, rounded, shares
 from training.feature_maps import STEP, Fourier, Identity, Relu
 from training.loading import load_model
 from training.published.bounds import Topology
 from training.published.bundle import PublishedNetwork, save_published
 from training.published.certificate import ScaledInputs, UnprovenCertificate, claims
+from training.quantised import products, quantised, summands
 from training.questions import noise_of
 from training.recipe import Recipe
-from training.teachers.bundle import save_teachers
+from training.teachers.bundle import grid_answers, save_teachers
 from training.teachers.networks import Schedule
 from training.teachers.train import TeachersRecipe, train_teachers
 from training.train import train
@@ -182,3 +184,38 @@ def test_digests_tell_nothing_that_the_words_follow_from(head):
     (digest,), drawn = words(head, Gaussian(5.0), head.features(np.array([[0.5, 0.25, 0.0, 1.0]])))
     assert digest not in drawn.tobytes()
     assert hashlib.blake2b(digest).digest()[:8] not in drawn.tobytes()
+
+
+def test_questions_and_logits_are_those_of_this_noise_version():
+    """A question keeps its noise for ever, so what it is added to must stay: a change needs another `NOISE_VERSION`."""
+    bounds = {"lower": (-1.0, 0.0, 0.0), "upper": (1.0, 3.0, 7.0), "clip_norm": 0.75, "bias": 0.25}
+    grid = np.random.RandomState(6)
+    X = grid.uniform(bounds["lower"], bounds["upper"], (40, 3))
+    found = []
+    for feature_map in (
+        Identity(**bounds),
+        Fourier(**bounds, random_features=12, bandwidth=0.5, seed=1),
+        Relu(**bounds, random_features=9, seed=1),
+    ):
+        phi = feature_map(X, feature_map.public_tensors())
+        weights = quantised(grid.uniform(-30, 30, (4, feature_map.dimension)))
+        found.append(_digest(phi, products(phi, summands(weights))))
+    inputs, widths = rounded(grid.uniform(0, 1, (40, 3))), (3, 8, 5, 4)
+    layers = tuple((grid.uniform(-3, 3, each), grid.uniform(-1, 1, each[1])) for each in pairwise(widths))
+    for activation in ("tanh", "sigmoid", "relu"):
+        said = logits(exact_layers(layers, activation), inputs, activation)
+        answers = [grid_answers(shares(said), rule).astype(np.float64) for rule in ("votes", "probabilities")]
+        found.append(_digest(said, *answers))
+    assert found == [
+        "8417c6a5f744e47c",
+        "a80f3237edaff293",
+        "d494928abae8ff24",
+        "3892939769e62c5a",
+        "64e3f1dd9fa3696d",
+        "fecac71c3cbaf82d",
+    ]
+
+
+def _digest(*numbers: np.ndarray) -> str:
+    content = b"".join((each + 0.0).astype("<f8").tobytes() for each in numbers)
+    return hashlib.sha256(content).hexdigest()[:16]
