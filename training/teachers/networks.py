@@ -57,7 +57,7 @@ def train_stack(
     schedule: Schedule,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Layers:
-    """Train a network of these widths on each part; a network whose part is empty keeps its first weights.
+    """Train a network of these widths on each part; a network whose part is empty learns from zeros.
 
     inputs: (n, widths[0]); labels: (n,) below widths[-1]; progress is told how many steps are done.
     """
