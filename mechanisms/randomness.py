@@ -56,7 +56,7 @@ class Randomness(Protocol):
     """A source of independent uniform 64-bit words."""
 
     def words(self, count: int) -> Words:
-        """Return the next `count` words, shape (count,). No word serves two draws, except to repeat a question's own."""
+        """Return the next `count` words, shape (count,). No two draws share a word; a question's own repeats."""
         ...
 
 
