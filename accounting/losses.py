@@ -1,7 +1,7 @@
 """Privacy losses as values: what one release may tell about one record, and how losses add up.
 
-A mechanism states its `Cost` once. The ledger's charge, `GET /budget`, the planner and the audit's claim are
-all derived from that value. Neighbouring data sets differ by the addition or removal of one record.
+A mechanism states its `Cost` once. The ledger's charge, `GET /budget` and the audit's claim are all derived from that
+value. Neighbouring data sets differ by the addition or removal of one record.
 """
 
 import math

@@ -8,8 +8,9 @@ Promised by `SystemRandomness`: no word is ever handed out twice, whether to two
 processes that descend from one another by fork, or two copies of a machine resumed from one image of its memory.
 
 Why the noise may be a function of the question. Let a row be answered by M(k, N): k is the function of the weights
-and of the public phi that is protected, N the mechanism's noise. Give every question q = (model, mechanism, phi) an
-N_q of its own, independent of all others, drawn when q is first asked and kept for ever. Answers to the same question
+and of the public phi that is protected, N the mechanism's noise. Give every question q = (model, mechanism and
+price, phi and its sensitivity) an N_q of its own, independent of all others, drawn when q is first asked and kept for
+ever. Answers to the same question
 are then one release, told several times: the first is M(k_q, N_q), and the others are copies of it, because k_q is the
 same number whenever it is computed (`training.quantised`). Answers to distinct questions are releases with independent
 noise, which compose, also if the questions are chosen adaptively. So what all answers cost is the sum over distinct
@@ -55,7 +56,7 @@ class Randomness(Protocol):
     """A source of independent uniform 64-bit words."""
 
     def words(self, count: int) -> Words:
-        """Return `count` fresh words, shape (count,), never returned before and never to be returned again."""
+        """Return the next `count` words, shape (count,). No two draws share a word; a question's own repeats."""
         ...
 
 

@@ -1,7 +1,7 @@
 """A prediction without a transport: what every served model has in common.
 
-The way of a request: authenticate, validate, batch, compute features and exact logits, charge, add noise, answer. All
-rows of a request are answered, or none. Subclasses say how an answer is paid for.
+The way of a request: authenticate, validate, compute public features, charge, and only then look at the model's private
+numbers and answer. All rows of a request are answered, or none. Subclasses say how an answer is paid for.
 """
 
 import asyncio

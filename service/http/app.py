@@ -103,7 +103,7 @@ def create_app(
 ) -> ASGIApp:
     """Return the ASGI application.
 
-    largest_body: bytes; a longer body is refused unread. metrics: what to count in. audit: what the service's own audit
+    largest_body: bytes; a longer body is refused. metrics: what to count in. audit: what the service's own audit
     has found, shown to everybody.
     """
     options, metrics = options or HttpOptions(), metrics or Metrics()

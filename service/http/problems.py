@@ -54,7 +54,7 @@ class Problem(Exception):
         if self.status is HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = 'Bearer realm="dpserve"'
         if self.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
-            headers["Connection"] = "close"  # the rest of the body is not read
+            headers["Connection"] = "close"  # the rest of the body may not have been read
         if self.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
             headers["Retry-After"] = str(self.members.get("retry_after", 1))
         content = {"type": self.kind, "title": self.status.phrase, "status": int(self.status), "detail": self.detail}

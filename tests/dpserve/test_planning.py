@@ -241,7 +241,7 @@ def test_tiers_cost_the_lineage_the_finest_and_a_client_the_difference(tmp_path)
     coarse, fine = found["tiers"]
     assert fine["rho"] == pytest.approx(found["rho"]) == pytest.approx(coarse["rho"] + fine["beyond_rho"])
     assert coarse["beyond_rho"] == coarse["rho"]
-    assert f"the lineage pays rho = {fine['rho']:.6g}, and a client that moves to a finer tier the difference" in said
+    assert f"so the lineage pays rho = {fine['rho']:.6g} however many they are" in said
     words = found["tiers_command"].replace("FILE", "digits").replace("MODEL", str(tmp_path / "model")).split()
     done = CliRunner().invoke(app, words[1:], env={"DPSERVE_HOME": str(tmp_path / "home")})
     assert done.exit_code == 0, done.output
