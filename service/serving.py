@@ -138,25 +138,28 @@ def run(application: Callable[[], Application], settings: ServiceSettings, liste
     application: called in each process that answers; it must be picklable where there are several workers. Raises what
     opening the application raised, where there is one. Call it in the main thread.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _ignore)  # uvicorn has handlers of its own, and repeats the signal once it has drained
     if settings.workers > 1:
         supervisor = Multiprocess(server_config(application, settings), [listening])
         supervisor.run()
         return int(any(process.exitcode not in (0, -signal.SIGTERM) for process in supervisor.processes))
-    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     app = application()
+    server = uvicorn.Server(server_config(lambda: app, settings))
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    # uvicorn has handlers of its own while it serves: what comes before them must not be lost, and it repeats what it
+    # heard once it has drained.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        uvicorn.Server(server_config(lambda: app, settings)).run(sockets=[listening])
+        server.run(sockets=[listening])
     except SystemExit:
         if app.failure is not None:
             raise app.failure from None
         raise
     return 0
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing."""
 
 
 def server_config(application: Callable[[], Application], settings: ServiceSettings) -> uvicorn.Config:

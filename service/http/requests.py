@@ -90,6 +90,9 @@ def read_head(scope: Scope, parameters: Set[str]) -> Head:
     headers = dict(scope["headers"])
     if len(headers) != len(scope["headers"]):
         _check_once(scope["headers"])
+        if b"prefer" in headers:
+            # Several are one list (RFC 7240): a deadline in one of them is kept, whatever the others say.
+            headers[b"prefer"] = b", ".join(value for name, value in scope["headers"] if name == b"prefer")
     if b"upgrade" in headers:
         # The server takes what follows such a head for another protocol's, and the body never arrives.
         raise invalid("send the request without the header 'Upgrade'")

@@ -9,6 +9,8 @@ from itertools import chain, pairwise
 
 from prometheus_client import CollectorRegistry
 
+from service.telemetry.logs import kinds, log
+
 SECONDS = 120
 """How far back it remembers."""
 
@@ -57,10 +59,16 @@ class Throughput:
         self._seen.append(self._now())
 
     async def watch(self) -> None:
-        """Look once a second until cancelled, in a thread: adding up what many processes counted takes a while."""
+        """Look once a second until cancelled, in a thread: adding up what many processes counted takes a while.
+
+        A look that fails is left out: the file of a worker that begins just now cannot be read yet.
+        """
         while True:
             await asyncio.sleep(1)
-            self._seen.append(await asyncio.to_thread(self._now))
+            try:
+                self._seen.append(await asyncio.to_thread(self._now))
+            except Exception as error:  # noqa: BLE001 - the next look may succeed
+                log.warning("the counts could not be read: %s", kinds(error))
 
     def _now(self) -> tuple[float, Totals]:
         return self._clock(), totals_of(self._counts())

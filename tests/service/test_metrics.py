@@ -210,3 +210,27 @@ def test_throughput_is_not_read_on_the_event_loop():
 
     asyncio.run(watch())
     assert threading.get_ident() != threads[1]
+
+
+def test_throughput_is_read_on_after_a_worker_that_begins_could_not_be_read(tmp_path):
+    begun = tmp_path / "counter_1.db"  # as prometheus_client makes it, before its first count
+    looks = []
+
+    def counts():
+        looks.append(None)
+        if len(looks) == 2:
+            begun.touch()
+        else:
+            begun.unlink(missing_ok=True)
+        return [counts_in(str(tmp_path))]
+
+    async def look():
+        throughput = Throughput(counts)
+        watching = asyncio.create_task(throughput.watch())
+        while not throughput.report()["seconds"]:
+            assert not watching.done()
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+    asyncio.run(look())
+    assert len(looks) == 3
