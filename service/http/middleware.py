@@ -83,6 +83,10 @@ def _identified(scope: Scope) -> tuple[bytes, bytes]:
     return REQUEST_ID_HEADER, identity.encode()
 
 
+_LONGEST_SILENCE = 1.0
+"""Seconds without a part of a body that is refused, after which its sender is answered."""
+
+
 class BodyLimits:
     """Refuses a body that is longer than `largest` bytes, or does not arrive within `seconds`, as it is read."""
 
@@ -136,7 +140,7 @@ class BodyLimits:
 
 
 async def _discard(scope: Scope, receive: Receive, deadline: float) -> None:
-    """Read what is left of a body, until the deadline at most: a sender that is cut off does not read the refusal.
+    """Read what is left of a body while it comes, until the deadline at most: who is cut off does not read the refusal.
 
     A sender that asked whether to continue has sent nothing, and is not told to.
     """
@@ -144,7 +148,7 @@ async def _discard(scope: Scope, receive: Receive, deadline: float) -> None:
         return
     with suppress(TimeoutError):
         async with asyncio.timeout_at(deadline):
-            while (await receive()).get("more_body", False):
+            while (await asyncio.wait_for(receive(), _LONGEST_SILENCE)).get("more_body", False):
                 pass
 
 

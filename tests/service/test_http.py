@@ -345,7 +345,7 @@ def test_a_socket_answers_without_delay():
         assert listening.proto == socket.IPPROTO_TCP  # what asyncio looks at before it sets TCP_NODELAY
 
 
-def test_an_announced_length_is_refused_unread(service):
+def test_an_announced_length_is_refused_without_the_body(service):
     key = service.add_client()
     host, port = service.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
