@@ -1,6 +1,7 @@
 """`dpserve inspect`, and how a certificate is printed for its owner."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from accounting.picorho import to_rho
 from dpserve.commands import completing
 from dpserve.commands.console import stdout_console
-from training.certificate import Certificate
+from training.certificate import Certificate, ProvenCertificate
 from training.feature_maps import Backbone, FeatureMap
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork
@@ -46,9 +47,8 @@ def inspect(
 
 def print_certificate(console: Console, certificate: Certificate) -> None:
     """Print the certificate for its owner."""
-    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
     feature_map = certificate.feature_map
-    for what, value in (
+    figures = [
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
         ("objective", certificate.objective),
@@ -60,12 +60,9 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         ("tolerance tau", f"{certificate.tolerance:g}"),
         ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
-        ("lineage", certificate.lineage),
-        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
-    ):
-        table.add_row(what, value)
-    console.print(table, highlight=False)
-    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
+    ]
+    _print_figures(console, certificate, figures)
+    _print_assumptions(console, certificate)
 
 
 def _backbone_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
@@ -77,47 +74,56 @@ def _backbone_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
 
 def print_release(console: Console, certificate: ReleaseCertificate) -> None:
     """Print the certificate of a release for its owner: what is common to all, its own numbers, and its tiers."""
-    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
     common = set(ReleaseCertificate.model_fields)
     own = {name: value for name, value in certificate.model_dump(mode="json").items() if name not in common}
     feature_map = certificate.feature_map
     features = f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"
-    table.add_row("pay-once model", certificate.release)
-    table.add_row("status", certificate.status)
-    table.add_row("neighbouring data sets", certificate.neighbouring)
-    table.add_row("features", features)
-    table.add_row("classes", str(len(certificate.classes)))
+    figures = [
+        ("pay-once model", certificate.release),
+        ("status", certificate.status),
+        ("neighbouring data sets", certificate.neighbouring),
+        ("features", features),
+        ("classes", str(len(certificate.classes))),
+    ]
     for name, value in own.items():
         if not isinstance(value, list | dict):
-            table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
-    table.add_row("lineage", certificate.lineage)
-    table.add_row("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "...")
-    console.print(table, highlight=False)
+            figures.append((name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value)))
+    _print_figures(console, certificate, figures)
     prices = Table("tier", "rho in all", "beyond the one before", title="what holding it costs", title_justify="left")
     total = 0
     for tier in certificate.tiers:
         total += tier.cost.picorho
         prices.add_row(tier.name, f"{to_rho(total):.6g}", str(tier.cost))
     console.print(prices, highlight=False)
-    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
+    _print_assumptions(console, certificate)
 
 
 def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
     """Print the certificate of teachers for its owner."""
-    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
     layers = " -> ".join(map(str, certificate.widths))
-    for what, value in (
+    figures = [
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
         ("teachers", f"{certificate.teachers}, on disjoint parts {certificate.parts}"),
         ("each of them", f"{layers}, {certificate.activation}"),
         ("what each says", certificate.rule),
         ("sensitivity of the mean, in L2", f"{certificate.logit_sensitivity:.6g}"),
-        ("lineage", certificate.lineage),
-        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
-    ):
+    ]
+    _print_figures(console, certificate, figures)
+    _print_assumptions(console, certificate)
+
+
+def _print_figures(console: Console, certificate: ProvenCertificate, figures: Sequence[tuple[str, str]]) -> None:
+    """Print a certificate's own figures, and what every certificate ends with."""
+    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
+    for what, value in figures:
         table.add_row(what, value)
+    table.add_row("lineage", certificate.lineage)
+    table.add_row("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "...")
     console.print(table, highlight=False)
+
+
+def _print_assumptions(console: Console, certificate: ProvenCertificate) -> None:
     console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
 
 
