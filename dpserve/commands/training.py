@@ -264,8 +264,7 @@ def train(
     network = public_network(backbone, backbone_weights, device)
     if network is not None and (release is not None or budget is not None or features != "identity"):
         raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
-    if out.exists():
-        raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
+    _check_new(out)
     content = None
     if network is None:
         feature_map = _feature_map(features, shared, random_features, bandwidth, seed)
@@ -290,8 +289,7 @@ def train(
     }
     known = KnownRecords(state_folder())
     digests = known.digests(records)
-    if warning := second_budget(lineage_name, known.among(digests), len(digests)):
-        typer.echo(warning, err=True)
+    warning = warn_of_second_budget(lineage_name, known.among(digests), len(digests))
     training = Training(
         records,
         name or out.resolve().name,
@@ -353,12 +351,10 @@ def train_published(
         from training.published.train import train_published as train_network
 
     records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
-    if out.exists():
-        raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
+    _check_new(out)
     known = KnownRecords(state_folder())
     digests = known.digests(records)
-    if warning := second_budget(lineage_name, known.among(digests), len(digests)):
-        typer.echo(warning, err=True)
+    warn_of_second_budget(lineage_name, known.among(digests), len(digests))
     network = train_network(
         records,
         name or out.resolve().name,
@@ -372,6 +368,11 @@ def train_published(
     known.remember(lineage_name, digests)
     lines = (f"Wrote the bundle {out}: {certificate.status}.", *certificate.objections)
     stdout_console().print("\n - ".join(lines), highlight=False)
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
 
 
 def _lineage(data: str, given: str | None) -> str:
@@ -465,17 +466,22 @@ def public_network(architecture: str | None, weights: Path | None, device: str |
     return None
 
 
-def second_budget(lineage: str, known: Mapping[str, int], records: int) -> str | None:
-    """Return the warning that records of this lineage are in others. known: how many, by lineage."""
+def warn_of_second_budget(lineage: str, known: Mapping[str, int], records: int) -> str | None:
+    """Print and return the warning that records of this lineage are in others; None if none are.
+
+    known: how many, by lineage.
+    """
     elsewhere = {other: count for other, count in known.items() if other != lineage}
     if not elsewhere:
         return None
     counted = " and ".join(f"{count:,} are in the lineage {other!r}" for other, count in elsewhere.items())
-    return (
+    warning = (
         f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. Of the {records:,} records of the lineage {lineage!r}, "
         f"{counted} as well. Each lineage has a budget of its own, and whoever asks models of both learns what both "
         f"allow together. To keep one budget, train with --lineage {next(iter(elsewhere))}."
     )
+    typer.echo(warning, err=True)
+    return warning
 
 
 def next_step(
@@ -483,7 +489,7 @@ def next_step(
 ) -> str:
     """Return the command that serves a bundle, with a budget only where the lineage has none yet.
 
-    opening: the options that open the lineage. price: those that price an answer. warning: what `second_budget` says.
+    opening: the options that open the lineage. price: those that price an answer. warning: of `warn_of_second_budget`.
     Where the lineage's budget is there and cannot pay for a release, say so instead: whether it may learn more is the
     owner's to decide. So is whether the same records get a second budget.
     """
