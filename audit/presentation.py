@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
 from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
-from audit.distinguishing.sensitivity import Measurement
+from audit.distinguishing.neighbours import Measurement
 from audit.estimators import LowerBound, epsilon_of_mu
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.verdict import LOW_RATES, AttackResult

@@ -15,8 +15,8 @@ from accounting import conversions, domains, identifiability
 from accounting.analyses import side_by_side
 from accounting.losses import Cost, GaussianLoss
 from audit import estimators
+from audit.distinguishing.likelihood import worst_case
 from audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
-from audit.distinguishing.worlds import worst_case
 from audit.estimators import FEWEST_SCORES
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness

@@ -38,13 +38,13 @@ _SPARE = 1.001
 
 @dataclass(frozen=True, eq=False)
 class ServicePair:
-    """Two running services, first the one with the record. row: (1, d), the strongest; said: what the models are."""
+    """Two running services, first the one with the record. row: (1, d), the strongest; note: what the models are."""
 
     models: Neighbours
     row: Floats
     urls: tuple[str, str]
     keys: tuple[str, str]
-    said: str
+    note: str
 
 
 def running_services(
@@ -57,8 +57,8 @@ def running_services(
     declaration = Declaration(public.feature_names, lower, upper, public.classes)
     pool = random_rows(declaration, _POOL, rng)
     pair = Neighbours("natural", heads[0], heads[1], pool[0], 0)
-    said = "The two bundles are taken for neighbours: that one record makes their difference is the auditor's word."
-    return ServicePair(pair, strongest_row(pair, declaration, pool, rng), urls, keys, said)
+    note = "The two bundles are taken for neighbours: that one record makes their difference is the auditor's word."
+    return ServicePair(pair, strongest_row(pair, declaration, pool, rng), urls, keys, note)
 
 
 @contextmanager
@@ -82,11 +82,11 @@ def own_services(
             stack.enter_context(_service(cast(CertifiedHead, head), folder / which, chosen, price, trials))
             for head, which in ((pair.head_in, "in"), (pair.head_out, "out"))
         )
-        said = (
+        note = (
             f"The models were trained on the digits, Lambda = {lam:g}, with and without "
             f"{'a searched' if kind == 'mislabelled' else 'one'} {kind} record."
         )
-        yield ServicePair(pair, row, (first[0], second[0]), (first[1], second[1]), said)
+        yield ServicePair(pair, row, (first[0], second[0]), (first[1], second[1]), note)
 
 
 def trained(records: Records, lam: float) -> CertifiedHead:

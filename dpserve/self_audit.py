@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
-from audit.distinguishing.service import Floats, nearby_rows
+from audit.distinguishing.service import Floats, LiveAudit, TooMuchNoise, auditable, nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
 from service.metered import ServedModel

@@ -22,8 +22,7 @@ from accounting.losses import (
     composition_of,
 )
 from audit import estimators
-from audit.distinguishing.likelihood import scores
-from audit.distinguishing.worlds import Worlds
+from audit.distinguishing.likelihood import Worlds, scores
 from audit.estimators import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Design, Family, LowerBound
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from audit.endpoint import Endpoint, EndpointError
-from audit.membership.asking import ask
-from audit.membership.journal import Journal
+from audit.membership.asking import Journal, ask
 
 Floats = NDArray[np.float64]
 

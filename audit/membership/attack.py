@@ -22,14 +22,12 @@ from numpy.typing import NDArray
 from accounting.losses import Cost
 from audit.endpoint import Endpoint, EndpointError
 from audit.membership import signals
-from audit.membership.asking import Answered, ask
-from audit.membership.candidates import Candidates, Difference, Labelled, difference
+from audit.membership.asking import Answered, Journal, ask
+from audit.membership.candidates import Candidates, Difference, Labelled, as_asked, difference
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
-from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, coin_of
-from audit.membership.journal import Journal
+from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, failure_of
 from audit.membership.mimicry import Mimicry, mimicry_of
 from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
-from audit.membership.questions import as_asked
 from audit.membership.scoring import Shadowed, attack_networks_are_there, scores_of
 from audit.membership.shadow_models import (
     Draws,
@@ -115,7 +113,7 @@ class Outcome:
         (`audit.membership.claims`). Replays and charges compare no members with others and convict without it.
         """
         unpaid = self.replays.averaging_is_free or bool(self.charges.faults)
-        return unpaid or (self.verdict.convicted and not self.difference.told_apart)
+        return unpaid or (self.verdict.convicted and not self.difference.distinguishable)
 
     @property
     def inconclusive(self) -> bool:
@@ -147,7 +145,7 @@ class Attack:
         self.candidates = self.candidates.as_asked(model)
         shadows = _Shadows.of(model, self.candidates, choices)
         self.progress("comparing members with non-members", 0.0)
-        told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
+        distinguishable = difference(self.candidates.members, self.candidates.others, choices.seed)
         journal = Journal(self.journal, model, [endpoint.name() for endpoint in self.endpoints], self._purpose())
         remembered = [journal.answered_to(key) for key in range(len(self.endpoints))]
         for endpoint, known_answers in zip(self.endpoints, remembered, strict=True):
@@ -195,7 +193,7 @@ class Attack:
             choices,
             plan,
             verdict(scores, decision, total, choices.confidence, choices.seed),
-            told_apart,
+            distinguishable,
             decided,
             releases,
             answered.exhausted,
@@ -352,5 +350,5 @@ def _claims(
     if cost.losses:
         return claim_of_releases(cost, releases, float(accounts[0]["delta"])), claim_of_accounts(accounts)
     finest = max(accounts, key=lambda account: float(account["spent"]["rho"]))
-    whole = replace(claim_of_accounts([finest]), coin=coin_of(Cost.parse(str(model.get("cost", "")))))
+    whole = replace(claim_of_accounts([finest]), failure=failure_of(Cost.parse(str(model.get("cost", "")))))
     return whole, whole

@@ -87,8 +87,8 @@ def mechanism(
     import numpy as np
 
     from audit import presentation
+    from audit.distinguishing.likelihood import worst_case
     from audit.distinguishing.mechanism import judge, observe
-    from audit.distinguishing.worlds import worst_case
     from audit.pieces import kept_scores
     from mechanisms.mechanism import priced
     from mechanisms.randomness import SystemRandomness
@@ -245,7 +245,7 @@ def service(
         scores_out,
         f"Audit of two services by the mechanism {asked.name!r} ({asked.status})",
         {"record": pair.models.kind, "trials": trials, "seed": seed, "movement_over_sensitivity": movement},
-        pair.said,
+        pair.note,
         f"At the strongest row that was found the logits move by {movement:.4g} of their sensitivity.",
     )
     report.show(shown, "audit-service")
@@ -345,8 +345,7 @@ def sensitivity(
 ) -> None:
     """Train again without a record of the digits, and hold how far the model moved against what is claimed."""
     from audit import presentation
-    from audit.distinguishing.neighbours import KINDS
-    from audit.distinguishing.sensitivity import of_certified_head, of_published_network
+    from audit.distinguishing.neighbours import KINDS, of_certified_head, of_published_network
     from dpserve.neighbouring_services import trained
     from training.data.digits import load_digits
 

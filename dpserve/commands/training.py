@@ -220,7 +220,7 @@ class ChoosingOptions(Options):
 
 
 def train(
-    new: NewBundle, release: ReleaseOptions, map_: FeatureOptions, choosing: ChoosingOptions, network: BackboneOptions
+    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: BackboneOptions
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
