@@ -1,7 +1,8 @@
 """Neighbouring models: trained with one record and without it, and the row at which they differ most.
 
 The record is a natural one, an outlier, or a mislabelled canary that is searched for. What an adversary who may choose
-both the records and the row can do is more than any of them shows; `worst_case` of `audit.distinguishing.likelihood` shows that.
+both the records and the row can do is more than any of them shows; `audit.distinguishing.likelihood.worst_case` shows
+that.
 
 How far one record really moves a model is measured on neighbours that were trained again. A measurement is a lower
 bound of the sensitivity: above a claim it refutes the claim, below it proves nothing.

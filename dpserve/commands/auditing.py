@@ -18,7 +18,7 @@ from training.extras import extra
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpserve.neighbouring_services import ServicePair
+    from dpserve.local_services import ServicePair
     from training.data.records import Records
     from training.published.bundle import PublishedNetwork
 
@@ -165,7 +165,7 @@ class RunningServices(Options):
 
     def pair(self, rng: "np.random.Generator") -> "ServicePair | None":
         """Return the services, or None where no option names them. Raises BadParameter for some of the options."""
-        from dpserve.neighbouring_services import running_services
+        from dpserve.local_services import running_services
 
         match tuple(self.model_dump().values()):
             case (None, None, None, None, None, None):
@@ -206,7 +206,7 @@ def service(
     from audit.distinguishing.service import observe_services
     from audit.pieces import kept_scores
     from dpserve.client import Client
-    from dpserve.neighbouring_services import own_services
+    from dpserve.local_services import own_services
 
     rng = np.random.default_rng(seed)
     found = running.pair(rng)
@@ -346,7 +346,7 @@ def sensitivity(
     """Train again without a record of the digits, and hold how far the model moved against what is claimed."""
     from audit import presentation
     from audit.distinguishing.neighbours import KINDS, of_certified_head, of_published_network
-    from dpserve.neighbouring_services import trained
+    from dpserve.local_services import trained
     from training.data.digits import load_digits
 
     records = load_digits().train

@@ -2,13 +2,8 @@
 
 import asyncio
 import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from accounting.budgets import Budget
-from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
+from accounting.ledger import ClientAccount, Ledger
 from dpserve.commands.inspecting import print_certificate
 from dpserve.commands.releases import train_with_progress
-from dpserve.configuration import environment_without_settings
-from service.errors import CannotServe
+from dpserve.local_services import StartedService, started
 from service.serving import ServiceSettings, bind
 from training.bundle import save_bundle
 from training.data.digits import Digits, load_digits
@@ -40,8 +34,6 @@ CLIENT_EPSILON = 5.0
 CLIENT = "visitor"
 DIGITS_TO_TRY = 12
 
-_OWNER = "dpserve: the owner's port is "
-
 
 def demo(
     stay: Annotated[bool, typer.Option("--stay", help="Keep the service up and print how to call it.")] = False,
@@ -55,10 +47,11 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
         digits = load_digits()
-        bundle, lineage = _train(console, digits, folder)
-        with _service(bundle, lineage, folder, port, quiet=not stay) as service:
-            key = new_api_key()
-            asyncio.run(_add_client(service, key))
+        bundle = _train(console, digits, folder)
+        options = ["--price", f"noise-multiplier:{NOISE_MULTIPLIER}"]
+        options += ["--epsilon", str(LINEAGE_EPSILON), "--delta", str(DELTA)]
+        with started(bundle, folder, options, port=port, quiet=not stay) as service:
+            key = service.add_client(DIGITS, CLIENT, Budget.from_epsilon_delta(CLIENT_EPSILON, DELTA, "gaussian"))
             if stay:
                 _say_how_to_call(console, service, key, digits, _held_out_csv(folder, digits))
                 with suppress(KeyboardInterrupt):
@@ -67,20 +60,8 @@ def demo(
                 _ask_until_refused(console, service, key, digits)
 
 
-@dataclass(frozen=True)
-class Service:
-    """A service that was started for the demonstration."""
-
-    address: str
-    lineage: str
-    ledger: Path
-    owner: str
-    """What the service says of the owner's port."""
-    process: subprocess.Popen[str]
-
-
-def _train(console: Console, digits: Digits, folder: Path) -> tuple[Path, str]:
-    """Return the bundle and its lineage."""
+def _train(console: Console, digits: Digits, folder: Path) -> Path:
+    """Return the bundle."""
     declaration = digits.train.declaration
     feature_map = Fourier(
         lower=declaration.lower,
@@ -93,51 +74,10 @@ def _train(console: Console, digits: Digits, folder: Path) -> tuple[Path, str]:
     )
     head = train_with_progress(digits.train, Recipe("digits", feature_map, STRONG_CONVEXITY), DIGITS)
     print_certificate(console, save_bundle(folder / "digits", head))
-    return folder / "digits", DIGITS
+    return folder / "digits"
 
 
-@contextmanager
-def _service(bundle: Path, lineage: str, folder: Path, port: int, *, quiet: bool) -> Iterator[Service]:
-    ledger = folder / "ledger"
-    command = [sys.executable, "-m", "dpserve", "serve", str(bundle)]
-    command += ["--port", str(port), "--ledger", str(ledger), "--price", f"noise-multiplier:{NOISE_MULTIPLIER}"]
-    command += ["--epsilon", str(LINEAGE_EPSILON), "--delta", str(DELTA)]
-    log = (folder / "service.log").open("w+") if quiet else None
-    process = subprocess.Popen(  # noqa: S603
-        command,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        env=environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)},
-    )
-    try:
-        address = owner = ""
-        for line in process.stdout or ():
-            if line.startswith(_OWNER):
-                owner = line.removeprefix(_OWNER).strip()
-            if line.startswith("dpserve: serving"):
-                address = line.split()[-1]
-                break
-        if not address:
-            if log is not None:
-                log.seek(0)
-                raise CannotServe(log.read().strip().removeprefix("dpserve: "))
-            sys.exit(1)  # the service has said why
-        yield Service(address, lineage, ledger, owner, process)
-    finally:
-        process.terminate()
-        process.wait()
-        if log is not None:
-            log.close()
-
-
-async def _add_client(service: Service, key: str) -> None:
-    budget = Budget.from_epsilon_delta(CLIENT_EPSILON, DELTA, "gaussian")
-    async with Ledger.open(service.ledger) as ledger:
-        await ledger.add_client(service.lineage, CLIENT, budget, key_digest(key), time=time.time())
-
-
-def _ask_until_refused(console: Console, service: Service, key: str, digits: Digits) -> None:
+def _ask_until_refused(console: Console, service: StartedService, key: str, digits: Digits) -> None:
     from dpserve.client import BudgetExhausted, Client
 
     with Client(service.address, key) as client:
@@ -171,9 +111,9 @@ def _ask_until_refused(console: Console, service: Service, key: str, digits: Dig
         )
 
 
-async def _account(service: Service) -> ClientAccount:
+async def _account(service: StartedService) -> ClientAccount:
     async with Ledger.open(service.ledger) as ledger:
-        return await ledger.client(service.lineage, CLIENT)
+        return await ledger.client(DIGITS, CLIENT)
 
 
 def _print_analyses(console: Console, account: ClientAccount) -> None:
@@ -195,7 +135,7 @@ def _held_out_csv(folder: Path, digits: Digits) -> Path:
     return path
 
 
-def _say_how_to_call(console: Console, service: Service, key: str, digits: Digits, held_out: Path) -> None:
+def _say_how_to_call(console: Console, service: StartedService, key: str, digits: Digits, held_out: Path) -> None:
     row = ",".join(f"{pixel:g}" for pixel in digits.held_out_rows[0])
     bearer = f"-H 'Authorization: Bearer {key}'"
     body = f"'{{\"instances\": [[{row}]]}}'"
