@@ -199,7 +199,7 @@ def of_runs(
     )
     return Report(
         title=title,
-        verdict=f"{'Convicted' if convicted else 'Not refuted'}: {shown}, and {number(claim.epsilon)} is claimed.",
+        finding=f"{shown}, and {number(claim.epsilon)} is claimed",
         convicted=convicted,
         content={
             "setting": dict(setting),
