@@ -13,9 +13,11 @@ ELSEWHERE = {"index.md"}
 """`dpserve demo`: tests/dpserve/test_cli.py runs it."""
 
 
-def test_an_owner_and_a_client_get_through_their_guides(tmp_path):
+@pytest.mark.parametrize("left_out", ["dpserve attack", pytest.param("\n", marks=pytest.mark.slow, id="nothing")])
+def test_an_owner_and_a_client_get_through_their_guides(tmp_path, left_out):
+    """The attack takes longer than everything else."""
     with Walkthrough(tmp_path) as reader:
-        reader.walk("owners-guide.md")
+        reader.walk("owners-guide.md", left_out=left_out)
         reader.walk("clients-guide.md")
 
 
