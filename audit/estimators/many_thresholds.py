@@ -30,27 +30,25 @@ _STRICTER = 0.98
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Which tests enter the sum: thresholds (k,), the log of each line's slope (k,) and weights (k,), none negative.
+    """Which tests enter the sum, by the log of each line's slope (k,), and their weights (k,), none negative.
+
+    The test of slope e^epsilon says "in" where a log-likelihood ratio is at least epsilon, which is the best there is.
 
     It must not come from the scores that the bound is computed from. k is 0 where so many scores of two worlds so far
     apart would hardly err.
     """
 
-    thresholds: Floats
     epsilons: Floats
     weights: Floats
 
     @classmethod
     def of_log_ratios(cls, mu: float, scores: int) -> "Design":
-        """Return the design for so many log-likelihood ratios of either kind, best where the truth is near `mu`.
-
-        The best test of slope e^epsilon says "in" where the log-ratio is at least epsilon.
-        """
+        """Return the design for so many log-likelihood ratios of either kind, best where the truth is near `mu`."""
         domains.require_between("the mu of a design", mu, 0, math.inf)
         mu = min(max(mu, _LEAST_MU), _LARGEST_MU)
         points = _points(mu, scores)
         epsilons = mu * points - mu * mu / 2
-        return cls(epsilons, epsilons, _weights(mu, points, epsilons))
+        return cls(epsilons, _weights(mu, points, epsilons))
 
 
 def _points(mu: float, scores: int) -> Floats:
@@ -113,8 +111,8 @@ def gdp_of_many_thresholds(
     if not design.weights.any():
         return LowerBound("mu", 0.0, confidence, "asymptotic")
     terms = (
-        _steps(inside, design.thresholds, design.weights),
-        -_steps(outside, design.thresholds, design.weights * np.exp(design.epsilons)),
+        _steps(inside, design.epsilons, design.weights),
+        -_steps(outside, design.epsilons, design.weights * np.exp(design.epsilons)),
     )
     square = sum(float(each.var(ddof=1)) / len(each) for each in terms)
     skewness = sum(float(((each - each.mean()) ** 3).mean()) / len(each) ** 2 for each in terms) / square**1.5
@@ -126,8 +124,8 @@ def gdp_of_many_thresholds(
 
 def _without_the_rare(design: Design, inside: Floats, outside: Floats) -> Design:
     """Return the design with no weight on tests that too few scores of either kind fail."""
-    alarms = len(outside) - np.searchsorted(np.sort(outside), design.thresholds, side="left")
-    misses = np.searchsorted(np.sort(inside), design.thresholds, side="left")
+    alarms = len(outside) - np.searchsorted(np.sort(outside), design.epsilons, side="left")
+    misses = np.searchsorted(np.sort(inside), design.epsilons, side="left")
     weights = np.where(np.minimum(alarms, misses) >= _FEWEST_ERRORS / 2, design.weights, 0.0)
     return replace(design, weights=weights)
 
