@@ -38,10 +38,10 @@ def strong_convexity(mu: float) -> float:
 
 
 def feature_map(features: Features, declaration: Declaration) -> FeatureMap:
-    """Return what a linear head is trained on, bins or wide rows drawn to length 1; or random Fourier features."""
+    """Return bins for tables of few columns; for wide rows these, drawn to length 1, or random Fourier features."""
+    if declaration.features <= MOST_BINNED:
+        return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0)
     if features == "identity":
-        if declaration.features <= MOST_BINNED:
-            return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0)
         return Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0)
     return Fourier(
         lower=declaration.lower,
