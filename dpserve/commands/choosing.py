@@ -117,6 +117,7 @@ def command_for(found: Recommendation, n: int, whole: int, queries: int | None) 
     words = _command(found.chosen.release, made)
     if found.chosen.features == "fourier":
         words += f" --features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}"
+        words += f" --clip-norm {rules.UNIT_ROWS:.7g}"
     return words
 
 
@@ -220,7 +221,6 @@ def _command(release: str | None, made: Mapping[str, object]) -> str:
         words.append(f"--release {release}")
     for option, value in made.items():
         words += [f"--{option.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
-    words.append("--clip-norm 1e-6")
     return " ".join(words)
 
 

@@ -116,7 +116,7 @@ def plan(
     check_files(plot)
     budgets = budget.budgets()
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
-        from dpserve.commands.choosing import Question, AccuracySource, choose
+        from dpserve.commands.choosing import AccuracySource, Question, choose
 
         question, rows = Question(given.n, given.classes, given.queries), given.rows()
         source = given.public or given.outside or ""
