@@ -82,7 +82,7 @@ def of_attack(outcome: "Outcome") -> Report:
 def of_mechanism(
     finding: MechanismFinding, scores_in: Floats, scores_out: Floats, title: str, setting: dict[str, Any], *notes: str
 ) -> Report:
-    """Return the report of a distinguishing audit: bounds beside the claim, and the trade-off of errors.
+    """Return the report of a distinguishing audit: bounds and the claim, and the trade-off of errors.
 
     setting: what the audit was asked to do, for JSON. notes: sentences about this audit.
     """

@@ -1,4 +1,4 @@
-"""Services that commands start beside themselves; and two services of neighbouring models, for an audit."""
+"""Services that commands start; and two services of neighbouring models, for an audit."""
 
 import asyncio
 import subprocess

@@ -158,7 +158,7 @@ class SelfAudit:
                         return
                     self._stopped.wait(self.seconds)
             self._set_state("stopped")
-        except Exception:  # noqa: BLE001 - whatever ends the thread, who asks is told
+        except Exception:  # noqa: BLE001 - whatever ends the thread, GET /audit says so
             self._set_state("ended by an error, which is in the service's log")
             _log.exception("the service's own audit ends")
 

@@ -1,4 +1,4 @@
-"""The distinguishing audit of a service: two running services of neighbouring models, asked and told apart.
+"""The distinguishing audit of a service: two running services of neighbouring models, asked and distinguished.
 
 The auditor holds both bundles, as an owner does, and has a key of each service. A question that was asked before is
 answered with the same bytes, by anybody, so every trial asks a question of its own: the strongest row a few steps of
@@ -228,7 +228,7 @@ class LiveAudit:
 
     @property
     def latest(self) -> dict[str, Any]:
-        """What is published: the newest lower bound beside the claim, and what the audit can find. For JSON."""
+        """What is published: the newest lower bound and the claim, and what the audit can find. For JSON."""
         return dict(self._latest)
 
     def look(self, answers: Floats, sensitivity: Floats, rng: np.random.Generator) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Every score of a candidate uses the endpoint's answers to that candidate's row (and its near-copies) and nothing else
 of the endpoint's: shadow models know nothing of it, and neither do thresholds that come from them. So one score has
-seen as many releases as the candidate was asked about, and a decision is held against what those cost.
+seen as many releases as the candidate was asked about, and a decision is compared with what those cost.
 
 Some thresholds do know of it: those of `loss, best`, of LiRA and of the lower bound of epsilon are chosen on the
 scores of the first quarter of the candidates, and so is the attack that counts. Decisions are counted on the others,
@@ -321,7 +321,7 @@ def _unevenness(plan: QueryPlan, decided: tuple[int, int], seen: NDArray[np.int6
     fewer = int((seen < seen.max()).sum())
     if fewer:
         found.append(
-            f"{fewer} of {len(seen)} candidates got fewer than {seen.max()} answers; all of them are held against the "
+            f"{fewer} of {len(seen)} candidates got fewer than {seen.max()} answers; all of them are compared with the "
             f"claim for {seen.max()}"
         )
     return tuple(found)

@@ -1,8 +1,8 @@
 """Whom the attack decides about: records that were trained on, and others of the same distribution that were not.
 
 Reads the owner's files by what the model's public certificate says of its features and classes, and checks that members
-and others cannot be told apart by the records alone (Erlingsson et al. 2019, Section 5.4): where they can, an attack's
-success says nothing about the model.
+and others cannot be distinguished by the records alone (Erlingsson et al. 2019, Section 5.4): where they can, an
+attack's success says nothing about the model.
 
 Rows ask the same question where the model's public feature map makes the same numbers of them. Such rows get one answer
 for one charge. An attack counts them as one row, so that no decision is counted twice and no service is
@@ -185,7 +185,7 @@ def digits() -> Candidates:
 
 @dataclass(frozen=True)
 class Difference:
-    """How well members and others are told apart by the records alone, without the model.
+    """How well members and others can be distinguished by the records alone, without the model.
 
     p_value: of "not at all", corrected for the tests made. accuracy: of a classifier on records it was not fitted to;
     1/2 is guessing. duplicates: others that equal a member; overlap: which share of the others they are. repeated:
@@ -205,7 +205,7 @@ class Difference:
 
     @property
     def uninformative(self) -> bool:
-        """Whether scores show nothing: the two are told apart, or so much is in both that a leak would not show.
+        """Whether scores show nothing: the two can be distinguished, or so much is in both that a leak would not show.
 
         An other that equals a member is accused with it, which takes from TPR - FPR and adds nothing. Candidates
         stay exchangeable: a conviction is as sound as without it.

@@ -13,7 +13,7 @@ records as the others, so that which of them were trained on is independent of w
 no answers tells nothing, and the bounds for two steps hold. Without it they do not: where members have labels that
 others lack, the label alone tells them apart, whatever the model answers and however much noise it adds. No claim is
 about that. `Difference` tests the premise, and an attack whose candidates fail that test convicts nobody by its scores;
-a difference that the test misses is measured as if the model had told it.
+a difference that the test misses is measured as if the model leaked it.
 
 The bounds for one step are what the service states; an attack that exceeds them, and not the others, has refuted
 nothing.

@@ -1,4 +1,4 @@
-"""What an attack achieved, with confidence, beside what is claimed.
+"""What an attack achieved, with confidence, compared with what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
 (`audit.estimators.errors`).
@@ -14,7 +14,7 @@ What the confidence is about. One model was trained on all members and answers a
 - A claim about one decision bounds the mean of those rates over the draw of the members. By how much one draw may
   exceed the mean it does not say: answers may depend on the other members in a way that makes all decisions right at
   once. So a conviction by these figures has *nominal* confidence: none for the step from this model to the mean.
-- The bound of pairs (`bound_of_pairs`) has no such step: its confidence is exact, and it is held against what is
+- The bound of pairs (`bound_of_pairs`) has no such step: its confidence is exact, and it is compared with what is
   claimed of all answers together.
 
 Three bounds may convict. Each is made with a third of the doubt, so that all of them hold together.
@@ -251,7 +251,7 @@ class Verdict:
 
     @property
     def claimed_epsilon(self) -> float:
-        """What the lower bound is held against: the claim for replacing one record."""
+        """What the lower bound is compared with: the claim for replacing one record."""
         return self.decision.epsilon(STEPS)
 
     @property

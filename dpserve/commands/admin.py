@@ -61,7 +61,7 @@ def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
 def admin_key() -> str:
     """Return the owner's admin key: DPSERVE_ADMIN_KEY, or the one in the state folder, made if there is none.
 
-    A key in a file that others may read or write is nobody's any more: another is made in its place. On a volume that
+    A key in a file that others may read or write is no longer secret: a new one replaces it. On a volume that
     was restored there is nobody who could do so. Raises CannotServe for a key that could be guessed or is never taken,
     OSError where none can be written.
     """

@@ -1,4 +1,4 @@
-"""`dpserve audit`: lower bounds from attacks, held against what is claimed. Exit status 3 when a claim is refuted."""
+"""`dpserve audit`: lower bounds from attacks, compared with what is claimed. Exit status 3 when a claim is refuted."""
 
 from contextlib import nullcontext
 from dataclasses import asdict

@@ -39,7 +39,7 @@ from training.recipe import DEFAULT_TOLERANCE
 from training.sensitivity import usual_margin, weight_sensitivity
 
 OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
-"""What an owner may say beside --release KIND --budget: no rule says how wide a network should be, or who buys what."""
+"""What an owner may set in addition to --release KIND --budget. No rule sets a network's width or the tiers."""
 
 
 @dataclass(frozen=True)
@@ -287,8 +287,8 @@ def choose(
 ) -> None:
     """Compare the options, recommend one and print why: by simulation where there are rows, and by rule otherwise.
 
-    rows, accuracy_from: to simulate on, and where they are from. tiers: NAME=PRICE, precisions of released weights to plan
-    beside it, the coarsest first.
+    rows, accuracy_from: to simulate on, and their source. tiers: NAME=PRICE, precisions of released weights to plan
+    as well, the coarsest first.
     """
     n, whole, expected = question.n, budget.picorho, None
     ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()

@@ -117,7 +117,7 @@ class Service:
         )
 
     def run(self) -> None:
-        """Answer until told to stop. Raises CannotServe and what loading a bundle and opening the ledger raise."""
+        """Answer until stopped. Raises CannotServe and what loading a bundle and opening the ledger raise."""
         os.umask(0o077)  # what this process and its store write is the owner's alone
         _raise_file_limit(self.server.max_connections)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -138,7 +138,7 @@ class Service:
         loaded = self._load()
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
         audit = self._audit(loaded, folder)
-        # The owner's port, and the embedded store, are looked after beside the server, and outlive its workers.
+        # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
         portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
         portal.call(self._prepare, ledger, loaded)
@@ -296,7 +296,7 @@ class Service:
 
 
 def _raise_file_limit(connections: int) -> None:
-    """Let this process and its workers have so many connections beside the files that they need."""
+    """Let this process and its workers have so many connections in addition to the files that they need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))

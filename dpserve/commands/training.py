@@ -413,7 +413,7 @@ def next_step(
         return f"{warning}\nOnly if these records shall have a second budget: {serve} {opening}"
     if others:
         return (
-            f"Next: {serve} {opening}\nThis opens a budget for {certificate.lineage!r} beside those of "
+            f"Next: {serve} {opening}\nThis opens a budget for {certificate.lineage!r} in addition to those of "
             f"{', '.join(map(repr, others))}. If any record is also in one of them, train with --lineage and its name "
             "instead."
         )

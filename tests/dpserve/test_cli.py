@@ -143,7 +143,7 @@ def test_who_opens_a_budget_beside_others_is_told_of_them(run, bundle):
     (run.folder / "new.csv").write_text("\n".join([lines[0], "30,1,900,no", "40,2,901,yes"]))
     said = run(*run.train, "--data", "new.csv", "--out", "new", "--lineage", "strangers").stdout
     assert "Next: dpserve serve new --epsilon 3 --delta 1e-6\n" in said
-    assert "This opens a budget for 'strangers' beside those of 'people'." in said
+    assert "This opens a budget for 'strangers' in addition to those of 'people'." in said
 
 
 def test_npz_and_every_feature_map(run):
