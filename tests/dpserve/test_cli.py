@@ -179,7 +179,10 @@ def test_npz_and_every_feature_map(run):
     [
         (["--data", "nowhere.csv"], "cannot read nowhere.csv: No such file or directory"),
         (["--data", "own.txt"], "--data takes 'digits', a .csv or an .npz file"),
-        (["--data", "own.csv", "--features", "magic"], "--features takes auto, identity, bins, fourier or relu, not 'magic'"),
+        (
+            ["--data", "own.csv", "--features", "magic"],
+            "--features takes auto, identity, bins, fourier or relu, not 'magic'",
+        ),
         (["--data", "own.csv", "--lam", "0"], "Lambda must lie between"),
         (["--data", "own.csv", "--label", "nope"], "has no column 'nope'"),
         (["--data", "own.csv", "--bounds", "age=0:30"], "bounds for age are given twice"),
