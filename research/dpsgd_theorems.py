@@ -4,7 +4,7 @@ A step draws each record independently with probability `sampling_rate`, clips i
 N(0, (noise_multiplier c)^2) to the sum. The model, and every intermediate model, may be published. Neighbouring
 data sets differ by one record added or removed, as everywhere.
 
-Three theorems as they are taught, and as published tables use them, stand beside the valid analyses of
+Three theorems as they are taught, and as published tables use them, are compared with the valid analyses of
 `accounting.analyses`: composition, advanced composition (Dwork, Rothblum and Vadhan 2010), and the moments
 accountant (Abadi et al. 2016). The first two use the classical noise sigma = sqrt(2 ln(1.25/delta))/epsilon for a
 step, proved only for epsilon < 1 (Dwork and Roth 2014, Theorem A.1); where a step exceeds that, `proven` is false.
