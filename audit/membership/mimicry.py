@@ -23,8 +23,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.published import softmax
 from mechanisms.seeded import SeededRandomness
 from training.feature_maps import AnyFeatureMap
-from training.published.bounds import Topology, claimed_sensitivities
-from training.published.setting import Recipe
+from training.published.bounds import Recipe, Topology, claimed_sensitivities
 
 Floats = NDArray[np.float64]
 

@@ -24,7 +24,7 @@ from accounting.losses import Cost, SubsampledGaussianLoss, composition_of
 from research import dpsgd_theorems
 from training.extras import extra
 from training.published.bounds import Topology
-from training.published.network import Layer, Parameters, initial_parameters, one_model
+from training.published.train import Layer, Parameters, initial_parameters, one_model
 
 Composition = Literal["naive", "advanced", "zcdp", "rdp"]
 COMPOSITIONS: tuple[Composition, ...] = get_args(Composition)

@@ -22,8 +22,7 @@ from training.exact_network import exact_layers, logits, rounded, shares
 from training.feature_maps import STEP, Fourier, Identity, Relu
 from training.loading import load_model
 from training.published.bounds import Topology
-from training.published.bundle import PublishedNetwork, save_published
-from training.published.certificate import ScaledInputs, UnprovenCertificate, claims
+from training.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims, save_published
 from training.quantised import products, quantised, summands
 from training.questions import noise_of
 from training.recipe import Recipe
