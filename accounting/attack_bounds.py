@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import conversions, domains, identifiability, numerical_pld, renyi, tradeoff
+from accounting import compositions, conversions, domains, identifiability, tradeoff
 from accounting.budgets import Budget
 from accounting.losses import Composition, Cost, GaussianLoss, composition_of, without_coins
 
@@ -79,7 +79,7 @@ def identifiability_of(composition: Composition, rho: float, epsilon: float, del
         log_odds = identifiability.gaussian_log_odds(mu, ideal_delta)
         advantage = identifiability.gaussian_advantage(mu)
     else:
-        log_odds = renyi.log_odds(composition, ideal_delta)
+        log_odds = compositions.log_odds(composition, ideal_delta)
         advantage = identifiability.zcdp_advantage(rho)
         curve = _curve(composition, ideal_delta)
         if curve is not None:
@@ -204,8 +204,8 @@ def _coins_off(composition: Composition, delta: float) -> tuple[Composition, flo
     return rest, math.nextafter(delta - coins, 0.0) if coins else delta
 
 
-def _curve(composition: Composition, delta: float) -> numerical_pld.NumericalCurve | None:
-    found = numerical_pld.numerical_curve(composition, delta) if composition else ""
+def _curve(composition: Composition, delta: float) -> compositions.NumericalCurve | None:
+    found = compositions.numerical_curve(composition, delta) if composition else ""
     return None if isinstance(found, str) else found
 
 

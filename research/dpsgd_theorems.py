@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting import analyses, domains, renyi
+from accounting import analyses, compositions, domains
 from accounting.losses import Cost, SubsampledGaussianLoss
 
 _SLACKS = (0.5, 0.3, 0.1, 0.03, 0.01, 0.001)
@@ -108,8 +108,8 @@ def moments_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, d
     """
     _check(sampling_rate, steps, delta)
     loss = SubsampledGaussianLoss(noise_multiplier, sampling_rate)
-    orders = renyi.SAMPLED_ORDERS
-    composed = steps * renyi.renyi_divergence(loss, orders) - math.log(delta) / (orders - 1)
+    orders = compositions.SAMPLED_ORDERS
+    composed = steps * compositions.renyi_divergence(loss, orders) - math.log(delta) / (orders - 1)
     return float(np.min(composed)) * (1 + 2.0**-40)
 
 
