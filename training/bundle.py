@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from mechanisms.randomness import NoiseKey
 from training.certificate import Certificate
-from training.errors import BundleError, TrainingError
-from training.extras import extra
+from training.errors import BundleError, TrainingError, extra
 from training.feature_maps import Backbone
 from training.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
 from training.sealing import (

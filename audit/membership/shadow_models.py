@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
 from mechanisms.seeded import derived_seed
-from training.extras import extra
+from training.errors import extra
 from training.published.bounds import Recipe
 
 Floats = NDArray[np.float64]

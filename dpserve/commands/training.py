@@ -31,8 +31,7 @@ from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.data.classes import parse_classes
 from training.data.records import Records
-from training.errors import TrainingError
-from training.extras import extra
+from training.errors import TrainingError, extra
 from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import DIGITS, KnownRecords, check_lineage_name
 from training.published.bundle import save_published

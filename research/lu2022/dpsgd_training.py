@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from accounting import analyses
 from accounting.losses import Cost, SubsampledGaussianLoss, composition_of
 from research import dpsgd_theorems
-from training.extras import extra
+from training.errors import extra
 from training.published.bounds import Topology
 from training.published.train import Layer, Parameters, initial_parameters, one_model
 

@@ -51,7 +51,7 @@ PROGRAMS = {
     "python": "research: hours, and data that is not ours; tests/research reads every line, and runs small ones",
     "git": "what is tested is a clone already",
     "sudo": "needs root: what it is for, that an image's user reads a bundle, needs a container engine",
-    "pip": "needs a package index; tests/training/test_extras.py says what an extra brings",
+    "pip": "needs a package index; tests/training/test_errors.py says what an extra brings",
     "source": "test_readme_page.py pastes it",
     "PASSWORD=$": "tests/deployment writes the secrets by this block",
     "echo": "tests/deployment writes the secrets by this block",

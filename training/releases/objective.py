@@ -18,8 +18,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
-from mechanisms.gaussian_noise import GaussianNoise
-from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.gaussian_vector import GaussianNoise, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
