@@ -99,7 +99,7 @@ def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = N
     A released model, whose answers carry no noise of their own, is mimicked without noise. epochs: of networks, if not
     the published ones.
     """
-    if model.get("feature_map", {}).get("kind") == "backbone":
+    if model.get("feature_map", {}).get("kind") == "encoder":
         raise ValueError(
             "the model stands on a deep network, whose weights the endpoint does not show: shadow models on other "
             "features would be no shadows of it"

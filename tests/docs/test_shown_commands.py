@@ -36,11 +36,11 @@ NOT_RUN = {
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
-    ("backbones.md", "train"): "a published network's weights, 100 MB: tests/training/backbones makes small networks",
+    ("encoders.md", "train"): "a published model, 100 MB: tests/training/test_encoder.py makes small ones",
     (
-        "backbones.md",
+        "encoders.md",
         "serve",
-    ): "a GPU, and the model of the line before: tests/service/test_backbones.py serves a small one",
+    ): "a GPU, and the model of the line before: tests/service/test_encoders.py serves a small one",
 }
 """The beginnings of commands that no test runs as they stand: only their parser reads them."""
 
