@@ -33,9 +33,9 @@ class PrivacyLoss(ABC):
         """The zCDP parameter, exactly."""
 
     @property
-    @abstractmethod
     def pure_epsilon(self) -> float:
-        """The epsilon of pure differential privacy, or infinity."""
+        """The epsilon of pure differential privacy; infinity where, as for Gaussian noise, there is none."""
+        return math.inf
 
     def __post_init__(self) -> None:
         """Refuse a parameter that describes no loss; hold it as a float, so that equal losses have equal texts."""
@@ -64,11 +64,6 @@ class GaussianLoss(PrivacyLoss):
     def rho(self) -> Fraction:
         """mu^2 / 2."""
         return Fraction(self.mu) ** 2 / 2
-
-    @property
-    def pure_epsilon(self) -> float:
-        """No finite epsilon holds at delta = 0."""
-        return math.inf
 
 
 @dataclass(frozen=True)
@@ -145,11 +140,6 @@ class SubsampledGaussianLoss(PrivacyLoss):
         """1/(2 sigma^2)."""
         return 1 / (2 * Fraction(self.noise_multiplier) ** 2)
 
-    @property
-    def pure_epsilon(self) -> float:
-        """No finite epsilon holds at delta = 0."""
-        return math.inf
-
 
 LARGEST_COIN = 2.0**-40
 """No loss may have a larger delta of its own, so that accounts need only count them (`accounting.sampling_error`)."""
@@ -183,11 +173,6 @@ class ApproximateGaussianLoss(PrivacyLoss):
     def rho(self) -> Fraction:
         """mu^2 / 2."""
         return Fraction(self.mu) ** 2 / 2
-
-    @property
-    def pure_epsilon(self) -> float:
-        """No finite epsilon holds at delta = 0."""
-        return math.inf
 
 
 @dataclass(frozen=True)

@@ -448,7 +448,7 @@ def _encoder_map(content: bytes, scaled: str | None, device: str, shared: Mappin
     try:
         parameters = {
             "input_range": tuple(map(float, scaled.split(":"))) if scaled is not None else encoder.input_range,
-            "clip_norm": shared["clip_norm"] or default_clip_norm(encoder.width),
+            "clip_norm": default_clip_norm(encoder.width) if shared["clip_norm"] is None else shared["clip_norm"],
             "width": encoder.width,
             "model_sha256": hashlib.sha256(content).hexdigest(),
         }
