@@ -115,7 +115,7 @@ def attack_power(
 ) -> tuple[AttackPower, ...]:
     """Return the greatest true positive rate at each false positive rate, from the best trade-off function known.
 
-    Exact for Gaussian noise. Otherwise the least of what zCDP, (epsilon, delta) and, where it can be had, the
+    Exact for Gaussian noise. Otherwise the least of what zCDP, (epsilon, delta) and, where it is available, the
     PLD allow: lower bounds of f, so their maximum is one. Coins add their probability to any power.
 
     It holds for a composition settled beforehand. Where the client chose the prices, this is the composition of one

@@ -125,7 +125,7 @@ def parse_release(text: str) -> Cost:
 
     `gaussian:S` and `laplace:B`, noise S or B times the sensitivity (mu = 1/S, epsilon = 1/B, rounded up);
     `exponential:EPSILON`; `sgm:S:Q`, a step of DP-SGD with noise multiplier S and sampling rate Q;
-    `approximate-gaussian:S:DELTA`, Gaussian but for a probability of DELTA. Raises ValueError for anything else.
+    `approximate-gaussian:S:DELTA`, Gaussian except with probability DELTA. Raises ValueError for anything else.
     """
     losses: list[PrivacyLoss] = []
     for part in text.split(","):
@@ -202,7 +202,7 @@ def explain_account(
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
 
     What is said about a record is said of the limit: of the releases so far, chosen and stopped at by a client that saw
-    them, no analysis holds (`accounting.budgets`). The five analyses of them stand beside it as what they are, readings
+    them, no analysis holds (`accounting.budgets`). The five analyses of them are shown as what they are, readings
     of this composition; the tightest is named among those whose argument knows nothing of the prices but their total.
 
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same

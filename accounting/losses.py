@@ -290,7 +290,7 @@ class Cost:
 
     @property
     def coins(self) -> int:
-        """How many coins it takes, each of a probability of at most LARGEST_COIN: what an account counts beside rho."""
+        """How many coins it takes, each of a probability of at most LARGEST_COIN: what an account counts besides rho."""
         return sum(isinstance(loss, ApproximateGaussianLoss) for loss in self.losses)
 
     @property
@@ -342,7 +342,7 @@ def composition_of(releases: Mapping[Cost, int]) -> Composition:
 def without_coins(losses: Composition) -> tuple[Composition, float]:
     """Return the composition with Gaussian losses for the approximate ones, and their deltas together, rounded up.
 
-    Let delta'(epsilon) be valid for the first. Then coins + delta'(epsilon) is valid for `losses`: but for the event
+    Let delta'(epsilon) be valid for the first. Then coins + delta'(epsilon) is valid for `losses`: except for the event
     that some coin shows everything, whose probability is at most the sum of the deltas, whoever chose what on the
     way, the releases are those of the first (`ApproximateGaussianLoss`). The same goes for the power of any test.
     """

@@ -29,7 +29,7 @@ def minimise(
 ) -> Floats:
     """Return W (C, D) with ||gradient of J at W||_F <= tolerance, projected onto the public ball.
 
-    progress: told the gradient norm after each step. Raises NotConverged if the gradient norm plus a bound on its
+    progress: called with the gradient norm after each step. Raises NotConverged if the gradient norm plus a bound on its
     rounding stays above the tolerance.
     """
     shape = (objective.classes, objective.phi.shape[1])

@@ -116,7 +116,7 @@ def train_stack(
 ) -> Parameters:
     """Train M models and return their stacked parameters, on the device of `X`.
 
-    X: (N, features) float32, the pool of all records; y: (N,) int64. on_epoch is told how many epochs are done.
+    X: (N, features) float32, the pool of all records; y: (N,) int64. on_epoch: called with how many epochs are done.
     """
     device = X.device
     parameters = initial_parameters(recipe.topology, assignment.seeds, device)
