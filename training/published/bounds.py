@@ -179,7 +179,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How every model of a stack is trained: Table IV's configuration, except for alpha, which each model has itself."""
+    """How every model of a stack is trained: Table IV's configuration, without alpha, which each model has itself."""
 
     topology: Topology
     objective: Objective
