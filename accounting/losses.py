@@ -290,7 +290,7 @@ class Cost:
 
     @property
     def coins(self) -> int:
-        """How many coins it takes, each of a probability of at most LARGEST_COIN: an account counts them besides rho."""
+        """How many coins it takes, each of a probability of at most LARGEST_COIN; an account counts them, too."""
         return sum(isinstance(loss, ApproximateGaussianLoss) for loss in self.losses)
 
     @property
