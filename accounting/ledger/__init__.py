@@ -32,6 +32,7 @@ from accounting.ledger.errors import (
 )
 from accounting.ledger.holdings import HoldRequest
 from accounting.ledger.ledger import Ledger
+from accounting.ledger.receipts import Receipt
 from accounting.ledger.values import (
     LARGEST_REQUEST,
     Account,
@@ -41,7 +42,6 @@ from accounting.ledger.values import (
     Idempotency,
     LineageAccount,
     Quote,
-    Receipt,
     Standing,
     key_digest,
     new_api_key,

@@ -9,10 +9,8 @@ import pytest
 import redis
 
 from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage, key_digest
-from accounting.ledger.backups import CannotBackUp, CannotRestore, Section, lines_of, sections_of
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import DeclaredLoss, backup, reconcile, restore
-from accounting.ledger.values import Receipt
+from accounting.ledger.recovery import CannotBackUp, CannotRestore, DeclaredLoss, backup, reconcile, restore
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 

@@ -37,7 +37,8 @@ from accounting.ledger import (
 )
 from accounting.ledger.journal import read_journals
 from accounting.ledger.recovery import CannotBackUp, ReceiptUnfit, backup, put_back, reconcile, restore
-from accounting.ledger.values import Asked, Line, Receipt, terms_of
+from accounting.ledger.receipts import Receipt, terms_of
+from accounting.ledger.values import Asked, Line
 from accounting.ledger.verification import verify
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 
