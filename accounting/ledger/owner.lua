@@ -80,8 +80,9 @@ end
 --
 --   expires ' ' scopes       expires: whole seconds since the epoch, or '-'; scopes: words between commas
 --
--- and the lineage's `keys` is a hash from the SHA-256 to the name of the client. A key ends by the store's own clock, at
--- the very instant of the charge that it would pay for.
+-- and the lineage's `keys` is a hash from the SHA-256 to the terms, a space and the client. A charge looks at the
+-- account; a key that was slipped in, or made to last, is found out by whoever compares both. A key ends by the store's
+-- own clock, at the very instant of the charge that it would pay for.
 
 local MOST_KEYS = 16
 
@@ -113,7 +114,7 @@ end
 
 -- The account comes last: it alone opens anything.
 local function write_key(api_keys, name, account, key)
-  redis.call('HSET', api_keys, key.digest, name)
+  redis.call('HSET', api_keys, key.digest, key.terms .. ' ' .. name)
   redis.call('HSET', account, 'k:' .. key.digest, key.terms)
 end
 
@@ -298,9 +299,13 @@ end
 -- Replies the client's name, or nothing; then, of the account of that name, why it is refused, or nothing, and the
 -- fields.
 local function find_client(keys, args)
-  local name = redis.call('HGET', keys[1], args[1])
-  if not name or not keys[2] then
-    return {name or ''}
+  local entry = redis.call('HGET', keys[1], args[1])
+  if not entry then
+    return {''}
+  end
+  local name = string.match(entry, '^%S+ %S+ (.+)$') or damaged('an API key cannot be read')
+  if not keys[2] then
+    return {name}
   end
   local refused = refuse_key(keys[2], args[1], args[2])
   return {name, refused and refused[1] or '', redis.call('HGETALL', keys[2])}

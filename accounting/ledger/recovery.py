@@ -56,8 +56,8 @@ class ReceiptUnfit(LedgerError):
     def __init__(self, receipt: Receipt) -> None:
         """Say which receipt."""
         super().__init__(
-            f"receipt {receipt.sequence} of lineage {receipt.lineage} names a step or price that it does not pay for: "
-            "it was altered, or is none of this ledger's; leave its journal out"
+            f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none of this "
+            "ledger's; leave its journal out"
         )
 
 
@@ -257,7 +257,9 @@ async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence
     for name, fields in section.clients.items():
         own, paid = keys.client(name), books.clients.get(name, Payer())
         account = read_client(lineage, name, fields)
-        owners |= {key.digest: name.encode() for key in (account.api_keys if account else ())}
+        owners |= {
+            key.digest: f"{' '.join(key.terms)} {name}".encode() for key in (account.api_keys if account else ())
+        }
         await writing.hash(own.account, fields)
         await writing.set(own.questions, books.of_client(name))
         await writing.stream(own.receipts, ((f"{number}-{sequence}", ["", ""]) for number, sequence in paid.numbers))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.books import Books, Payer
 from accounting.ledger.errors import LedgerDamaged
@@ -69,7 +70,8 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     with reading(lineage):
         paid_first = await ledger.scan(lineage, keys.questions)
         paid_later = {one.client: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients}
-        owners = await ledger.scan(lineage, keys.api_keys)
+        names, (owners, *fields) = await ledger.read_with_clients(lineage, [keys.api_keys])
+        holders = [wire.read_client(lineage, name, own) for name, own in zip(names, fields, strict=True)]
     books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
@@ -78,7 +80,7 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     newest = (await ledger.lineage(lineage)).newest_receipt
     since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
     findings = [*books.findings, *_of_questions(books, clients, paid_first, paid_later, since)]
-    findings += _of_api_keys(owners, clients)
+    findings += _of_api_keys(owners, [holder for holder in holders if holder is not None])
     findings += await _of_indices(ledger, account, books)
     for journal in witnesses:
         findings += _of_witness(books, journal)
@@ -130,15 +132,17 @@ def _of_questions(
 
 
 def _of_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]) -> list[str]:
-    known = {digest: name.decode() for digest, name in owners.items()}
-    stated = {key.digest: client.client for client in clients for key in client.api_keys}
+    stated = {
+        key.digest: f"{' '.join(key.terms)} {client.client}".encode() for client in clients for key in client.api_keys
+    }
     # A client that only its receipts brought back has no keys any more.
-    bare = {client.client for client in clients if not client.api_keys}
-    strays = {name for digest, name in known.items() if stated.get(digest) != name and name not in bare}
-    lost = {name for digest, name in stated.items() if known.get(digest) != name}
-    return [f"an API key leads to client {name}, whose it is not" for name in sorted(strays)] + [
-        f"an API key of client {name} does not lead to this client" for name in sorted(lost)
+    bare = {client.client.encode() for client in clients if not client.api_keys}
+    wrong = [
+        entry.split(b" ", 2)[2].decode()
+        for _, entry in owners.items() ^ stated.items()
+        if entry.split(b" ", 2)[2] not in bare
     ]
+    return [f"an API key of client {name} is not this client's, or at other terms" for name in sorted({*wrong})]
 
 
 async def _of_indices(ledger: Accounts, account: LineageAccount, books: Books) -> list[str]:

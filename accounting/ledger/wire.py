@@ -78,7 +78,7 @@ class LineageKeys:
     services: hash, service to its number and the number of its writes; the first key of every function. account: hash.
     receipts: stream, an id is the lineage's number and the client's. acts: stream, by number. questions: hash, question
     to the number of the client who paid for it first. terms: hash, what receipts were charged at to its number.
-    clients: hash, name to number. api_keys: hash, digest to the name of the client, whose account has the key's terms.
+    clients: hash, name to number. api_keys: hash, digest to terms and client.
     """
 
     def __init__(self, lineage: str) -> None:
