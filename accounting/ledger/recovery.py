@@ -56,8 +56,8 @@ class ReceiptUnfit(LedgerError):
     def __init__(self, receipt: Receipt) -> None:
         """Say which receipt."""
         super().__init__(
-            f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none of this "
-            "ledger's; leave its journal out"
+            f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none of "
+            "this ledger's; leave its journal out"
         )
 
 
