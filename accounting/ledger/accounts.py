@@ -14,19 +14,15 @@ from accounting.budgets import Budget
 from accounting.ledger import wire
 from accounting.ledger.api_keys import ApiKey, KeyScope
 from accounting.ledger.errors import (
-    AcceptsTooLate,
-    ClientExists,
+    ActRefused,
     ClientRevoked,
-    CoinsNotProvidedFor,
     KeyExpired,
-    KeyInUse,
     LedgerBusy,
     LedgerDamaged,
     LedgerError,
     LedgerRefusal,
     ScopeMissing,
     StoreBehind,
-    TooManyKeys,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
@@ -247,8 +243,8 @@ class Accounts:
         """Replace the lineage's budget; what is spent stays spent.
 
         A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage, and
-        AcceptsTooLate if an account that accepted any charge would, after its first release, accept only
-        Gaussian ones: that would choose the conversion by looking at what was charged. Raises CoinsNotProvidedFor if
+        ActRefused if an account that accepted any charge would, after its first release, accept only
+        Gaussian ones: that would choose the conversion by looking at what was charged. Raises ActRefused if
         the account paid for more coins than the new delta provides for.
         """
         await self._set_budget(lineage, "", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
@@ -316,7 +312,7 @@ class Accounts:
 
         time: seconds since the epoch.
 
-        Raises UnknownLineage, ClientExists, and KeyInUse if the key is another client's.
+        Raises UnknownLineage, ActRefused, and ActRefused if the key is another client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
         keys, own = LineageKeys(lineage), LineageKeys(lineage).client(client)
@@ -332,10 +328,7 @@ class Accounts:
         )
         if status == b"unknown-lineage":
             raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        if status == b"exists":
-            raise ClientExists(client)
-        if status == b"key-in-use":
-            raise KeyInUse
+        _check_done(status, UnknownClient(client))
         return await self.client(lineage, client)
 
     async def client(self, lineage: str, client: str) -> ClientAccount:
@@ -447,13 +440,13 @@ class Accounts:
 
         key: or the `key_digest` of one that is good for all and for ever. replaced: the digest of the one key that
         ends, if not all of them do. Raises UnknownClient, ClientRevoked, UnknownKey if `replaced` is none of the
-        client's, and KeyInUse if the new key is known already.
+        client's, and ActRefused if the new key is known already.
         """
         new = key if isinstance(key, ApiKey) else ApiKey(key)
         await self._change_keys(lineage, client, "rotate-key", new, "all" if replaced is None else replaced, overlap)
 
     async def add_key(self, lineage: str, client: str, key: ApiKey) -> None:
-        """Give a client a further API key. Raises UnknownClient, ClientRevoked, KeyInUse and TooManyKeys."""
+        """Give a client a further API key. Raises UnknownClient, ClientRevoked, ActRefused and ActRefused."""
         await self._change_keys(lineage, client, "add-key", key, "none", 0)
 
     async def remove_key(self, lineage: str, client: str, digest: bytes) -> None:
@@ -476,17 +469,11 @@ class Accounts:
             subject=client,
             detail=f"{given}ends {which} after {seconds}",
         )
-        match status:
-            case b"unknown":
-                raise UnknownClient(client)
-            case b"revoked":
-                raise ClientRevoked(client)
-            case b"key-in-use":
-                raise KeyInUse
-            case b"unknown-key":
-                raise UnknownKey
-            case b"too-many-keys":
-                raise TooManyKeys(client)
+        if status == b"revoked":
+            raise ClientRevoked(client)
+        if status == b"unknown-key":
+            raise UnknownKey
+        _check_done(status, UnknownClient(client))
 
     # Receipts
 
@@ -525,12 +512,26 @@ class Accounts:
         (status,) = await self.act(
             lineage, "set_budget", [account], words, kind="budget", subject=subject, detail=_detail(words)
         )
-        if status == b"unknown":
-            raise unknown
-        if status == b"too-late":
-            raise AcceptsTooLate
-        if status == b"coins":
-            raise CoinsNotProvidedFor
+        _check_done(status, unknown)
+
+
+_REFUSED = {
+    b"exists": "the lineage already has a client of this name, and a name is not given again once it is revoked",
+    b"key-in-use": "this API key is another client's",
+    b"too-many-keys": "the client has the most API keys that are allowed: remove one first",
+    b"too-late": "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
+    "which conversion holds is chosen before the first release",
+    b"coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
+    "budget's delta provides for; give it a larger delta",
+}
+
+
+def _check_done(status: bytes, unknown: LedgerRefusal) -> None:
+    """Raise for an act that was not done: `unknown` where there is no such account."""
+    if status in _REFUSED:
+        raise ActRefused(_REFUSED[status])
+    if status == b"unknown":
+        raise unknown
 
 
 def _refused_key(word: bytes, scope: KeyScope) -> LedgerRefusal | None:

@@ -27,7 +27,6 @@ from accounting.ledger.errors import (
     StoreBehind,
     UnsafeStore,
     WrongFormat,
-    WrongFunctionVersion,
 )
 
 FORMAT = 3
@@ -164,8 +163,7 @@ class Store:
         """See to it that the store keeps what it acknowledges and runs our function library, on every primary.
 
         A store that cannot be reached, or is not ready yet, is tried again until the deadline. Raises UnsafeStore with
-        a line for each setting to change; with `rehearsal` the settings are not looked at. Raises WrongFunctionVersion
-        if the store's library is altered.
+        a line for each thing to change; with `rehearsal` the settings are not looked at.
         """
         if self._promotes and self._replicas == 0 and not self.rehearsal:
             raise UnsafeStore(
@@ -389,7 +387,8 @@ class Store:
                 if "already exists" not in str(error):  # another program loaded it in this moment
                     raise
         elif theirs != ours.code:
-            raise WrongFunctionVersion(ours.version)
+            altered = f"the ledger's store holds an altered version {ours.version} of dpserve's function library"
+            raise UnsafeStore((f"{altered}; run the same release of dpserve everywhere",))
 
     def _unavailable(self, error: Exception) -> LedgerUnavailable:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -7,14 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from accounting.ledger import (
-    AcceptsTooLate,
+    ActRefused,
     BudgetExhausted,
     Charge,
     ChargeRequest,
-    ClientExists,
     ClientRevoked,
     IdempotencyConflict,
-    KeyInUse,
     Ledger,
     MechanismNotAccepted,
     Standing,
@@ -290,9 +288,9 @@ async def test_which_charges_an_account_accepts_is_not_narrowed_after_its_first_
     await ledger.charge(asking(lineage, "ann", "1"))
     account = await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "any"))
     assert account.budget == budget(50 * PRICE, "any")
-    with pytest.raises(AcceptsTooLate):
+    with pytest.raises(ActRefused, match="cannot be narrowed"):
         await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "gaussian"))
-    with pytest.raises(AcceptsTooLate):
+    with pytest.raises(ActRefused, match="cannot be narrowed"):
         await ledger.set_client_budget(lineage, "ann", budget(50 * PRICE, "gaussian"))
     assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
 
@@ -357,9 +355,9 @@ async def test_accounts_are_opened_once_and_listed(ledger: Ledger, lineage: str)
     bob = await ledger.add_client(lineage, "bob", releases(2), key_digest("bob's"), time=1.0)
     ann = await ledger.add_client(lineage, "ann", releases(1), key_digest("ann's"), time=2.0)
     assert await ledger.clients(lineage) == [ann, bob]
-    with pytest.raises(ClientExists):
+    with pytest.raises(ActRefused, match="already has a client"):
         await ledger.add_client(lineage, "ann", releases(1), key_digest("other"), time=2.0)
-    with pytest.raises(KeyInUse):
+    with pytest.raises(ActRefused, match="another client's"):
         await ledger.add_client(lineage, "eve", releases(1), key_digest("ann's"), time=2.0)
     with pytest.raises(UnknownLineage):
         await ledger.add_client(f"{lineage}-x", "ann", releases(1), key_digest("ann's"), time=2.0)
