@@ -19,7 +19,6 @@ from accounting.ledger.errors import (
     KeyExpired,
     LedgerBusy,
     LedgerDamaged,
-    LedgerError,
     LedgerRefusal,
     ScopeMissing,
     StoreBehind,
@@ -179,14 +178,30 @@ class Accounts:
         """Return the type of each key of the lineage, `none` where there is none; with a stream's newest number."""
         return [found.decode() for found in await self.call(lineage, "types", keys, [], durably=False)]
 
-    async def _unknown(
-        self, lineage: str, unknown: LedgerRefusal, others: Sequence[str], client: str = ""
-    ) -> LedgerError:
-        """Return what to raise where an account is not there: it was lost if others of its keys are."""
-        account = f"the account of {client}" if client else "the lineage's account"
+    async def _lineage_of(self, lineage: str, fields: Fields) -> LineageAccount:
+        """Read the lineage's account. Raises UnknownLineage."""
+        with reading(lineage):
+            account = wire.read_lineage(lineage, fields)
+        if account is None:
+            await self._check_unused(lineage, "the lineage's account", LineageKeys(lineage).contents)
+            raise UnknownLineage(lineage)
+        return account
+
+    async def _client_of(self, lineage: str, client: str, fields: Fields, *, listed: bool = False) -> ClientAccount:
+        """Read a client's account; one that is `listed` somewhere is lost if there is none. Raises UnknownClient."""
+        with reading(lineage):
+            account = wire.read_client(lineage, client, fields)
+        if account is None:
+            if listed:
+                raise LedgerDamaged(lineage, f"the account of {client} is lost")
+            await self._check_unused(lineage, f"the account of {client}", LineageKeys(lineage).client(client).contents)
+            raise UnknownClient(client)
+        return account
+
+    async def _check_unused(self, lineage: str, account: str, others: Sequence[str]) -> None:
+        """Raise LedgerDamaged if other keys of an account that is not there are: then it was lost."""
         if any(found != "none" for found in await self.key_types(lineage, others)):
-            return LedgerDamaged(lineage, f"{account} is lost")
-        return unknown
+            raise LedgerDamaged(lineage, f"{account} is lost")
 
     # Lineages
 
@@ -215,13 +230,8 @@ class Accounts:
 
     async def lineage(self, lineage: str) -> LineageAccount:
         """Return the lineage's account. Raises UnknownLineage."""
-        keys = LineageKeys(lineage)
-        (fields,) = await self._read(lineage, keys.account)
-        with reading(lineage):
-            account = wire.read_lineage(lineage, fields)
-        if account is None:
-            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        return account
+        (fields,) = await self._read(lineage, LineageKeys(lineage).account)
+        return await self._lineage_of(lineage, fields)
 
     async def lineages(self) -> list[LineageAccount]:
         """Return every lineage's account, by name."""
@@ -242,10 +252,9 @@ class Accounts:
     async def set_lineage_budget(self, lineage: str, budget: Budget) -> LineageAccount:
         """Replace the lineage's budget; what is spent stays spent.
 
-        A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage, and
-        ActRefused if an account that accepted any charge would, after its first release, accept only
-        Gaussian ones: that would choose the conversion by looking at what was charged. Raises ActRefused if
-        the account paid for more coins than the new delta provides for.
+        A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage; ActRefused if an
+        account that accepted any charge would, after its first release, accept only Gaussian ones, which would choose
+        the conversion by looking at what was charged, or if it paid for more coins than the new delta provides for.
         """
         await self._set_budget(lineage, "", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
         return await self.lineage(lineage)
@@ -256,15 +265,9 @@ class Accounts:
         Raises UnknownLineage.
         """
         names, (fields, *others) = await self.read_with_clients(lineage, [LineageKeys(lineage).account])
-        with reading(lineage):
-            account = wire.read_lineage(lineage, fields)
-            found = [wire.read_client(lineage, name, own) for name, own in zip(names, others, strict=True)]
-        if account is None:
-            raise await self._unknown(lineage, UnknownLineage(lineage), LineageKeys(lineage).contents)
-        for name, client in zip(names, found, strict=True):
-            if client is None:
-                raise LedgerDamaged(lineage, f"the account of {name} is lost")
-        return account, [client for client in found if client is not None]
+        account = await self._lineage_of(lineage, fields)
+        found = zip(names, others, strict=True)
+        return account, [await self._client_of(lineage, name, own, listed=True) for name, own in found]
 
     async def read_with_clients(self, lineage: str, keys: Sequence[str]) -> tuple[list[str], list[Fields]]:
         """Return every client's name, and the fields of keys of the lineage and then of each client's account."""
@@ -312,7 +315,7 @@ class Accounts:
 
         time: seconds since the epoch.
 
-        Raises UnknownLineage, ActRefused, and ActRefused if the key is another client's.
+        Raises UnknownLineage, and ActRefused if there is a client of this name or the key is another client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
         keys, own = LineageKeys(lineage), LineageKeys(lineage).client(client)
@@ -327,19 +330,15 @@ class Accounts:
             detail=_detail(words),
         )
         if status == b"unknown-lineage":
-            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
+            await self._check_unused(lineage, "the lineage's account", keys.contents)
+            raise UnknownLineage(lineage)
         _check_done(status, UnknownClient(client))
         return await self.client(lineage, client)
 
     async def client(self, lineage: str, client: str) -> ClientAccount:
         """Return a client's account. Raises UnknownClient."""
-        keys = LineageKeys(lineage).client(client)
-        (fields,) = await self._read(lineage, keys.account)
-        with reading(lineage):
-            account = wire.read_client(lineage, client, fields)
-        if account is None:
-            raise await self._unknown(lineage, UnknownClient(client), keys.contents, client)
-        return account
+        (fields,) = await self._read(lineage, LineageKeys(lineage).client(client).account)
+        return await self._client_of(lineage, client, fields)
 
     async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, LineageAccount]:
         """Return both accounts that pay for a client's releases, as they are at one instant.
@@ -347,15 +346,8 @@ class Accounts:
         Raises UnknownClient and UnknownLineage.
         """
         keys = LineageKeys(lineage)
-        own = keys.client(client)
-        fields, whole_fields = await self._read(lineage, own.account, keys.account)
-        with reading(lineage):
-            account, whole = wire.read_client(lineage, client, fields), wire.read_lineage(lineage, whole_fields)
-        if account is None:
-            raise await self._unknown(lineage, UnknownClient(client), own.contents, client)
-        if whole is None:
-            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        return account, whole
+        own, whole = await self._read(lineage, keys.client(client).account, keys.account)
+        return await self._client_of(lineage, client, own), await self._lineage_of(lineage, whole)
 
     async def clients(self, lineage: str) -> list[ClientAccount]:
         """Return the lineage's clients, by name, the revoked ones included."""
@@ -406,10 +398,7 @@ class Accounts:
             if name == expected:
                 break
         refused, fields = told
-        with reading(lineage):
-            account = wire.read_client(lineage, name, wire.fields_of(fields))
-        if account is None:
-            raise LedgerDamaged(lineage, f"the account of {name} is lost")
+        account = await self._client_of(lineage, name, wire.fields_of(fields), listed=True)
         error = ClientRevoked(name) if account.revoked else _refused_key(refused, scope)
         if error is None:
             if len(self._named) >= _MOST_NAMED:
@@ -446,7 +435,7 @@ class Accounts:
         await self._change_keys(lineage, client, "rotate-key", new, "all" if replaced is None else replaced, overlap)
 
     async def add_key(self, lineage: str, client: str, key: ApiKey) -> None:
-        """Give a client a further API key. Raises UnknownClient, ClientRevoked, ActRefused and ActRefused."""
+        """Give a client a further API key. Raises UnknownClient, ClientRevoked and ActRefused."""
         await self._change_keys(lineage, client, "add-key", key, "none", 0)
 
     async def remove_key(self, lineage: str, client: str, digest: bytes) -> None:

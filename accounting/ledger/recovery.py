@@ -42,23 +42,8 @@ _RECEIPTS_IN_A_CALL = 200
 _WORDS_IN_A_CALL = 5000
 
 
-class CannotBackUp(LedgerError):
-    """The ledger cannot be backed up as it is; one line says why."""
-
-
-class CannotRestore(LedgerError):
-    """The ledger cannot be restored from this; one line says why. Nothing was changed."""
-
-
-class ReceiptUnfit(LedgerError):
-    """A receipt charges what its cost does not, or names a step that it does not pay for. Nothing was put back."""
-
-    def __init__(self, receipt: Receipt) -> None:
-        """Say which receipt."""
-        super().__init__(
-            f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none of "
-            "this ledger's; leave its journal out"
-        )
+class CannotRecover(LedgerError):
+    """The ledger cannot be backed up, restored or reconciled like this; one line says why. Nothing was changed."""
 
 
 class LossUndeclared(LedgerError):
@@ -78,17 +63,6 @@ class LossUndeclared(LedgerError):
         super().__init__(
             f"{'; '.join(lost)}: give the journals of the other services with --journal, or declare at most how many "
             "rows they can have been for with --declare-lost, 0 if none"
-        )
-
-
-class LossDeclaredBefore(LedgerError):
-    """The same loss was declared before, and charged. Nothing was changed."""
-
-    def __init__(self, lineage: str) -> None:
-        """Say what there is to be done."""
-        super().__init__(
-            f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
-            "--declare-again"
         )
 
 
@@ -148,7 +122,7 @@ class _Line(Struct, frozen=True, omit_defaults=True):
 async def backup(ledger: Ledger, lineages: Sequence[str] = ()) -> AsyncIterator[str]:
     """Yield the lines of a backup of these lineages, of every one if none is named; the last holds their SHA-256.
 
-    Raises CannotBackUp, at the latest instead of the last line, for a lineage whose books are not right: restoring
+    Raises CannotRecover, at the latest instead of the last line, for a lineage whose books are not right: restoring
     them could spend less than was spent.
     """
     summed = hashlib.sha256()
@@ -181,7 +155,7 @@ async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_
         with reading(lineage):
             _compare(section, books)
         if books.findings:
-            raise CannotBackUp(
+            raise CannotRecover(
                 f"lineage {lineage} is not right: {books.findings[0]}; 'dpserve ledger verify' says all that is wrong, "
                 "and a backup from before or the journals can mend it"
             )
@@ -199,19 +173,19 @@ def _compare(section: _Section, books: Books) -> None:
 async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
     """Restore the lineages of a backup into a ledger that has none of them; return their names.
 
-    Raises CannotRestore, having changed nothing, for a backup that is damaged or a lineage that exists; LedgerDamaged
+    Raises CannotRecover, having changed nothing, for a backup that is damaged or a lineage that exists; LedgerDamaged
     if what was written is not what the backup says: then the lineage may spend nothing.
     """
     try:
         sections = _read_backup(lines)
     except UNREADABLE as error:
-        raise CannotRestore(f"the backup cannot be read: {error}") from error
+        raise CannotRecover(f"the backup cannot be read: {error}") from error
     for section, _, books in sections:
         if books.findings:
-            raise CannotRestore(f"the backup of lineage {section.lineage} is not whole: {books.findings[0]}")
+            raise CannotRecover(f"the backup of lineage {section.lineage} is not whole: {books.findings[0]}")
         with suppress(UnknownLineage, LedgerDamaged):  # what was half restored is gone on with, and compared at the end
             await ledger.lineage(section.lineage)
-            raise CannotRestore(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
+            raise CannotRecover(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
     for section, receipts, books in sections:
         await _restore_section(ledger, section, receipts, books)
     return [section.lineage for section, *_ in sections]
@@ -222,7 +196,7 @@ def _read_backup(lines: Iterable[str]) -> list[tuple[_Section, list[Receipt], Bo
     for number, text in enumerate(lines):
         line = msgspec.json.decode(text, type=_Line)
         if end or (number == 0 and line.format != _FORMAT):
-            raise CannotRestore(f"this is not a backup of a ledger in the format {_FORMAT!r}")
+            raise CannotRecover(f"this is not a backup of a ledger in the format {_FORMAT!r}")
         if line.end:
             end = line.end
             continue
@@ -234,7 +208,7 @@ def _read_backup(lines: Iterable[str]) -> list[tuple[_Section, list[Receipt], Bo
             receipts.append(line.receipt)
             books.enter(line.receipt)
     if end != summed.hexdigest():
-        raise CannotRestore("the backup is cut short or was altered")
+        raise CannotRecover("the backup is cut short or was altered")
     for section, _, books in found:
         _compare(section, books)
     return found
@@ -317,7 +291,7 @@ async def reconcile(
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
     Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
-    is not given, and no loss is declared; LossDeclaredBefore; UnknownLineage.
+    is not given, and no loss is declared; CannotRecover; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
     keys = LineageKeys(lineage)
@@ -346,12 +320,15 @@ async def reconcile(
 async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[tuple[Receipt, Receipt]]:
     """Charge receipts that the store may lack; what was paid for is left alone. Raises UnknownLineage.
 
-    Returns those of which something was charged, each with its new receipt. Raises ReceiptUnfit, before any is put
+    Returns those of which something was charged, each with its new receipt. Raises CannotRecover, before any is put
     back.
     """
     for receipt in receipts:
         if receipt.flaw:
-            raise ReceiptUnfit(receipt)
+            raise CannotRecover(
+                f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none "
+                "of this ledger's; leave its journal out"
+            )
     done: list[tuple[Receipt, Receipt]] = []
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
@@ -389,13 +366,16 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
     """Return the charge of a declared loss: one question, which stands for so many releases.
 
     It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
-    finished by the same words and charges once. Raises LossDeclaredBefore for the same loss in an earlier one.
+    finished by the same words and charges once. Raises CannotRecover for the same loss in an earlier one.
     """
     account = await ledger.lineage(lineage)
     before = sum(act.kind == "reconcile" for act in await all_acts(ledger, lineage, account.newest_act))
     charged = set(await ledger.scan(lineage, LineageKeys(lineage).questions))
     if not declared.another and any(_question_of(lineage, declared, round_) in charged for round_ in range(before)):
-        raise LossDeclaredBefore(lineage)
+        raise CannotRecover(
+            f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
+            "--declare-again"
+        )
     terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
     line = Line(terms, (_question_of(lineage, declared, before),))
     return Asked(lineage, declared.client, declared.time, (line,))

@@ -10,7 +10,7 @@ import redis
 
 from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage, key_digest
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import CannotBackUp, CannotRestore, DeclaredLoss, backup, reconcile, restore
+from accounting.ledger.recovery import CannotRecover, DeclaredLoss, backup, reconcile, restore
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 
@@ -81,7 +81,7 @@ async def test_books_that_are_not_right_are_not_backed_up(tmp_path: Path, damage
             await ledger.charge(asking("lineage", "ann", str(number)))
         with _raw(tmp_path / "store") as raw:
             raw.execute_command(*damage)
-        with pytest.raises((CannotBackUp, LedgerDamaged), match="dpserve ledger verify"):
+        with pytest.raises((CannotRecover, LedgerDamaged), match="dpserve ledger verify"):
             await _lines(ledger)
         assert len(await _lines(ledger, "other")) == 3
 
@@ -95,7 +95,7 @@ async def test_a_backup_that_contradicts_itself_is_refused_whole(tmp_path: Path)
     forged = lines[:3] + lines[4:-1]
     forged.append(json.dumps({"end": hashlib.sha256("".join(forged).encode()).hexdigest()}))
     async with Ledger.open(tmp_path / "new") as ledger:
-        with pytest.raises(CannotRestore, match="lineage lineage is not whole: receipt 2 is missing"):
+        with pytest.raises(CannotRecover, match="lineage lineage is not whole: receipt 2 is missing"):
             await restore(ledger, forged)
         assert await ledger.lineages() == []
 

@@ -37,7 +37,7 @@ from accounting.ledger import (
 )
 from accounting.ledger.journal import read_journals
 from accounting.ledger.receipts import Receipt, terms_of
-from accounting.ledger.recovery import CannotBackUp, ReceiptUnfit, backup, put_back, reconcile, restore
+from accounting.ledger.recovery import CannotRecover, backup, put_back, reconcile, restore
 from accounting.ledger.values import Asked, Line
 from accounting.ledger.verification import verify
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
@@ -385,14 +385,14 @@ async def test_no_receipt_marks_a_step_as_held_for_less_than_it_costs(ledger: Le
     ]
     for receipts in others:
         with pytest.raises(
-            ReceiptUnfit, match=r"receipt 1 of lineage .* (names a step|charges .*,) (that|which) .*: it was altered"
+            CannotRecover, match=r"receipt 1 of lineage .* (names a step|charges .*,) (that|which) .*: it was altered"
         ):
             await put_back(ledger, lineage, receipts)
     assert await spent(ledger, lineage) == {"": 0, "ann": 0}
     # Whoever writes to the store by other ways than these is found out by `verify`.
     await ledger.apply(lineage, [Asked(request.lineage, "ann", 1.0, (Line(forged[0].terms, forged[0].questions),))])
     assert "receipt 1 was altered: it names a step that it does not pay for" in (await verify(ledger, lineage)).findings
-    with pytest.raises(CannotBackUp, match="names a step that it does not pay for"):
+    with pytest.raises(CannotRecover, match="names a step that it does not pay for"):
         [line async for line in backup(ledger, [lineage])]
 
 

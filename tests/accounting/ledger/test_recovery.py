@@ -13,9 +13,8 @@ import redis
 from accounting.ledger import EmbeddedStore, Ledger, LedgerDamaged, LedgerUnavailable, StoreBehind, key_digest
 from accounting.ledger.journal import Journal, read_acknowledged, read_journal, read_journals
 from accounting.ledger.recovery import (
-    CannotRestore,
+    CannotRecover,
     DeclaredLoss,
-    LossDeclaredBefore,
     LossUndeclared,
     backup,
     put_back,
@@ -126,7 +125,7 @@ async def test_a_backup_is_restored_and_reconciled(tmp_path: Path) -> None:
         assert await restore(ledger, lines) == ["lineage"]
         assert await ledger.snapshot("lineage") == backed_up
         assert (await verify(ledger, "lineage")).findings == ()
-        with pytest.raises(CannotRestore, match="has a lineage lineage already"):
+        with pytest.raises(CannotRecover, match="has a lineage lineage already"):
             await restore(ledger, lines)
         await reconcile(ledger, "lineage", read_journals(journals))
         account, clients = await ledger.snapshot("lineage")
@@ -153,7 +152,7 @@ async def test_a_damaged_backup_is_refused_whole(tmp_path: Path, damage: str) ->
         "empty": [],
     }[damage]
     async with Ledger.open(tmp_path / "new") as ledger:
-        with pytest.raises(CannotRestore):
+        with pytest.raises(CannotRecover):
             await restore(ledger, damaged)
         assert await ledger.lineages() == []
 
@@ -257,7 +256,7 @@ async def test_a_loss_is_charged_once_however_often_it_is_declared(tmp_path: Pat
             else:
                 await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, time=2.0))
         for _ in range(2):
-            with pytest.raises(LossDeclaredBefore, match="--declare-again"):
+            with pytest.raises(CannotRecover, match="--declare-again"):
                 await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, time=3.0))
         assert (await ledger.lineage("lineage")).releases == 12
         await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, another=True))
