@@ -4,15 +4,15 @@ Computed from public numbers and the released answer alone, so that it is post-p
 holds the probability that the model gives without noise in at least COVERAGE of all answers.
 
 Write f(z) = z_k - ln(sum of e^(z_j) over j other than k): the log-odds of class k given the logits z. The answer shows
-f at z + n, and n is known noise. f is concave and its gradient, (1, -q) with q a distribution, has an L2 norm of at most
-sqrt(2).
+f at z + n, and n is known noise. f is concave and its gradient, (1, -q) with q a distribution, has an L2 norm of at
+most sqrt(2).
 
 - Gaussian noise of standard deviation s on each logit. From above, f(z + n) <= f(z) + gradient . n, so f(z + n) is
-  above f(z) by more than t sqrt(2) s with probability at most 1 - Phi(t). From below, f is sqrt(2)-Lipschitz, so it falls
-  more than t sqrt(2) s below its median with probability at most 1 - Phi(t) (Gaussian isoperimetry: Borell 1975); the median
-  of a concave function of Gaussian noise is at least its mean (Kwapien 1994), and its mean is at least f(z) - s^2/2 by
-  Jensen's inequality, or f(z) itself with two classes. With t = 2 both tails together are below 4.6 %; the rounding of
-  noise and logits to the grid takes from what is left.
+  above f(z) by more than t sqrt(2) s with probability at most 1 - Phi(t). From below, f is sqrt(2)-Lipschitz, so it
+  falls more than t sqrt(2) s below its median with probability at most 1 - Phi(t) (Gaussian isoperimetry: Borell 1975);
+  the median of a concave function of Gaussian noise is at least its mean (Kwapien 1994), and its mean is at least f(z)
+  - s^2/2 by Jensen's inequality, or f(z) itself with two classes. With t = 2 both tails together are below 4.6 %; the
+  rounding of noise and logits to the grid takes from what is left.
 - Laplace noise of scale b on each logit: no |n_j| exceeds c = -b ln(1 - COVERAGE^(1/C)) with probability COVERAGE, and
   then f moves by at most 2 c.
 - Noise on the log-odds of one class that was drawn: what is shown of this class is its log-odds without noise, and the

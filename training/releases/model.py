@@ -86,9 +86,9 @@ def exact_products(phi: Floats, parts: Floats) -> Floats:
     Proof. phi is 2^-24 times whole numbers, of norm at most 1: 2^24 steps. A row of the matrix is less than 2^e long
     but for the rounding of its length, e being that exponent. A's rows are whole multiples of a = 2^(e - 26): at most
     2^26 (1 + 2^-40) + sqrt(D)/2 < 2^28 of them long, for D < 2^50. What A leaves of a row is at most a/2 in each
-    number, so at most sqrt(D) a/2 <= 2^(c - 1) a long; B's rows are multiples of b = 2^(c - 28) a, and at most 2^27 + sqrt(D)/2
-    < 2^28 of them long. By Cauchy and Schwarz the absolute values of the products in a sum add up to at most 2^28
-    2^24 < 2^53 in units of 2^-24 a, or 2^-24 b: a double holds every partial sum, in any order.
+    number, so at most sqrt(D) a/2 <= 2^(c - 1) a long; B's rows are multiples of b = 2^(c - 28) a, and at most 2^27 +
+    sqrt(D)/2 < 2^28 of them long. By Cauchy and Schwarz the absolute values of the products in a sum add up to at most
+    2^28 2^24 < 2^53 in units of 2^-24 a, or 2^-24 b: a double holds every partial sum, in any order.
     """
     both = phi @ parts.T
     half = len(parts) // 2
