@@ -1,10 +1,13 @@
 """What a request for predictions says beside its body, and its body: each header once, each query parameter known."""
 
+import asyncio
 import hashlib
 import math
 import re
 import time
 from collections.abc import Mapping, Set
+from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -121,18 +124,73 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
     return dict(found)
 
 
-async def read_body(receive: Receive) -> bytes:
-    """Return the body. Raises Problem, as `BodyLimits` says, and ClientDisconnected."""
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        return bytes(message["body"])
-    parts = []
-    while message["type"] == "http.request":
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-        message = await receive()
-    raise ClientDisconnected
+@dataclass(frozen=True)
+class BodyLimits:
+    """How long a body may be, and how long it may take to arrive."""
+
+    bytes: int
+    seconds: float = 30.0
+
+
+async def read_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
+    """Return the body. Raises a 408 or 413 problem, as soon as it is too late or too long, and ClientDisconnected."""
+    deadline = asyncio.get_running_loop().time() + limits.seconds
+    if _announced(scope) > limits.bytes:
+        await _discard(scope, receive, deadline)
+        raise _too_long(limits)
+    parts, length, more = [], 0, True
+    try:
+        async with asyncio.timeout_at(deadline):
+            while more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientDisconnected
+                part, more = message.get("body", b""), message.get("more_body", False)
+                length += len(part)
+                if length > limits.bytes:
+                    break
+                parts.append(part)
+    except TimeoutError:
+        said = f"the body did not arrive within {limits.seconds:g} seconds"
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, ProblemType.INVALID_REQUEST, said) from None
+    if length > limits.bytes:
+        if more:
+            await _discard(scope, receive, deadline)
+        raise _too_long(limits)
+    return b"".join(parts)
+
+
+def _too_long(limits: BodyLimits) -> Problem:
+    return Problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        ProblemType.BODY_TOO_LARGE,
+        f"the body is longer than {limits.bytes} bytes; send fewer rows at a time",
+        limit_bytes=limits.bytes,
+    )
+
+
+_LONGEST_SILENCE = 1.0
+"""Seconds without a part of a body that is refused, after which its sender is answered."""
+
+
+async def _discard(scope: Scope, receive: Receive, deadline: float) -> None:
+    """Read what is left of a body while it comes, until the deadline at most: who is cut off does not read the refusal.
+
+    A sender that asked whether to continue has sent nothing, and is not told to.
+    """
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            while (await asyncio.wait_for(receive(), _LONGEST_SILENCE)).get("more_body", False):
+                pass
+
+
+def _announced(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value)  # the server has checked that it is a number that it can count to
+    return 0
 
 
 class ClientDisconnected(Exception):
