@@ -85,7 +85,7 @@ class _Unavailable(Exception):
 class Answers:
     """Private answers to n rows, and how far noise may have moved them.
 
-    The intervals, and what is decided, are right for at least 95 of 100 answers. Where the law of the noise is not known
+    The intervals, and what is decided, are right for 95 of 100 answers or more. Where the law of the noise is not known
     (`law` is None) each interval is all there is, and every answer undecided; likewise where a class was drawn.
     """
 

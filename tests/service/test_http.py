@@ -12,6 +12,7 @@ import pytest
 from accounting.explanation import explain_account
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
@@ -435,3 +436,31 @@ def test_a_body_that_nests_too_deeply_is_no_failure(service, content):
     http = service.http(service.add_client())
     assert http.post("/predict", content=content).status_code in (400, 422)
     assert service.spent() == 0
+
+
+def test_an_answer_says_how_noisy_it_is_and_whether_the_noise_made_its_winner(service):
+    http = service.http(service.add_client())
+    answer = http.post("/predict", json={"instances": [ROW, [1, 1, 0, 0]]}).json()
+    noise, predictions = answer["noise"], np.array(answer["predictions"])
+    assert (noise["law"], noise["on"], noise["coverage"]) == ("gaussian", "logits", 0.95)
+    assert (
+        noise["scale"]
+        == http.post("/predict?dry_run=true", json={"instances": [ROW, [1, 1, 0, 0]]}).json()["quote"]["noise"]["scale"]
+    )
+    intervals = np.array(noise["intervals"])
+    assert intervals.shape == (2, 3, 2)
+    assert (intervals[..., 0] <= predictions).all()
+    assert (predictions <= intervals[..., 1]).all()
+    assert all(isinstance(each, bool) for each in noise["undecided"])
+
+
+def test_a_class_that_was_drawn_has_no_intervals_and_is_undecided(start, head):
+    service = start(head, Label(0.5), accepts="any")
+    noise = service.http(service.add_client(accepts="any")).post("/predict", json={"instances": [ROW]}).json()["noise"]
+    assert (noise["law"], noise["on"], noise["intervals"]) == ("exponential", "selection", None)
+    assert noise["undecided"] == [True]
+
+
+def test_noise_of_an_unknown_law_is_null(start, head):
+    service = start(head, Plain())
+    assert service.http(service.add_client()).post("/predict", json={"instances": [ROW]}).json()["noise"] is None
