@@ -28,6 +28,7 @@ from service.batcher import Batcher, BatchLimits
 from service.errors import InvalidRows, RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsRequest
 from training.bundle import CertifiedHead
+from training.feature_maps import FeatureMap
 from training.published.bundle import PublishedNetwork
 from training.questions import noise_of
 from training.teachers.bundle import Teachers
@@ -41,6 +42,9 @@ _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
 
 _BATCH_SIZE = 1000
 """Rows of a batch, unless told otherwise: enough to share costs, not enough to keep others waiting."""
+
+_BATCH_BYTES = 64 * 2**20
+"""Of the rows and features of a batch; a single request may have more."""
 
 _DEEP_BATCH_SIZE = 64
 """Rows of a batch where a deep network computes the features: what it takes at a time. A row may be a megabyte."""
@@ -86,7 +90,7 @@ class MeteredPredictor(Predictor):
         known = self._noise(np.ones(1))
         self._noise_on = None if known is None else known.on
         limits = BatchLimits(
-            max_batch_size=max_batch_size or (_DEEP_BATCH_SIZE if self._on_backbone else _BATCH_SIZE),
+            max_batch_size=max_batch_size or self._usual_batch_size,
             max_batch_time=max_batch_time,
         )
         self._batcher: Batcher[_Waiting, Prediction] = Batcher(self._answer_batch, limits)
@@ -94,6 +98,12 @@ class MeteredPredictor(Predictor):
     @property
     def _on_backbone(self) -> bool:
         return isinstance(self.head, CertifiedHead) and self.head.on_backbone
+
+    @property
+    def _usual_batch_size(self) -> int:
+        features = self.head.certificate.feature_map
+        numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
+        return max(1, min(_DEEP_BATCH_SIZE if self._on_backbone else _BATCH_SIZE, _BATCH_BYTES // (8 * numbers)))
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""

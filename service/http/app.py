@@ -28,7 +28,7 @@ from service.http.openinference import INFER, OpenInferenceCodec, add_open_infer
 from service.http.predictions import Codec, PredictionEndpoint
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.requests import BodyLimits
+from service.http.requests import Bodies
 from service.http.schemas import PROBLEM_RESPONSES
 from service.page.assets import add_page
 from service.predictor import Predictor
@@ -109,10 +109,10 @@ def create_app(
     """
     options, metrics = options or HttpOptions(), metrics or Metrics()
     authentication = Authentication(ledger, predictor.lineage, options.tokens, options.rate_limit, options.failed_tries)
-    answers, limits = Answers(predictor), BodyLimits(largest_body, options.seconds_for_body)
+    answers, bodies = Answers(predictor), Bodies(largest_body, options.seconds_for_body)
 
     def endpoint(codec: Codec[Any]) -> ASGIApp:
-        return PredictionEndpoint(codec, predictor, authentication, metrics, limits)
+        return PredictionEndpoint(codec, predictor, authentication, metrics, bodies)
 
     rows, tensors = endpoint(RowsCodec(predictor, answers)), endpoint(OpenInferenceCodec(predictor, answers))
     others = _other_routes(predictor, authentication, audit)
@@ -127,8 +127,6 @@ def create_app(
             await others(scope, receive, send)
 
     app: ASGIApp = routed
-    marks = [(b"dpserve-rehearsal", b"true")] if predictor.rehearsal else []
-    app = Requests(app, count=metrics.count, log=options.log, headers=marks)
     if options.origins:
         app = CORSMiddleware(
             app,
@@ -137,6 +135,8 @@ def create_app(
             allow_headers=_REQUEST_HEADERS,
             expose_headers=_RESPONSE_HEADERS,
         )
+    marks = [(b"dpserve-rehearsal", b"true")] if predictor.rehearsal else []
+    app = Requests(app, count=metrics.count, log=options.log, headers=marks)
     if options.tracing is not None:
         app = Traces(app, options.tracing)
     return app

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.http.problems import Problem, ProblemType, open_inference_error
 from service.http.requests import ClientDisconnected
 from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, places, request_id, request_id_of
-from service.telemetry.metrics import DISCONNECTED, problem_of, route_of
+from service.telemetry.metrics import DISCONNECTED, PREFLIGHT, problem_of, route_of
 
 FAILED = "the service failed; the owner's log says where"
 
@@ -58,7 +58,7 @@ class Requests:
                     message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
-        route = self._route(scope["path"])
+        route = PREFLIGHT if scope["method"] == "OPTIONS" else self._route(scope["path"])
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnected:

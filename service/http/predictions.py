@@ -14,7 +14,7 @@ from service.errors import RequestRefused
 from service.http.authentication import Authentication
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.requests import BodyLimits, Head, read_body, read_head
+from service.http.requests import Bodies, Head, read_head
 from service.predictor import Caller, Prediction, Predictor, RowsRequest, TierQuote
 from service.telemetry.metrics import Metrics
 
@@ -65,10 +65,10 @@ class PredictionEndpoint(Generic[Some]):
         predictor: Predictor,
         authentication: Authentication,
         metrics: Metrics,
-        limits: BodyLimits,
+        bodies: Bodies,
     ) -> None:
         """Answer from `predictor`."""
-        self._limits = limits
+        self._bodies = bodies
         self._codec = codec
         self._predictor = predictor
         self._authentication = authentication
@@ -97,7 +97,10 @@ class PredictionEndpoint(Generic[Some]):
         self._codec.check_path(scope.get("path_params", {}))
         head = read_head(scope, self._codec.parameters)
         caller = await self._authentication.payer(head)
-        body = await read_body(scope, receive, self._limits)
+        async with self._bodies.read(scope, receive) as body:
+            return await self._answer_body(head, caller, body)
+
+    async def _answer_body(self, head: Head, caller: Caller, body: bytes) -> Reply:
         try:
             dry_run = _is_dry_run(head)
             request = await self._decode(head, body)

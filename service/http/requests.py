@@ -5,9 +5,8 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Mapping, Set
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Set
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,6 +15,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from accounting.ledger import Idempotency
+from service.errors import Overloaded
 from service.http.problems import Problem, ProblemType
 
 _LONGEST_IDEMPOTENCY_KEY = 255
@@ -124,49 +124,61 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
     return dict(found)
 
 
-@dataclass(frozen=True)
-class BodyLimits:
-    """How long a body may be, and how long it may take to arrive."""
+class Bodies:
+    """Reads bodies, each of at most `largest` bytes within `seconds`, and holds at most `together` bytes of them.
 
-    bytes: int
-    seconds: float = 30.0
+    Rows in JSON take up to sixteen times their bytes while they are parsed: who sends many wide rows at once is refused
+    before they take the memory that there is.
+    """
 
+    def __init__(self, largest: int, seconds: float = 30.0, together: int = 256 * 2**20) -> None:
+        """together: of all bodies of this process whose requests are not answered yet; one body always fits."""
+        self._largest = largest
+        self._seconds = seconds
+        self._room = max(together, largest)
 
-async def read_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
-    """Return the body. Raises a 408 or 413 problem, as soon as it is too late or too long, and ClientDisconnected."""
-    deadline = asyncio.get_running_loop().time() + limits.seconds
-    if _announced(scope) > limits.bytes:
-        await _discard(scope, receive, deadline)
-        raise _too_long(limits)
-    parts, length, more = [], 0, True
-    try:
-        async with asyncio.timeout_at(deadline):
-            while more:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ClientDisconnected
-                part, more = message.get("body", b""), message.get("more_body", False)
-                length += len(part)
-                if length > limits.bytes:
-                    break
-                parts.append(part)
-    except TimeoutError:
-        said = f"the body did not arrive within {limits.seconds:g} seconds"
-        raise Problem(HTTPStatus.REQUEST_TIMEOUT, ProblemType.INVALID_REQUEST, said) from None
-    if length > limits.bytes:
-        if more:
+    @asynccontextmanager
+    async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
+        """Give the body, which counts until the block ends.
+
+        Raises a 408 or 413 problem, as soon as it is too late or too long, Overloaded, and ClientDisconnected.
+        """
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        if _announced(scope) > self._largest:
             await _discard(scope, receive, deadline)
-        raise _too_long(limits)
-    return b"".join(parts)
+            raise self._too_long()
+        parts, length, more = list[bytes](), 0, True
+        try:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    while more:
+                        message = await receive()
+                        if message["type"] != "http.request":
+                            raise ClientDisconnected
+                        part, more = message.get("body", b""), message.get("more_body", False)
+                        length, self._room = length + len(part), self._room - len(part)
+                        if length > self._largest or self._room < 0:
+                            break
+                        parts.append(part)
+            except TimeoutError:
+                said = f"the body did not arrive within {self._seconds:g} seconds"
+                raise Problem(HTTPStatus.REQUEST_TIMEOUT, ProblemType.INVALID_REQUEST, said) from None
+            if length > self._largest or self._room < 0:
+                refused = self._too_long() if length > self._largest else Overloaded(1)
+                if more:
+                    await _discard(scope, receive, deadline)
+                raise refused
+            yield b"".join(parts)
+        finally:
+            self._room += length
 
-
-def _too_long(limits: BodyLimits) -> Problem:
-    return Problem(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        ProblemType.BODY_TOO_LARGE,
-        f"the body is longer than {limits.bytes} bytes; send fewer rows at a time",
-        limit_bytes=limits.bytes,
-    )
+    def _too_long(self) -> Problem:
+        return Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            ProblemType.BODY_TOO_LARGE,
+            f"the body is longer than {self._largest} bytes; send fewer rows at a time",
+            limit_bytes=self._largest,
+        )
 
 
 _LONGEST_SILENCE = 1.0
