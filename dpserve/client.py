@@ -188,10 +188,10 @@ class Client:
             law, on = noise[0]["law"], noise[0]["on"]
             scale = np.concatenate([each["scale"] for each in noise])
             undecided = np.concatenate([each["undecided"] for each in noise])
-        intervals = np.broadcast_to((0.0, 1.0), (*probabilities.shape, 2))
-        if law is not None and noise[0]["intervals"] is not None:
-            intervals = np.concatenate([each["intervals"] for each in noise])
-        return Answers(probabilities, intervals[..., 0], intervals[..., 1], undecided, law, on, scale)
+        lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
+        if law is not None and noise[0]["lower"] is not None:
+            lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
+        return Answers(probabilities, lower, upper, undecided, law, on, scale)
 
     def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
         """Return the name of the likeliest class of each private answer, (n,). tier: as for `predict_proba`."""

@@ -79,8 +79,8 @@ class AnswerNoise:
         above = _DEVIATIONS * math.sqrt(2) * self.scale
         return above, above if classes == 2 else above + self.scale * self.scale / 2
 
-    def intervals(self, probabilities: Floats) -> Floats | None:
-        """Return the least and the largest probability without noise, (n, C, 2), for answers (n, C); None for a draw.
+    def intervals(self, probabilities: Floats) -> tuple[Floats, Floats] | None:
+        """Return the least and the largest probability without noise, (n, C) each, for answers (n, C); None for a draw.
 
         Rounded outwards to six digits. Of log-odds noise only the drawn class has a lower end above 0.
         """
@@ -89,17 +89,12 @@ class AnswerNoise:
             return None
         shown = np.maximum(probabilities, _LEAST)
         rest = np.maximum(1 - probabilities, _LEAST_REST)
-        ends = np.empty((*probabilities.shape, 2))
         with np.errstate(over="ignore"):
-            ends[..., 0] = shown / (shown + rest * np.exp(reached[0])[:, None])
-            ends[..., 1] = shown / (shown + rest * np.exp(-reached[1])[:, None])
+            lower = shown / (shown + rest * np.exp(reached[0])[:, None])
+            upper = shown / (shown + rest * np.exp(-reached[1])[:, None])
         if self.on == "log-odds" and probabilities.shape[1] > 2:
-            _leave_to_others(ends, probabilities)
-        ends *= _SHOWN_DIGITS
-        np.floor(ends[..., 0], out=ends[..., 0])
-        np.ceil(ends[..., 1], out=ends[..., 1])
-        ends /= _SHOWN_DIGITS
-        return ends
+            lower, upper = _leaving_the_rest(lower, upper, probabilities)
+        return np.floor(lower * _SHOWN_DIGITS) / _SHOWN_DIGITS, np.ceil(upper * _SHOWN_DIGITS) / _SHOWN_DIGITS
 
     def undecided(self, probabilities: Floats) -> NDArray[np.bool_]:
         """Return of each answer, (n, C), whether the noise could have made its likeliest class so: (n,).
@@ -127,21 +122,16 @@ class AnswerNoise:
         return close
 
 
-def _leave_to_others(ends: Floats, probabilities: Floats) -> None:
-    """Give all classes but the drawn one, which differs from them, what that one leaves.
+def _leaving_the_rest(lower: Floats, upper: Floats, probabilities: Floats) -> tuple[Floats, Floats]:
+    """Return the interval of the drawn class, which differs from the others, and for these what that one leaves.
 
     Where all are alike nothing says which was drawn, and nothing is known of any.
     """
-    ordered = np.sort(probabilities, axis=1)
-    others = ordered[:, 1:2]  # of three or more values of which all but one are the same
-    is_drawn = probabilities != others
-    one = is_drawn.sum(axis=1) == 1
-    place = is_drawn.argmax(axis=1)
-    rows = np.arange(len(place))
-    around = np.where(one[:, None], ends[rows, place], (0.0, 1.0))
-    ends[..., 0] = 0.0
-    ends[..., 1] = np.where(one, 1 - around[:, 0], 1.0)[:, None]
-    ends[rows, place] = around
+    common = np.sort(probabilities, axis=1)[:, 1:2]  # of three or more values of which all but one are the same
+    is_drawn = probabilities != common
+    one = is_drawn.sum(axis=1, keepdims=True) == 1
+    left = np.where(one, 1 - np.where(is_drawn, lower, 0.0).sum(axis=1, keepdims=True), 1.0)
+    return np.where(one & is_drawn, lower, 0.0), np.where(one & is_drawn, upper, left)
 
 
 @lru_cache

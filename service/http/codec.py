@@ -111,13 +111,14 @@ def noise_out(prediction: Prediction) -> AnswerNoiseOut | None:
     noise, answers = prediction.noise, prediction.probabilities
     if noise is None:
         return None
-    intervals = noise.intervals(answers)
+    lower, upper = noise.intervals(answers) or (None, None)
     return AnswerNoiseOut(
         law=noise.law,
         on=noise.on,
         scale=noise.scale.tolist(),
         coverage=COVERAGE,
-        intervals=None if intervals is None else intervals.tolist(),
+        lower=None if lower is None else lower.tolist(),
+        upper=None if upper is None else upper.tolist(),
         undecided=noise.undecided(answers).tolist(),
     )
 

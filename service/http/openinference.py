@@ -320,6 +320,6 @@ def tensors_of(prediction: Prediction) -> dict[str, NDArray[Any]]:
     if noise is not None:
         intervals = noise.intervals(answers)
         if intervals is not None:
-            found |= {"lower": intervals[..., 0], "upper": intervals[..., 1]}
+            found["lower"], found["upper"] = intervals
         found["undecided"] = noise.undecided(answers)
     return found

@@ -97,8 +97,11 @@ class PredictionEndpoint(Generic[Some]):
         self._codec.check_path(scope.get("path_params", {}))
         head = read_head(scope, self._codec.parameters)
         caller = await self._authentication.payer(head)
-        async with self._bodies.read(scope, receive) as body:
+        body = await self._bodies.read(scope, receive)
+        try:
             return await self._answer_body(head, caller, body)
+        finally:
+            self._bodies.release(body)
 
     async def _answer_body(self, head: Head, caller: Caller, body: bytes) -> Reply:
         try:

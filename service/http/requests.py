@@ -5,8 +5,8 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Set
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Set
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -137,9 +137,8 @@ class Bodies:
         self._seconds = seconds
         self._room = max(together, largest)
 
-    @asynccontextmanager
-    async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
-        """Give the body, which counts until the block ends.
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the body, which counts until it is given to `release`.
 
         Raises a 408 or 413 problem, as soon as it is too late or too long, Overloaded, and ClientDisconnected.
         """
@@ -149,28 +148,29 @@ class Bodies:
             raise self._too_long()
         parts, length, more = list[bytes](), 0, True
         try:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    while more:
-                        message = await receive()
-                        if message["type"] != "http.request":
-                            raise ClientDisconnected
-                        part, more = message.get("body", b""), message.get("more_body", False)
-                        length, self._room = length + len(part), self._room - len(part)
-                        if length > self._largest or self._room < 0:
-                            break
-                        parts.append(part)
-            except TimeoutError:
+            async with asyncio.timeout_at(deadline):
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise ClientDisconnected
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    length, self._room = length + len(part), self._room - len(part)
+                    if length > self._largest or self._room < 0:
+                        raise self._too_long() if length > self._largest else Overloaded(1)
+                    parts.append(part)
+        except BaseException as error:
+            self._room += length
+            if isinstance(error, Problem | Overloaded) and more:
+                await _discard(scope, receive, deadline)
+            if isinstance(error, TimeoutError):
                 said = f"the body did not arrive within {self._seconds:g} seconds"
                 raise Problem(HTTPStatus.REQUEST_TIMEOUT, ProblemType.INVALID_REQUEST, said) from None
-            if length > self._largest or self._room < 0:
-                refused = self._too_long() if length > self._largest else Overloaded(1)
-                if more:
-                    await _discard(scope, receive, deadline)
-                raise refused
-            yield b"".join(parts)
-        finally:
-            self._room += length
+            raise
+        return b"".join(parts)
+
+    def release(self, body: bytes) -> None:
+        """Count a body no more."""
+        self._room += len(body)
 
     def _too_long(self) -> Problem:
         return Problem(

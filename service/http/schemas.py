@@ -86,13 +86,14 @@ class AnswerNoiseOut(NoiseLawOut):
         float,
         Meta(description="The share of answers, at least, of which the intervals and what is decided are right."),
     ]
-    intervals: Annotated[
-        list[list[tuple[float, float]]] | None,
+    lower: Annotated[
+        list[list[float]] | None,
         Meta(
-            description="For each row and class the least and the largest probability that the model may have given "
-            "without noise; null where a class was drawn, and there is no probability."
+            description="For each row and class the least probability that the model may have given without noise; "
+            "null where a class was drawn, and there is no probability."
         ),
     ]
+    upper: Annotated[list[list[float]] | None, Meta(description="Likewise the largest.")]
     undecided: Annotated[
         list[bool], Meta(description="For each row whether the noise could have made the likeliest class so.")
     ]

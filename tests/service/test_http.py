@@ -447,17 +447,17 @@ def test_an_answer_says_how_noisy_it_is_and_whether_the_noise_made_its_winner(se
         noise["scale"]
         == http.post("/predict?dry_run=true", json={"instances": [ROW, [1, 1, 0, 0]]}).json()["quote"]["noise"]["scale"]
     )
-    intervals = np.array(noise["intervals"])
-    assert intervals.shape == (2, 3, 2)
-    assert (intervals[..., 0] <= predictions).all()
-    assert (predictions <= intervals[..., 1]).all()
+    lower, upper = np.array(noise["lower"]), np.array(noise["upper"])
+    assert lower.shape == upper.shape == (2, 3)
+    assert (lower <= predictions).all()
+    assert (predictions <= upper).all()
     assert all(isinstance(each, bool) for each in noise["undecided"])
 
 
 def test_a_class_that_was_drawn_has_no_intervals_and_is_undecided(start, head):
     service = start(head, Label(0.5), accepts="any")
     noise = service.http(service.add_client(accepts="any")).post("/predict", json={"instances": [ROW]}).json()["noise"]
-    assert (noise["law"], noise["on"], noise["intervals"]) == ("exponential", "selection", None)
+    assert (noise["law"], noise["on"], noise["lower"]) == ("exponential", "selection", None)
     assert noise["undecided"] == [True]
 
 

@@ -301,7 +301,7 @@ function answersOf(batches) {
         law: noise.law,
         on: noise.on,
         scale: noise.scale[index],
-        interval: noise.intervals?.[index] ?? null,
+        interval: noise.lower?.[index].map((low, each) => [low, noise.upper[index][each]]) ?? null,
         undecided: noise.undecided[index],
       },
     })),
