@@ -59,9 +59,12 @@ class AnswerNoise:
     on: Place = "logits"
     """Each of the logits whose softmax is the answer; the log-odds of the one class that was drawn; or the draw."""
 
-    def part(self, rows: slice) -> "AnswerNoise":
-        """Return the noise on some of the rows."""
-        return AnswerNoise(self.law, self.scale[rows], self.on)
+    def uncertainty(self, probabilities: Floats) -> "Uncertainty":
+        """Return what the noise says of answers, (n, C)."""
+        lower, upper = self.intervals(probabilities) or (None, None)
+        above, below = self.reach(probabilities.shape[1]) or (None, None)
+        undecided = self.undecided(probabilities)
+        return Uncertainty(self.law, self.on, self.scale, above, below, lower, upper, undecided)
 
     def reach(self, classes: int) -> tuple[Floats, Floats] | None:
         """Return how far log-odds shown may lie above, and below, those without noise, (n,) each; None for a draw.
@@ -120,6 +123,37 @@ class AnswerNoise:
         apart = _gaussian_gap(classes) if self.law == "gaussian" else _laplace_reach(classes)
         close: NDArray[np.bool_] = np.log(first / second) <= apart * self.scale
         return close
+
+
+@dataclass(frozen=True, eq=False)
+class Uncertainty:
+    """What known noise says of n answers: see `AnswerNoise`, whose methods give each part."""
+
+    law: Law
+    on: Place
+    scale: Floats
+    above: Floats | None
+    below: Floats | None
+    lower: Floats | None
+    upper: Floats | None
+    undecided: NDArray[np.bool_]
+
+    def part(self, rows: slice) -> "Uncertainty":
+        """Return what it says of some of the answers."""
+
+        def some(values: Floats | None) -> Floats | None:
+            return None if values is None else values[rows]
+
+        return Uncertainty(
+            self.law,
+            self.on,
+            self.scale[rows],
+            some(self.above),
+            some(self.below),
+            some(self.lower),
+            some(self.upper),
+            self.undecided[rows],
+        )
 
 
 def _leaving_the_rest(lower: Floats, upper: Floats, probabilities: Floats) -> tuple[Floats, Floats]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError, Quote
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import AnswerNoise
+from mechanisms.answer_noise import AnswerNoise, Uncertainty
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import in_range
 from mechanisms.label import Label
@@ -133,14 +133,15 @@ class MeteredPredictor(Predictor):
         requests = [self._charge_request(batch[place], words.digests[rows[place]]) for place in charging]
         decisions.update(zip(charging, await self._charge(requests), strict=True))
         charged = np.flatnonzero(np.repeat([isinstance(decisions[at], Charge) for at in range(len(batch))], lengths))
-        answers = np.empty((len(X), len(self.head.certificate.classes)))
+        answers = np.ones((len(X), len(self.head.certificate.classes)))
         if len(charged):
             # A refusal looks at no logits, and takes no time that depends on any.
             logits = self.head.logits(phi[charged])
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.of(charged.tolist()))
         noise = self._noise(sensitivity)
+        known = None if noise is None else noise.uncertainty(answers)
         return [
-            _prediction(decided, answers[of], None if noise is None else noise.part(of))
+            _prediction(decided, answers[of], None if known is None else known.part(of))
             if isinstance(decided := decisions[place], Charge)
             else decided
             for place, of in enumerate(rows)
@@ -223,7 +224,7 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
     return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
-def _prediction(charge: Charge, answers: Floats, noise: AnswerNoise | None) -> Prediction:
+def _prediction(charge: Charge, answers: Floats, noise: Uncertainty | None) -> Prediction:
     """Return one request's answers, (n, C)."""
     return Prediction(
         probabilities=answers,

@@ -40,7 +40,7 @@ from accounting.ledger import (
 )
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import AnswerNoise
+from mechanisms.answer_noise import AnswerNoise, Uncertainty
 from service.batcher import Batcher
 from service.errors import RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsRequest, TierQuote
@@ -260,15 +260,15 @@ class PayOncePredictor(Predictor):
         return hold_request(self.released, client, tier, now, idempotency, key_digest)
 
 
-def _computed_by(model: ReleasedModel) -> Callable[[Floats], tuple[Floats, AnswerNoise | None]]:
+def _computed_by(model: ReleasedModel) -> Callable[[Floats], tuple[Floats, Uncertainty | None]]:
     """Return what computes a model's answers to rows (n, d), and their noise."""
     if not isinstance(model, NoisyLogits):
         return lambda X: (model.probabilities(X), None)
     noisy = model
 
-    def with_noise(X: Floats) -> tuple[Floats, AnswerNoise]:
+    def with_noise(X: Floats) -> tuple[Floats, Uncertainty]:
         probabilities, scale = noisy.answers(X)
-        return probabilities, AnswerNoise("gaussian", scale)
+        return probabilities, AnswerNoise("gaussian", scale).uncertainty(probabilities)
 
     return with_noise
 

@@ -38,7 +38,7 @@ from accounting.ledger import (
     UnknownKey,
 )
 from accounting.losses import Cost
-from mechanisms.answer_noise import AnswerNoise, Place
+from mechanisms.answer_noise import AnswerNoise, Place, Uncertainty
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 
 OUTPUTS = ("probabilities", "lower", "upper", "undecided")
@@ -120,7 +120,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
     """One request's answers. probabilities: (n, C), row by row as asked."""
 
     probabilities: Floats
-    noise: AnswerNoise | None
+    noise: Uncertainty | None
     """How far noise may have moved them; None where its law is not known."""
     standing: Standing
     """The client's account once this request was charged; half a second before, where nothing had to be."""

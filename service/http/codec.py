@@ -89,18 +89,17 @@ class Answers:
             RECEIPT: _encode(self.receipt(prediction)).decode(),
             BUDGET: _encode(self.budget(prediction)).decode(),
         }
-        noise, answers = prediction.noise, prediction.probabilities
+        noise = prediction.noise
         if noise is not None:
-            reached = noise.reach(answers.shape[1])
             said[NOISE] = _encode(
                 {
                     "law": noise.law,
                     "on": noise.on,
                     "scale": float(noise.scale.max()),
                     "coverage": COVERAGE,
-                    "above": None if reached is None else float(reached[0].max()),
-                    "below": None if reached is None else float(reached[1].max()),
-                    "undecided": np.packbits(noise.undecided(answers)).tobytes().hex(),
+                    "above": None if noise.above is None else float(noise.above.max()),
+                    "below": None if noise.below is None else float(noise.below.max()),
+                    "undecided": np.packbits(noise.undecided).tobytes().hex(),
                 }
             ).decode()
         return said
@@ -108,18 +107,17 @@ class Answers:
 
 def noise_out(prediction: Prediction) -> AnswerNoiseOut | None:
     """Return how far noise may have moved each answer."""
-    noise, answers = prediction.noise, prediction.probabilities
+    noise = prediction.noise
     if noise is None:
         return None
-    lower, upper = noise.intervals(answers) or (None, None)
     return AnswerNoiseOut(
         law=noise.law,
         on=noise.on,
         scale=noise.scale.tolist(),
         coverage=COVERAGE,
-        lower=None if lower is None else lower.tolist(),
-        upper=None if upper is None else upper.tolist(),
-        undecided=noise.undecided(answers).tolist(),
+        lower=None if noise.lower is None else noise.lower.tolist(),
+        upper=None if noise.upper is None else noise.upper.tolist(),
+        undecided=noise.undecided.tolist(),
     )
 
 

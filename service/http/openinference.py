@@ -315,11 +315,10 @@ def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
 
 def tensors_of(prediction: Prediction) -> dict[str, NDArray[Any]]:
     """Return an answer's tensors by name: `Predictor.outputs`."""
-    answers, noise = prediction.probabilities.astype("<f8", copy=False), prediction.noise
-    found: dict[str, NDArray[Any]] = {OUTPUT: answers}
+    noise = prediction.noise
+    found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities}
     if noise is not None:
-        intervals = noise.intervals(answers)
-        if intervals is not None:
-            found["lower"], found["upper"] = intervals
-        found["undecided"] = noise.undecided(answers)
+        if noise.lower is not None and noise.upper is not None:
+            found |= {"lower": noise.lower, "upper": noise.upper}
+        found["undecided"] = noise.undecided
     return found

@@ -1,6 +1,9 @@
 """What a service remembers of who holds a pay-once model is no older than a second, whatever becomes of the store."""
 
+import os
 import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +121,35 @@ def test_a_store_that_was_rolled_back_ends_answers(services: Services, store: St
             shutil.rmtree(store.folder)
             whole.rename(store.folder)
             store.start()
+
+
+def _workers(process: "subprocess.Popen[str]") -> set[int]:
+    """Return the processes that answer: those that the supervisor started to."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    spawned = (child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return {int(child) for child in spawned}
+
+
+def test_a_worker_that_dies_while_the_store_is_gone_is_replaced_when_it_is_back(
+    services: Services, store: StoreServer
+) -> None:
+    with (
+        fault("worker killed while its store is down") as found,
+        services.serving("--rho", 1, "--delta", 1e-6, "--workers", 2) as (address, process),
+    ):
+        key = _added(services, "ann")
+        for _ in range(trials(5, 1)):
+            before = _ask(address, key)
+            first = _workers(process)
+            store.kill()
+            said = services.log.stat().st_size
+            os.kill(min(first), signal.SIGKILL)
+            last = time.monotonic() + 60
+            while "cannot start" not in services.log.read_text()[said:] and time.monotonic() < last:
+                time.sleep(0.05)
+            store.start()
+            statuses = set[int]()
+            while len(_workers(process)) < 2 or statuses != {200}:
+                statuses = {_ask(address, key) for _ in range(8)}
+                assert time.monotonic() < last + 60
+            found.trial(held=before == 200 and process.poll() is None)

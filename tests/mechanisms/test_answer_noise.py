@@ -90,7 +90,9 @@ def test_intervals_are_narrow_and_winners_decided_where_the_noise_is_small():
     lower, upper = noise.intervals(answers)
     assert 0.68 < lower[0, 0] < 0.7 < upper[0, 0] < 0.72
     assert noise.undecided(answers).tolist() == [False, True]
-    assert noise.part(slice(1, 2)).undecided(answers[1:]).tolist() == [True]
+    part = noise.uncertainty(answers).part(slice(1, 2))
+    assert (part.scale.tolist(), part.undecided.tolist()) == ([3.0], [True])
+    assert part.lower.tolist() == lower[1:].tolist()
 
 
 def test_certainty_and_impossibility_have_intervals_too():
