@@ -162,9 +162,9 @@ class RowsCodec:
         return _json(
             PredictResponse(
                 prediction.probabilities.tolist(),
-                noise_out(prediction),
                 self._answers.receipt(prediction),
                 self._answers.budget(prediction),
+                noise_out(prediction),
                 self._rehearsal,
             )
         )

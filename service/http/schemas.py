@@ -106,11 +106,11 @@ class PredictResponse(Struct):
         list[list[float]],
         Meta(description="One probability for each class and row, in the order of the model's classes."),
     ]
+    receipt: ReceiptOut
+    budget: BudgetOut
     noise: Annotated[
         AnswerNoiseOut | None, Meta(description="Null where it is not known by which law noise moved the answers.")
     ]
-    receipt: ReceiptOut
-    budget: BudgetOut
     rehearsal: Annotated[
         bool | UnsetType,
         Meta(description="True where the ledger may lose charges, so that nothing here is to be relied upon."),
