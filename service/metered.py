@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError, Quote
+from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import AnswerNoise, Uncertainty
@@ -26,7 +26,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import Batcher, BatchLimits
 from service.errors import InvalidRows, RequestRefused, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsRequest
+from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from training.bundle import CertifiedHead
 from training.feature_maps import FeatureMap
 from training.published.bundle import PublishedNetwork
@@ -169,22 +169,17 @@ class MeteredPredictor(Predictor):
             return await asyncio.to_thread(self.head.features, X)
         return self.head.features(X)
 
-    async def quote(self, client: str, request: RowsRequest) -> Quote:
-        """Return what rows that `check_rows` returned would cost now. Spends nothing and computes no logits.
-
-        Raises what `Ledger.quote` raises.
-        """
+    async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
+        """Return what rows that `check_rows` returned would cost now, and the noise of their answers."""
         phi = await self._features(request.X)
-        digests = noise_of(self.head, self.mechanism, phi, self.head.logit_sensitivity(phi)).digests
+        sensitivity = self.head.logit_sensitivity(phi)
+        digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
         waiting = _Waiting(Caller(client), request, self._clock())
-        return await self._ledger.quote(self._charge_request(waiting, digests))
-
-    async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
-        """Return the noise on answers to rows that `check_rows` returned, of the mechanisms whose law is known."""
-        del tier
-        return self._noise(self.head.logit_sensitivity(await self._features(X)))
+        quote = await self._ledger.quote(self._charge_request(waiting, digests))
+        return RowsQuote(quote.total, quote.free, quote.refusal, self._noise(sensitivity))
 
     def _noise(self, sensitivity: Floats) -> AnswerNoise | None:
+        """Return the noise on answers to rows of these sensitivities, of the mechanisms whose law is known."""
         match self.mechanism:
             case Label() as mechanism:
                 return AnswerNoise("exponential", mechanism.scale(sensitivity), "selection")

@@ -43,7 +43,7 @@ from accounting.picorho import to_rho
 from mechanisms.answer_noise import AnswerNoise, Uncertainty
 from service.batcher import Batcher
 from service.errors import RequestRefused, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsRequest, TierQuote
+from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from training.releases.certificate import ReleaseCertificate, Tier
 from training.releases.model import NoisyLogits, ReleasedModel, TieredModel
 
@@ -186,16 +186,14 @@ class PayOncePredictor(Predictor):
         except LedgerError as refused:
             return refused
 
-    async def quote(self, client: str, request: RowsRequest) -> TierQuote:
+    async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
         """Return what being answered at a tier would cost now: the difference to what the client holds."""
         tier = await self._tier(client, request.tier)
         hold = await self._ledger.quote(self._request(client, tier, self._clock(), request.idempotency))
-        return TierQuote(tier, len(request.X), hold)
-
-    async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
-        """Return the noise on a tier's answers, the finest's if none is named: drawn once, and the same in all."""
-        model = self._models[tier or self._tiers[-1].name]
-        return AnswerNoise("gaussian", model.logit_noise(X)) if isinstance(model, NoisyLogits) else None
+        model = self._models[tier]
+        noise = AnswerNoise("gaussian", model.logit_noise(request.X)) if isinstance(model, NoisyLogits) else None
+        # What is held answers every row: only the holding costs anything.
+        return RowsQuote(hold.total, (True,) * len(request.X), hold.refusal, noise, tier)
 
     async def explained_budget(self, client: str, *, unlimited: bool = False) -> "HolderExplanation":
         """Return the client's account and its explanation. Answers from what it holds are without limit."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -31,8 +31,8 @@ from accounting.ledger import (
     KeyExpired,
     Ledger,
     LedgerError,
+    LedgerRefusal,
     LedgerUnavailable,
-    Quote,
     Receipt,
     Standing,
     UnknownKey,
@@ -40,59 +40,13 @@ from accounting.ledger import (
 from accounting.losses import Cost
 from mechanisms.answer_noise import AnswerNoise, Place, Uncertainty
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
+from training.certificate import ModelCertificate
 
 OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
 
 Floats = NDArray[np.float64]
 Clock = Callable[[], float]
-
-
-class Bounds(Protocol):
-    """A feature map, as far as a service looks at it."""
-
-    @property
-    def lower(self) -> tuple[float, ...]:
-        """The declared lower bound of each feature."""
-        ...
-
-    @property
-    def upper(self) -> tuple[float, ...]:
-        """The declared upper bound of each feature."""
-        ...
-
-
-class ServedCertificate(Protocol):
-    """A certificate, as far as a service looks at it."""
-
-    @property
-    def name(self) -> str:
-        """The model's public name."""
-        ...
-
-    @property
-    def lineage(self) -> str:
-        """Whose account pays."""
-        ...
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The columns of a row."""
-        ...
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """What the columns of an answer stand for."""
-        ...
-
-    @property
-    def feature_map(self) -> Bounds:
-        """Where the declared bounds are."""
-        ...
-
-    def public(self) -> dict[str, object]:
-        """What may be shown to clients."""
-        ...
 
 
 class Caller(Struct, frozen=True):
@@ -138,12 +92,17 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
 
 @dataclass(frozen=True)
-class TierQuote:
-    """What it would cost now to be answered at one tier: `rows` of them, or as many as there are."""
+class RowsQuote:
+    """What being answered would cost now, in picorho. free: of each row whether it would cost nothing.
 
-    tier: str
-    rows: int
-    hold: Quote
+    refusal: what charging it would raise. tier: which would answer, of a pay-once model; holding it is what costs.
+    """
+
+    total: int
+    free: tuple[bool, ...]
+    refusal: LedgerRefusal | None
+    noise: AnswerNoise | None
+    tier: str | None = None
 
 
 class Predictor(ABC):
@@ -156,7 +115,7 @@ class Predictor(ABC):
     """What the noise is on; None where its law is not known."""
 
     def __init__(
-        self, certificate: ServedCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
+        self, certificate: ModelCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
     ) -> None:
         """Serve the model that `certificate` describes. largest_batch: the most rows of one request."""
         self.certificate = certificate
@@ -294,19 +253,11 @@ class Predictor(ABC):
         return decided
 
     @abstractmethod
-    async def quote(self, client: str, request: RowsRequest) -> "Quote | TierQuote":
-        """Return what `predict` would cost now. Spends nothing and computes no logits.
+    async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
+        """Return what `predict` would cost now, and how noisy it would be. Spends nothing and computes no logits.
 
-        Raises what the ledger's quotes raise.
+        Raises what `Ledger.quote` raises.
         """
-
-    async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
-        """Return the noise on answers to rows that `check_rows` returned; None where its law is not known.
-
-        It follows from the certificate, the mechanism and the rows, and from no logit. tier: which would answer.
-        """
-        del X, tier
-        return None
 
     @abstractmethod
     def model(self) -> dict[str, object]:

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from starlette.responses import Response
 
-from accounting.ledger import BudgetExhausted, MechanismNotAccepted, Quote
+from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import COVERAGE, AnswerNoise
+from mechanisms.answer_noise import COVERAGE
 from service.http import npy
 from service.http.predictions import Reply
 from service.http.problems import Problem, ProblemType
@@ -26,7 +26,7 @@ from service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
-from service.predictor import Prediction, Predictor, RowsRequest, TierQuote
+from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
@@ -169,28 +169,25 @@ class RowsCodec:
             )
         )
 
-    def encode_quote(self, quote: Quote | TierQuote, noise: AnswerNoise | None) -> Reply:
+    def encode_quote(self, quote: RowsQuote) -> Reply:
         """Return a quote in rho."""
-        priced = quote.hold if isinstance(quote, TierQuote) else quote
-        # What is held answers every row: only the holding costs anything.
-        free = (True,) * quote.rows if isinstance(quote, TierQuote) else quote.free
-        refusal = priced.refusal
+        refusal, noise = quote.refusal, quote.noise
         kind = None
         if isinstance(refusal, BudgetExhausted):
             kind = ProblemType.BUDGET_EXHAUSTED
         elif isinstance(refusal, MechanismNotAccepted):
             kind = ProblemType.MECHANISM_NOT_ACCEPTED
         out = QuoteOut(
-            rows=len(free),
-            new_rows=free.count(False),
-            free=free,
+            rows=len(quote.free),
+            new_rows=quote.free.count(False),
+            free=quote.free,
             price_per_row_rho=self._price,
-            cost_rho=to_rho(priced.total),
+            cost_rho=to_rho(quote.total),
             admitted=refusal is None,
             refusal=kind,
             scope=getattr(refusal, "scope", None),
             noise=None if noise is None else NoiseLawOut(noise.law, noise.on, noise.scale.tolist()),
-            tier=quote.tier if isinstance(quote, TierQuote) else msgspec.UNSET,
+            tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
         return _json(QuoteResponse(out, self._rehearsal))
 

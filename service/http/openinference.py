@@ -17,9 +17,8 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from accounting.ledger import Quote
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import COVERAGE, AnswerNoise
+from mechanisms.answer_noise import COVERAGE
 from service.http.codec import Answers, malformed_json
 from service.http.predictions import Reply
 from service.http.problems import Problem, ProblemType, open_inference_error
@@ -34,7 +33,7 @@ from service.http.schemas import (
     OutputTensor,
     ServerMetadata,
 )
-from service.predictor import OUTPUTS, Prediction, Predictor, RowsRequest, TierQuote
+from service.predictor import OUTPUTS, Prediction, Predictor, RowsQuote, RowsRequest
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
@@ -156,7 +155,7 @@ class OpenInferenceCodec:
             named["coverage"] = COVERAGE
         return {name: value for name, value in named.items() if value is not None}
 
-    def encode_quote(self, quote: Quote | TierQuote, noise: AnswerNoise | None) -> Reply:
+    def encode_quote(self, quote: RowsQuote) -> Reply:
         """Never called: the protocol has no dry run, and a query is refused."""
         raise NotImplementedError
 

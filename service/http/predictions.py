@@ -8,14 +8,12 @@ from typing import Generic, Protocol, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from accounting.ledger import Quote
-from mechanisms.answer_noise import AnswerNoise
 from service.errors import RequestRefused
 from service.http.authentication import Authentication
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.requests import Bodies, Head, read_head
-from service.predictor import Caller, Prediction, Predictor, RowsRequest, TierQuote
+from service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.metrics import Metrics
 
 _SMALL_BODY = 64 * 1024
@@ -47,7 +45,7 @@ class Codec(Protocol[Some]):
         """Return the answer."""
         ...
 
-    def encode_quote(self, quote: Quote | TierQuote, noise: AnswerNoise | None) -> Reply:
+    def encode_quote(self, quote: RowsQuote) -> Reply:
         """Return what an answer would cost."""
         ...
 
@@ -112,7 +110,8 @@ class PredictionEndpoint(Generic[Some]):
             await self._predictor.confirm(caller)
             raise
         if dry_run:
-            return await self._quote(caller, request)
+            known = await self._predictor.confirm(caller)
+            return self._codec.encode_quote(await self._predictor.quote(known.client, request))
         prediction = await self._predictor.predict(caller, request)
         self._metrics.answered(len(prediction.probabilities), prediction.charged_rows)
         encoded, headers = self._codec.encode(head, request, prediction)
@@ -123,12 +122,6 @@ class PredictionEndpoint(Generic[Some]):
         if len(body) < _SMALL_BODY:
             return self._codec.decode(head, body)
         return await asyncio.to_thread(self._codec.decode, head, body)
-
-    async def _quote(self, caller: Caller, request: Some) -> Reply:
-        caller = await self._predictor.confirm(caller)
-        quote = await self._predictor.quote(caller.client, request)
-        noise = await self._predictor.noise(request.X, quote.tier if isinstance(quote, TierQuote) else None)
-        return self._codec.encode_quote(quote, noise)
 
 
 def _is_dry_run(head: Head) -> bool:
