@@ -77,6 +77,7 @@ class Answers:
             remaining_rho=to_rho(standing.remaining),
             queries_left=standing.questions_left(self._price) if self._price else None,
             unlimited=not self._price,
+            status="unproven" if standing.budget.accepts == "unproven" else "proven",
         )
 
     def headers(self, prediction: Prediction) -> dict[str, str]:

@@ -148,7 +148,7 @@ class OpenInferenceCodec:
         receipt, noise = msgspec.to_builtins(self._answers.receipt(prediction)), prediction.noise
         receipt["receipt_id"] = receipt.pop("id")
         del receipt["model"]
-        named = receipt | msgspec.to_builtins(self._answers.budget(prediction))
+        named = msgspec.to_builtins(self._answers.budget(prediction)) | receipt
         named["rehearsal"] = True if self._predictor.rehearsal else None
         if noise is not None:
             named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_scale": float(noise.scale.max())}

@@ -57,6 +57,10 @@ class BudgetOut(Struct):
         Meta(description="Rows that can still be answered at the price; null where an answer costs nothing."),
     ]
     unlimited: Annotated[bool, Meta(description="Whether further answers of this precision cost nothing.")]
+    status: Annotated[
+        Literal["proven", "unproven"],
+        Meta(description="unproven: the account may have paid for a mechanism whose cost is only claimed."),
+    ]
 
 
 class NoiseLawOut(Struct):

@@ -64,6 +64,7 @@ def test_answers_are_probabilities_and_are_charged(service):
         "remaining_rho": explained["remaining"]["rho"],
         "queries_left": explained["queries_left"],
         "unlimited": explained["unlimited"],
+        "status": "proven",
     }
 
 
