@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
@@ -51,7 +52,7 @@ SECONDS_HELD = 0.5
 """How long what the ledger said of a client is good for."""
 
 _MOST_REMEMBERED = 10_000
-_FEW_ROWS = 16
+_FEW_ROWS = 64
 """Rows that are computed on the event loop; while more are computed, other requests go on."""
 
 Refusal = LedgerError | RequestRefused
@@ -92,6 +93,16 @@ class _Held:
     asked: float
 
 
+class _Rows(Struct, frozen=True, eq=False):
+    """Rows to be computed at a tier."""
+
+    tier: str
+    X: Floats
+
+
+_Computed = tuple[Floats, Uncertainty | None]
+
+
 class PayOncePredictor(Predictor):
     """Serves one released model of one lineage, at every tier that it has."""
 
@@ -109,6 +120,7 @@ class PayOncePredictor(Predictor):
         self._compute = {tier: _computed_by(each) for tier, each in self._models.items()}
         self._held: dict[tuple[Caller, str | None], _Held] = {}
         self._batcher: Batcher[_Wish, _Held] = Batcher(self._hold)
+        self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch)
 
     @property
     def tier_names(self) -> tuple[str, ...]:
@@ -128,9 +140,8 @@ class PayOncePredictor(Predictor):
             held, remembered = await self._batcher.submit(wish, 1, deadline=request.deadline), False
         elif (late := self.late(caller, request)) is not None:
             raise late
-        compute = self._compute[held.tier]
-        few = len(request.X) <= _FEW_ROWS
-        probabilities, noise = compute(request.X) if few else await asyncio.to_thread(compute, request.X)
+        rows = _Rows(held.tier, request.X)
+        probabilities, noise = await self._computing.submit(rows, len(request.X), deadline=request.deadline)
         charge = held.charge
         return Prediction(
             probabilities=probabilities,
@@ -143,8 +154,24 @@ class PayOncePredictor(Predictor):
         )
 
     async def drain(self) -> None:
-        """Wait until every charge that was sent to the ledger is decided."""
+        """Wait until every charge that was sent to the ledger is decided, and what is held is answered."""
         await self._batcher.drain()
+        await self._computing.drain()
+
+    async def _compute_batch(self, batch: Sequence[_Rows]) -> list[_Computed]:
+        """Return every request's answers: all rows at one tier are one product of matrices."""
+        computed: dict[int, _Computed] = {}
+        for tier in {each.tier for each in batch}:
+            places = [place for place, each in enumerate(batch) if each.tier == tier]
+            X = batch[places[0]].X if len(places) == 1 else np.concatenate([batch[place].X for place in places])
+            compute = self._compute[tier]
+            probabilities, noise = compute(X) if len(X) <= _FEW_ROWS else await asyncio.to_thread(compute, X)
+            start = 0
+            for place in places:
+                rows = slice(start, start + len(batch[place].X))
+                computed[place] = probabilities[rows], None if noise is None else noise.part(rows)
+                start = rows.stop
+        return [computed[place] for place in range(len(batch))]
 
     async def _hold(self, wishes: Sequence[_Wish]) -> list[_Held | Refusal]:
         """Charge each client, in one call, for what it does not hold yet; return what it holds then, or a refusal."""
@@ -258,13 +285,13 @@ class PayOncePredictor(Predictor):
         return hold_request(self.released, client, tier, now, idempotency, key_digest)
 
 
-def _computed_by(model: ReleasedModel) -> Callable[[Floats], tuple[Floats, Uncertainty | None]]:
+def _computed_by(model: ReleasedModel) -> Callable[[Floats], _Computed]:
     """Return what computes a model's answers to rows (n, d), and their noise."""
     if not isinstance(model, NoisyLogits):
         return lambda X: (model.probabilities(X), None)
     noisy = model
 
-    def with_noise(X: Floats) -> tuple[Floats, Uncertainty]:
+    def with_noise(X: Floats) -> _Computed:
         probabilities, scale = noisy.answers(X)
         return probabilities, AnswerNoise("gaussian", scale).uncertainty(probabilities)
 
