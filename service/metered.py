@@ -96,14 +96,14 @@ class MeteredPredictor(Predictor):
         self._batcher: Batcher[_Waiting, Prediction] = Batcher(self._answer_batch, limits)
 
     @property
-    def _on_backbone(self) -> bool:
-        return isinstance(self.head, CertifiedHead) and self.head.on_backbone
+    def _on_encoder(self) -> bool:
+        return isinstance(self.head, CertifiedHead) and self.head.on_encoder
 
     @property
     def _usual_batch_size(self) -> int:
         features = self.head.certificate.feature_map
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
-        return max(1, min(_DEEP_BATCH_SIZE if self._on_backbone else _BATCH_SIZE, _BATCH_BYTES // (8 * numbers)))
+        return max(1, min(_DEEP_BATCH_SIZE if self._on_encoder else _BATCH_SIZE, _BATCH_BYTES // (8 * numbers)))
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -164,8 +164,8 @@ class MeteredPredictor(Predictor):
         return refused
 
     async def _features(self, X: Floats) -> Floats:
-        """phi of each row, (n, D). A backbone takes its time, in which the loop serves others."""
-        if self._on_backbone:
+        """phi of each row, (n, D). An encoder takes its time, in which the loop serves others."""
+        if self._on_encoder:
             return await asyncio.to_thread(self.head.features, X)
         return self.head.features(X)
 
