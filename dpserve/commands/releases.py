@@ -106,7 +106,8 @@ def _train_weights(training: Training) -> ReleaseCertificate:
     lam = training.needed("lam", "a larger Lambda means less noise and a simpler model")
     recipe = Recipe(training.name, training.feature_map, lam, training.options.get("tolerance", DEFAULT_TOLERANCE))
     head = train_with_progress(training.records, recipe, training.lineage)
-    return save_weights(training.out, release_weights(head, prices, training.lineage, SystemRandomness()))
+    model = release_weights(head, prices, training.lineage, SystemRandomness(), training.records)
+    return save_weights(training.out, model)
 
 
 def _train_dpsgd(training: Training) -> ReleaseCertificate:

@@ -231,7 +231,7 @@ def planned_tiers(prices: Mapping[str, int], budget: int) -> tuple[PlannedTier, 
                 "nobody could ever hold it. Leave it out, or raise the budget"
             )
         try:
-            sampling_error.check_release_rho(steps[name] ** 2 / 2)
+            sampling_error.check_release_rho(to_rho(steps[name]))
         except ValueError as error:
             raise TrainingError(f"the step to the tier {name!r}: {error}") from error
         tiers.append(PlannedTier(name, whole, whole - before))

@@ -72,7 +72,7 @@ def tiers_drawn_often(model: ReleasedWeights, weights: Floats, seed: int) -> Flo
             )
         ]
     )
-    many = ReleasedWeights(certificate, released, model.tensors)
+    many = replace(model, released=released)
     return np.stack([many.at(tier.name).weights for tier in certificate.precisions])
 
 
