@@ -50,7 +50,7 @@ COUNT_COORDINATE = 0.2
 MOST_RECORDS = 2**22
 """Their terms' sums, in steps of 2^-30, stay below 2^53, so that they are exact as doubles."""
 
-TEMPERATURE = 16.0
+TEMPERATURE = 8.0
 """Of the cosines, before they are calibrated."""
 
 _GRID = 2**30
