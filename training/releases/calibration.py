@@ -142,7 +142,7 @@ def calibrated(
             "chosen at random"
         )
     vector = law(mu, classes)
-    counts = np.bincount(y, minlength=classes) * COUNTS_PART
+    counts = np.bincount(y, minlength=classes).astype(np.float64) * COUNTS_PART
     noise = vector.standard_deviation
     shares = log_shares(vector.release_part(counts, randomness) / COUNTS_PART, noise / COUNTS_PART)
     blocks = [slice(start, start + _BLOCK) for start in range(0, len(y), _BLOCK)]
