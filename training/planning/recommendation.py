@@ -95,8 +95,8 @@ def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:
     loss, of_shares = expected.log_loss, constant.log_loss
     if loss is not None and of_shares is not None and loss >= of_shares - _CLOSE_LOSS:
         said.append(
-            f"its probabilities, of log loss {loss:.3f}, tell no more than the shares of the classes do, whose log loss "
-            f"is {of_shares:.3f}"
+            f"its probabilities, of log loss {loss:.3f}, tell no more than the shares of the classes do, of log loss "
+            f"{of_shares:.3f}"
         )
     if expected.interval is not None and expected.interval >= _WIDE:
         said.append(

@@ -24,7 +24,7 @@ The records that the model was trained on are used again. What its release has l
 its mu is, so that its logits there are nearly those of a new row; only at large budgets and few records for each class
 is the scale a little high (docs/mechanisms.md).
 
-A gradient counts up to 1 + ln C nats of each number: a record that the model is sure of and wrong about weighs no more.
+A gradient counts up to 2 + ln C nats of each number: a record that the model is sure of and wrong about weighs no more.
 That biases beta upwards a little where a model is often sure and wrong, and lets the noise be small.
 """
 
@@ -179,7 +179,7 @@ def log_shares(counts: Floats, noise: float) -> Floats:
 def record_terms(logits: Floats, y: Integers, scale: float, weight: float, shares: Floats) -> Integers:
     """Return what each record adds to a round, (n, 5), in steps of 2^-30: at most ROUND_PART long.
 
-    With p = softmax(a + weight l), a = scale logits and l = `shares`, and b = 1 + ln C: the means under p of
+    With p = softmax(a + weight l), a = scale logits and l = `shares`, and b = 2 + ln C: the means under p of
     (a - a_y)/b and (l - l_y)/b, which are the gradient, and the variances and the covariance of a and l under p over
     b^2. Each number is clipped to [-1, 1] and the vector to a length of 1, which stands for ROUND_PART.
 
@@ -188,7 +188,7 @@ def record_terms(logits: Floats, y: Integers, scale: float, weight: float, share
     vector is drawn 2^-20 shorter than it may be, and rounded towards zero, which makes none longer. A value that is not
     a number counts as 0.
     """
-    bound = 1 + math.log(logits.shape[1])
+    bound = _counted(logits.shape[1])
     with np.errstate(all="ignore"):
         scaled = logits * scale
         summed = scaled + weight * shares
@@ -214,12 +214,17 @@ def record_terms(logits: Floats, y: Integers, scale: float, weight: float, share
     return steps
 
 
+def _counted(classes: int) -> float:
+    """Return up to how many nats a number of a record's gradient counts: two beyond what a guess loses."""
+    return 2 + math.log(classes)
+
+
 def _newton_step(sums: Floats, noise: float, classes: int, weight: float) -> tuple[float, float]:
     """Return a step in (ln scale, weight of the shares) from noisy sums of records' terms, (5,): each at most 1 long.
 
     noise: the standard deviation of the sums' noise. A weight other than 0 costs as much as half its square in nats.
     """
-    bound = 1 + math.log(classes)
+    bound = _counted(classes)
     gradient = sums[:2] * bound + np.array([0.0, weight])
     along, both, across = sums[2:] * bound**2
     values, vectors = np.linalg.eigh(np.array([[along, both], [both, across]]))

