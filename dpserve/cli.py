@@ -45,6 +45,7 @@ _GROUPS = {
         "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
         "clients": _Command("clients", "app", "Who may ask, and for how much: keys and budgets."),
         "lineage": _Command("lineages", "app", "What all clients of one set of records may learn together."),
+        "export": _Command("exporting", "export", "Write a pay-once model into a file that other servers read."),
         "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),
         "ledger": _Command("ledger", "app", "Check, copy and mend the ledger."),
         "config": _Command("configuring", "app", "What the service is told by flags, environment and file."),

@@ -52,8 +52,6 @@ TEMPERATURE = 16.0
 
 _GRID = 2**30
 _SHRINK = 1.0 - 2.0**-30
-_SHORTEST = 2.0**-300
-"""A row that is shorter has no direction: its squares might underflow."""
 
 
 class ClassSumsCertificate(ReleaseCertificate):
