@@ -15,3 +15,7 @@ class NotConverged(TrainingError):
 
 class BundleError(TrainingError):
     """A bundle is missing, damaged, or does not match its certificate."""
+
+
+class NotExportable(TrainingError):
+    """A model cannot be taken away, or not so; says why and what to do."""

@@ -23,6 +23,7 @@ from service.http.accounts import add_account_routes
 from service.http.authentication import Authentication
 from service.http.codec import Answers, RowsCodec
 from service.http.documentation import add_documentation
+from service.http.exporting import add_export
 from service.http.middleware import FAILED, BodyLimits, Requests, response_to
 from service.http.openapi import describe
 from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
@@ -114,7 +115,7 @@ def create_app(
     app: ASGIApp = Router(
         [Route("/predict", rows), Route(f"{MODEL}/infer", tensors), Route(f"{MODEL_VERSION}/infer", tensors)],
         redirect_slashes=False,
-        default=_other_routes(predictor, authentication, audit),
+        default=_other_routes(predictor, ledger, authentication, audit),
     )
     app = BodyLimits(app, largest=largest_body, seconds=options.seconds_for_body)
     marks = [(b"dpserve-rehearsal", b"true")] if predictor.rehearsal else []
@@ -133,7 +134,7 @@ def create_app(
 
 
 def _other_routes(
-    predictor: Predictor, authentication: Authentication, audit: Callable[[], dict[str, Any]] | None
+    predictor: Predictor, ledger: Ledger, authentication: Authentication, audit: Callable[[], dict[str, Any]] | None
 ) -> FastAPI:
     app = FastAPI(
         title="dpserve",
@@ -146,6 +147,7 @@ def _other_routes(
     )
     add_account_routes(app, predictor, authentication)
     _add_public_routes(app, predictor)
+    add_export(app, predictor, ledger, authentication)
     if audit is not None:
 
         @app.get("/audit", summary="See what the service's own audit has found")

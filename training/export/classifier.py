@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.losses import Cost
-from training.errors import TrainingError
+from training.errors import NotExportable
 from training.feature_maps import SHRINK, AnyFeatureMap
+from training.loading import AnyModel
 from training.releases.certificate import ReleaseCertificate
 from training.releases.class_sums import TEMPERATURE, ClassSums
 from training.releases.dpsgd.model import DpSgdModel
@@ -26,14 +27,6 @@ from training.releases.weights import ReleasedWeights
 
 Floats = NDArray[np.float64]
 Activation = Literal["tanh", "relu"]
-
-
-class NotExportable(TrainingError):
-    """The model, or this form of it, cannot be taken away; says why and what to do."""
-
-
-class UnknownTier(TrainingError):
-    """The model has no tier of this name, or has several and none was named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,23 +68,22 @@ class Classifier:
         }
 
 
-def classifier_of(model: object, tier: str | None = None) -> Classifier:
+def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
     """Return what a model computes at a tier; one of several must be named.
 
-    Raises NotExportable for a model that is not private itself, and UnknownTier.
+    Raises NotExportable for a model that is not private itself, and a tier that there is not.
     """
     if not isinstance(model, ReleasedModel):
-        name = getattr(getattr(model, "certificate", None), "name", "this model")
         raise NotExportable(
-            f"{name} is not private: whoever had its weights would learn more of the records than was ever paid for. Serve it with "
-            "'dpserve serve', or train a pay-once model, which may be taken away: 'dpserve train --release class-sums', "
-            "objective, dpsgd or weights"
+            f"{model.certificate.name} is not private: whoever had its weights would learn more of the records than "
+            "was ever paid for. Serve it with 'dpserve serve', or train a pay-once model, which may be taken away: "
+            "'dpserve train --release class-sums', objective, dpsgd or weights"
         )
     names = [each.name for each in model.certificate.tiers]
     if tier is None and len(names) > 1:
-        raise UnknownTier(f"{model.certificate.name} has several tiers; say which, with --tier: {', '.join(names)}")
+        raise NotExportable(f"{model.certificate.name} has several tiers; say which, with --tier: {', '.join(names)}")
     if tier is not None and tier not in names:
-        raise UnknownTier(f"there is no tier {tier!r}; this model has {', '.join(map(repr, names))}")
+        raise NotExportable(f"there is no tier {tier!r}; this model has {', '.join(map(repr, names))}")
     chosen = tier or names[0]
     return _computed(model.at(chosen) if isinstance(model, TieredModel) else model, chosen)
 
@@ -102,8 +94,8 @@ def _computed(model: ReleasedModel, tier: str) -> Classifier:
         case ReleasedWeights() | PerturbedHead():
             return Classifier(model.certificate, tier, model.tensors, (_linear(model.weights),))
         case ClassSums():
-            layers = (_linear(TEMPERATURE * SHRINK * model.directions),)
-            return Classifier(model.certificate, tier, model.tensors, layers, centre=model.mean / SHRINK)
+            head = _linear(TEMPERATURE * SHRINK * model.directions)
+            return Classifier(model.certificate, tier, model.tensors, (head,), centre=model.mean / SHRINK)
         case DpSgdModel():
             certificate = model.certificate
             (weights, biases), *others = certificate.network.layers(model.parameters)

@@ -1,11 +1,12 @@
 """The forms that a pay-once model can be taken away in, each one file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal, cast, get_args
 
-from training.export.classifier import Classifier, NotExportable, classifier_of
+from training.errors import NotExportable
+from training.loading import AnyModel
 
 Form = Literal["onnx", "sklearn", "safetensors"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -28,15 +29,18 @@ _FILES: Mapping[Form, tuple[str, str]] = {
 """For each form its files' suffix, and the module with the function of the same name: imported where it is wanted."""
 
 
-def exported(model: object, form: str, tier: str | None = None) -> Exported:
+def exported(model: AnyModel, form: str, tier: str | None = None) -> Exported:
     """Return the file of a model at a tier.
 
-    Raises NotExportable for a form that there is not and a model that is not private itself, UnknownTier, and
+    Raises NotExportable for a form or a tier that there is not and for a model that is not private itself, and
     MissingExtra for a form whose library is not installed.
     """
     if form not in _FILES:
         raise NotExportable(f"there is no form {form!r} to take a model away in; there are {', '.join(FORMS)}")
+    # Imported here: a service should not wait for what few clients ask of it.
+    from training.export.classifier import classifier_of
+
     classifier = classifier_of(model, tier)
     suffix, name = _FILES[cast(Form, form)]
-    write = cast(Callable[[Classifier], bytes], getattr(import_module(f"training.export.{name}"), name))
+    write = getattr(import_module(f"training.export.{name}"), name)
     return Exported(write(classifier), suffix, classifier.tier)

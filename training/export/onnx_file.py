@@ -7,7 +7,7 @@ numbers that are exact in any order. Only what follows phi can differ, in the la
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class _Graph:
         self.constants.append(numpy_helper.from_array(np.asarray(value, dtype=dtype), name))
         return name
 
-    def __call__(self, operation: str, *inputs: str, output: str = "", **attributes: object) -> str:
+    def __call__(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         from onnx import helper
 
         name = output or f"v{len(self.nodes)}"
@@ -80,7 +80,7 @@ def onnx_file(classifier: Classifier) -> bytes:
         import onnx
     model = _model(classifier)
     onnx.checker.check_model(model, full_check=True)
-    return model.SerializeToString()
+    return cast(bytes, model.SerializeToString())
 
 
 def _model(classifier: Classifier) -> "ModelProto":
