@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from accounting.ledger import Ledger, UnknownLineage
+from accounting.ledger import BudgetExhausted, Ledger, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands import completing, options
 from service.errors import CannotServe
@@ -76,4 +76,9 @@ async def _charge(location: str, replicas: int, certificate: ReleaseCertificate,
             raise CannotServe(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "
                 "'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
+            ) from None
+        except BudgetExhausted as refused:
+            raise CannotServe(
+                f"holding it costs rho = {to_rho(refused.cost):.6g}, and {to_rho(refused.remaining):.6g} is left of "
+                f"the budget of the lineage {certificate.lineage}; nothing was charged, and nothing was written"
             ) from None
