@@ -55,7 +55,9 @@ def _points(bundle: Path, folder: Path, seconds: float) -> Iterator[Point]:
         held = 0
         for rows in LEDGER_ROWS:
             while held < rows:
-                seen = load(endpoint.url, endpoint.body(1000), connections=2, seconds=5, rows=1000, key=endpoint.key)
+                seen = load(
+                    endpoint.url, endpoint.body(Setting(2, 1000)), connections=2, seconds=5, rows=1000, key=endpoint.key
+                )
                 held += (seen.requests - seen.wrong) * 1000
             yield _point("answered rows in the ledger", held, endpoint, MANY, seconds)
 
