@@ -30,16 +30,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="ours and plain only, a short round; writes nothing")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of load for a contender in a setting and a round")
-    parser.add_argument(
-        "--part", action="append", choices=PARTS, help="measure this part; repeatable [default: all but scaling]"
-    )
+    parser.add_argument("--part", action="append", choices=PARTS, help="measure this part; repeatable [default: all]")
     parser.add_argument("--peers", type=Path, default=Path(".bench"), help="where the peers' environments are kept")
     parser.add_argument("--no-peers", action="store_true", help="leave other people's servers out")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results.json")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.no_peers = 1, True
-    parts = options.part or (PARTS[:2] if options.quick else PARTS[:3])
+    parts = options.part or (PARTS[:2] if options.quick else PARTS)
     print(f"load from {available_generator()}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -99,8 +99,8 @@ def ours(
 ) -> Contender:
     """Our service with everything: private, charged to an embedded ledger, durable before it answers.
 
-    options: of `serve`. program: what Python runs in place of `dpserve`, with its arguments. distinct: as `Body` has it. expected: what a
-    pay-once model says.
+    options: of `serve`. program: what Python runs in place of `dpserve`, with its arguments. distinct: as `Body` has
+    it. expected: what a pay-once model says.
     """
 
     @contextmanager

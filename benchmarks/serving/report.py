@@ -64,6 +64,7 @@ def with_tables(page: str, document: Document) -> str:
         "metered": _comparison(document, pay_once=False),
         "stages": _stages(document),
         "scaling": _scaling(document),
+        "ray data": _ray_data(document),
         "backbone": _backbones(document),
     }
     for name, table in tables.items():
@@ -160,6 +161,14 @@ def _scaling(document: Document) -> str:
         for one in document["scaling"]["points"]
     ]  # fmt: skip
     return _markdown(("curve", "at", "rows/s", "p50 ms", "CPU ms a request", "peak MiB"), rows)
+
+
+def _ray_data(document: Document) -> str:
+    if "ray data" not in document:
+        return _MISSING
+    part = document["ray data"]
+    rows = [(processes, f"{rate:,.0f}") for processes, rate in part["rows_per_second"].items()]
+    return _markdown((f"processes, {part['rows']:,} rows", "rows/s"), rows)
 
 
 def _backbones(document: Document) -> str:
