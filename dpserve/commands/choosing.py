@@ -22,7 +22,7 @@ from mechanisms.gaussian_vector import mu_for, whole_picorho
 from training.data.classes import values_of
 from training.data.records import Records
 from training.errors import TrainingError
-from training.feature_maps import NORM_BOUND, Fourier, Identity
+from training.feature_maps import NORM_BOUND, Bins, Fourier, Identity
 from training.lineage import KnownRecords
 from training.planning import rules
 from training.planning.measured import FAR, Nearest
@@ -125,6 +125,7 @@ def command_for(found: Recommendation, n: int, whole: int, queries: int | None) 
     words = _command(found.chosen.release, made)
     if found.chosen.features == "fourier":
         words += f" --features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}"
+        words += f" --clip-norm {rules.UNIT_ROWS:.7g}"
     return words
 
 
@@ -228,7 +229,6 @@ def _command(release: str | None, made: Mapping[str, object]) -> str:
         words.append(f"--release {release}")
     for option, value in made.items():
         words += [f"--{option.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
-    words.append("--clip-norm 1e-6")
     return " ".join(words)
 
 
@@ -276,7 +276,7 @@ def followed(
     """
     own = ("records_declared", "tolerance", *OWN_CHOICES.get(release or "", ()))
     given = [f"--{name.replace('_', '-')}" for name in training.options if name not in own]
-    if release is None and not isinstance(training.feature_map, Identity):
+    if release is None and not isinstance(training.feature_map, Identity | Bins):
         given.append("--features")
     if given:
         raise typer.BadParameter(

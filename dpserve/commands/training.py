@@ -30,11 +30,12 @@ from service.errors import CannotServe
 from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.data.classes import parse_classes
-from training.data.records import Records
+from training.data.records import Declaration, Records
 from training.errors import TrainingError
 from training.extras import extra
-from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
+from training.feature_maps import Backbone, Bins, FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import DIGITS, KnownRecords, check_lineage_name
+from training.planning import rules
 from training.published.bundle import save_published
 from training.recipe import DEFAULT_TOLERANCE, Recipe
 from training.releases.certificate import ReleaseCertificate
@@ -103,11 +104,12 @@ def train(
     features: Annotated[
         str,
         typer.Option(
-            help="The public feature map: identity, fourier or relu.",
+            help="The public feature map: auto, identity, bins, fourier or relu. auto: bins of each column for tables "
+            f"of up to {rules.MOST_BINNED} columns, otherwise rows of length 1; with --clip-norm or --bias, identity.",
             rich_help_panel=FEATURES,
             autocompletion=completing.features,
         ),
-    ] = "identity",
+    ] = "auto",
     bias: Annotated[
         float, typer.Option(help="The constant coordinate of phi, from 0 to below 1.", rich_help_panel=FEATURES)
     ] = 0.0,
@@ -262,12 +264,12 @@ def train(
         "bias": bias,
     }
     network = public_network(backbone, backbone_weights, device)
-    if network is not None and (release is not None or budget is not None or features != "identity"):
+    if network is not None and (release is not None or budget is not None or features not in ("auto", "identity")):
         raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
     _check_new(out)
     content = None
     if network is None:
-        feature_map = _feature_map(features, shared, random_features, bandwidth, seed)
+        feature_map = _feature_map(features, declaration, shared, random_features, bandwidth, seed)
     else:
         feature_map, content = network.feature_map(shared, declaration.features)
     options = {
@@ -398,14 +400,21 @@ def _read(
     return rows.RowFile(data, "--data", label, names, values, tuple(bounds), tuple(ignore), where, clip).read()
 
 
-def _feature_map(kind: str, shared: dict[str, Any], random_features: int, bandwidth: float, seed: int) -> FeatureMap:
+def _feature_map(
+    kind: str, declaration: Declaration, shared: dict[str, Any], random_features: int, bandwidth: float, seed: int
+) -> FeatureMap:
     choices: dict[str, tuple[type[FeatureMap], dict[str, object]]] = {
         "identity": (Identity, {}),
+        "bins": (Bins, {"clip_norm": 1.0}),
         "fourier": (Fourier, {"random_features": random_features, "bandwidth": bandwidth, "seed": seed}),
         "relu": (Relu, {"random_features": random_features, "seed": seed}),
     }
+    if kind == "auto":
+        if shared["clip_norm"] is None and not shared["bias"]:
+            return rules.feature_map("identity", declaration)
+        kind = "identity"
     if kind not in choices:
-        raise TrainingError(f"--features takes identity, fourier or relu, not {kind!r}")
+        raise TrainingError(f"--features takes auto, identity, bins, fourier or relu, not {kind!r}")
     chosen, parameters = choices[kind]
     if shared["clip_norm"] is None:
         shared = shared | {"clip_norm": default_clip_norm(len(shared["lower"]))}

@@ -78,7 +78,7 @@ def run(tmp_path) -> CommandLine:
 
 @pytest.fixture
 def bundle(run):
-    run(*run.train, "--data", "own.csv", "--out", "model")
+    run(*run.train, "--data", "own.csv", "--features", "identity", "--out", "model")
     return run.folder / "model"
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from training import feature_maps
 from training.export.classifier import Classifier
 from training.extras import extra
-from training.feature_maps import STEP, Fourier, Identity, Relu
+from training.feature_maps import DOUBLING_BINS, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
 from training.releases.shrinkage import SHORTEST_ROW
 
 if TYPE_CHECKING:
@@ -128,6 +128,8 @@ def _features(graph: _Graph, classifier: Classifier) -> str:
     length = feature_maps.LENGTH * math.sqrt(1 - feature_map.bias**2)
     width = len(lower)
     match feature_map:
+        case Bins():
+            hidden = _binned(graph, scaled, width, length)
         case Identity():
             hidden = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, length)
         case Fourier():
@@ -142,6 +144,21 @@ def _features(graph: _Graph, classifier: Classifier) -> str:
     # One for each row: 0 of what the row has, and the bias.
     biases = graph("Add", graph.times(graph.row_sums(scaled), 0.0), bias)
     return graph.times(graph("Concat", hidden, biases, axis=1), STEP)
+
+
+def _binned(graph: _Graph, scaled: str, width: int, length: float) -> str:
+    """One-hot bins of each feature, as whole numbers: see `Bins`. A bin reaches from its lower edge to below its upper."""
+    from onnx import TensorProto
+
+    inner = np.arange(1, UNIFORM_BINS) / UNIFORM_BINS
+    doubling = 2.0 ** -np.arange(1.0, DOUBLING_BINS)
+    lower = np.concatenate([[-np.inf], inner, doubling, [-np.inf]])
+    upper = np.concatenate([inner, [np.inf], [np.inf], doubling])
+    each = graph("Unsqueeze", scaled, graph.constant([2], np.int64))
+    reached = graph("GreaterOrEqual", each, graph.constant(lower))
+    within = graph("And", reached, graph("Less", each, graph.constant(upper)))
+    ones = graph.times(graph("Cast", within, to=TensorProto.DOUBLE), math.trunc(length / math.sqrt(2 * width)))
+    return graph("Reshape", ones, graph.constant([-1, width * len(lower)], np.int64))
 
 
 def _products(graph: _Graph, scaled: str, width: int, clip_norm: float, omega: Floats) -> str:

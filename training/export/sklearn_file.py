@@ -22,12 +22,12 @@ from scipy.sparse import csr_matrix, identity
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, Normalizer, StandardScaler
 from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
 
 from training import feature_maps
 from training.export.classifier import Classifier
-from training.feature_maps import STEP, Fourier, Identity, Relu
+from training.feature_maps import DOUBLING_BINS, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
 
 Floats = NDArray[np.float64]
 
@@ -61,6 +61,8 @@ def _features(classifier: Classifier) -> list[Any]:
     bias = math.trunc(feature_maps.LENGTH * feature_map.bias)
     steps = [_function(np.clip, a_min=lower, a_max=upper), _scaler(lower, upper - lower)]
     match feature_map:
+        case Bins():
+            steps += _binned(width, math.trunc(length / math.sqrt(2 * width)), bias)
         case Identity():
             steps += _into_ball(width, feature_map.clip_norm, length, bias)
         case Fourier():
@@ -73,6 +75,32 @@ def _features(classifier: Classifier) -> list[Any]:
             steps += [_product(omega), _function(np.clip, a_min=0.0, a_max=None)]
             steps += _into_ball(len(omega), math.sqrt(len(omega) / 2), length, bias)
     return steps
+
+
+def _binned(width: int, one: int, bias: int) -> list[Any]:
+    """From scaled rows (n, width) to one-hot bins of each feature and the bias, as whole numbers: see `Bins`.
+
+    scikit-learn has all features' bins of one kind beside each other, and counts them from the lowest.
+    """
+    uniform, doubling = (
+        KBinsDiscretizer(count, encode="onehot-dense", strategy="uniform").fit(np.repeat([[0.0], [1.0]], width, axis=1))
+        for count in (UNIFORM_BINS, DOUBLING_BINS)
+    )
+    edges = np.append(0.0, 2.0 ** np.arange(1.0 - DOUBLING_BINS, 1.0))
+    doubling.bin_edges_[:] = [edges] * width
+    both = UNIFORM_BINS + DOUBLING_BINS
+    features = np.arange(width)[:, None]
+    places = np.hstack(
+        [
+            features * UNIFORM_BINS + np.arange(UNIFORM_BINS),
+            width * UNIFORM_BINS + features * DOUBLING_BINS + np.arange(DOUBLING_BINS)[::-1],
+        ]
+    ).ravel()
+    values = np.append(np.full(width * both, float(one)), float(bias))
+    columns = np.append(places, width * both)
+    matrix = csr_matrix((values, (np.arange(len(columns)), columns)))
+    kinds = [("uniform", uniform), ("doubling", doubling), ("ones", _length_within(1.0, 1.0))]
+    return [FeatureUnion(kinds), _sums(matrix)]
 
 
 def _into_ball(width: int, radius: float, length: float, bias: int) -> list[Any]:

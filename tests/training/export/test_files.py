@@ -24,7 +24,7 @@ from training.errors import NotExportable
 from training.export import classifier
 from training.export.files import FORMS, exported
 from training.extras import MissingExtra
-from training.feature_maps import Fourier, Identity, Relu
+from training.feature_maps import Bins, Fourier, Identity, Relu
 from training.loading import load_model
 from training.recipe import Recipe
 from training.releases.class_sums import save_class_sums, train_class_sums
@@ -43,6 +43,7 @@ LOWER, UPPER = (-3.0, 0.0, -1e-3, 5.0, 17.0), (1.0, 900.0, 1e-3, 6.0, 90.0)
 MAPS = {
     "identity": Identity(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3),
     "fourier": Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.0, random_features=40, bandwidth=0.5, seed=1),
+    "bins": Bins(lower=LOWER, upper=UPPER, bias=0.3),
     "relu": Relu(lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.3, random_features=30, seed=1),
 }
 KINDS = ("class-sums", "objective", "weights", "dpsgd", "dpsgd-tanh", "dpsgd-relu")
@@ -131,6 +132,19 @@ def test_phi_has_the_same_bits_in_onnx(kind, rows):
     np.testing.assert_allclose(probabilities, at(model, tier).probabilities(rows), rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("form", ["onnx", "sklearn"])
+def test_every_edge_of_a_bin_falls_where_it_should(form):
+    feature_map = Bins(lower=(0.0,), upper=(1.0,), bias=0.5)
+    declaration = Declaration(("a",), (0.0,), (1.0,), ("n", "y"))
+    records = Records(np.array([[0.0], [1.0]] * 20), np.array([0, 1] * 20), declaration, ())
+    model = train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
+    edges = np.concatenate([np.arange(33) / 32, 2.0 ** -np.arange(40.0), [0.0]])
+    rows = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)])[:, None]
+    content = exported(model, form).content
+    found = run_onnx(content, rows)[1] if form == "onnx" else joblib.load(io.BytesIO(content)).predict_proba(rows)
+    np.testing.assert_allclose(found, model.probabilities(rows), rtol=0, atol=1e-13)
+
+
 def test_rows_longer_than_the_tables_powers_reach_their_ends():
     """One feature, tiny and large: every exponent that a row's largest coordinate can have."""
     feature_map = Identity(lower=(0.0,), upper=(1.0,), clip_norm=2.0**-20, bias=0.5)
@@ -176,7 +190,7 @@ def test_scikit_learn_reads_the_file_where_our_packages_cannot_be_imported(kind,
 def computed_from(arrays, metadata, rows):
     """What the description in a safetensors file says is computed."""
     certificate = json.loads(metadata["certificate"])
-    kinds = {"identity": Identity, "fourier": Fourier, "relu": Relu}
+    kinds = {"identity": Identity, "bins": Bins, "fourier": Fourier, "relu": Relu}
     feature_map = kinds[certificate["feature_map"]["kind"]].model_validate(certificate["feature_map"])
     tensors = {name.removeprefix("feature_map."): each for name, each in arrays.items() if name.startswith("feature_")}
     values = feature_map(rows, tensors)
