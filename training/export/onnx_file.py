@@ -147,7 +147,7 @@ def _features(graph: _Graph, classifier: Classifier) -> str:
 
 
 def _binned(graph: _Graph, scaled: str, width: int, length: float) -> str:
-    """One-hot bins of each feature, as whole numbers: see `Bins`. A bin reaches from its lower edge to below its upper."""
+    """One-hot bins of each feature, as whole numbers: see `Bins`. A bin has its lower edge, and not its upper one."""
     from onnx import TensorProto
 
     inner = np.arange(1, UNIFORM_BINS) / UNIFORM_BINS
