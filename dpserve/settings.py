@@ -72,7 +72,7 @@ class ServeSettings(BaseModel):
     ] = False
     device: Annotated[
         str | None,
-        typer.Option(help="Where the model's backbone computes: cpu or cuda. [default: cpu]", show_default=False),
+        typer.Option(help="Where the model's encoder computes: cpu or cuda. [default: cpu]", show_default=False),
     ] = None
     largest_batch: Annotated[
         int, typer.Option(min=1, max=10_000, help="The most rows of one request.", rich_help_panel=BATCHES)

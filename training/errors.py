@@ -1,4 +1,7 @@
-"""What can go wrong offline, each as one clear sentence for the owner."""
+"""What can go wrong offline, each as one clear sentence for the owner; a missing optional dependency among it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class TrainingError(Exception):
@@ -19,3 +22,19 @@ class BundleError(TrainingError):
 
 class NotExportable(TrainingError):
     """A model cannot be taken away, or not so; says why and what to do."""
+
+
+class MissingExtra(TrainingError):
+    """An optional dependency is not installed; names what to install."""
+
+
+@contextmanager
+def extra(name: str, purpose: str) -> Iterator[None]:
+    """Import optional modules in this block: `with extra("torch", "training networks"): import torch`.
+
+    Raises MissingExtra saying what to install where one is not there.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{purpose} needs {error.name}: pip install 'dpserve[{name}]'") from error

@@ -14,7 +14,7 @@ from operator import add
 from typing import Any
 
 from audit.membership.shadow_models import Draws, Pool, ShadowModels, ShadowRecipe, train_shadow_models
-from training.extras import extra
+from training.errors import extra
 
 _PATIENCE = 5.0
 """Seconds to wait for a connection; a cluster may take twice as long to say that it is well."""

@@ -1,7 +1,7 @@
 """Shadow models: k models of the target's kind, trained on draws of which the attacker knows the members.
 
 All k are one batched program: certified heads by `audit.membership.shadow_heads`, with NumPy on the processor and with
-PyTorch on CUDA; networks by `training.published.batched`, which needs PyTorch. Shokri et al. 2017; Lu et al. 2022,
+PyTorch on CUDA; networks by `training.published.train`, which needs PyTorch. Shokri et al. 2017; Lu et al. 2022,
 Section 3.3.
 """
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
 from mechanisms.seeded import derived_seed
-from training.extras import extra
-from training.published.setting import Recipe
+from training.errors import extra
+from training.published.bounds import Recipe
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -164,7 +164,7 @@ def _train_networks(
 ) -> Floats:
     import torch
 
-    from training.published.batched import Assignment, device_of, stacked_logits, train_stack
+    from training.published.train import Assignment, device_of, stacked_logits, train_stack
 
     where = device_of(device)
     X, y = torch.from_numpy(pool.X).to(where), torch.from_numpy(pool.y).to(where)

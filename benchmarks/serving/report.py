@@ -65,7 +65,6 @@ def with_tables(page: str, document: Document) -> str:
         "stages": _stages(document),
         "scaling": _scaling(document),
         "ray data": _ray_data(document),
-        "backbone": _backbones(document),
     }
     for name, table in tables.items():
         page = re.sub(_PART.format(name=name), lambda found, table=table: found[1] + table + found[2], page, flags=re.S)  # type: ignore[misc]
@@ -169,18 +168,6 @@ def _ray_data(document: Document) -> str:
     part = document["ray data"]
     rows = [(processes, f"{rate:,.0f}") for processes, rate in part["rows_per_second"].items()]
     return _markdown((f"processes, {part['rows']:,} rows", "rows/s"), rows)
-
-
-def _backbones(document: Document) -> str:
-    parts = [part for name, part in document.items() if name.startswith("backbone on ")]
-    rows = [
-        (
-            f"{part['architecture']}, {part['batch']} images of {part['side']} x {part['side']}", part["device"],
-            f"{part['forward'] * 1e3:,.0f}", f"{part['request'] * 1e3:,.0f}", f"{100 * part['rest']:.0f} %",
-        )
-        for part in parts
-    ]  # fmt: skip
-    return _markdown(("backbone", "device", "forward ms", "request ms", "the rest over the forward pass"), rows)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

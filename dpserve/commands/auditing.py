@@ -12,7 +12,7 @@ from dpserve.commands import completing, reporting
 from dpserve.commands.console import counting, shares
 from dpserve.commands.help import Group
 from dpserve.commands.reporting import refuse, reported, stored
-from training.extras import extra
+from training.errors import extra
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,13 +4,11 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from accounting.ledger import Ledger, LedgerError, UnknownLineage
@@ -31,14 +29,15 @@ from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.data.classes import parse_classes
 from training.data.records import Declaration, Records
-from training.errors import TrainingError
-from training.extras import extra
-from training.feature_maps import Backbone, Bins, FeatureMap, Fourier, Identity, Relu, default_clip_norm
+from training.encoder import OnnxEncoder, Singles
+from training.errors import TrainingError, extra
+from training.feature_maps import Bins, Encoder, FeatureMap, Floats, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import DIGITS, KnownRecords, check_lineage_name
 from training.planning import rules
 from training.published.bundle import save_published
 from training.recipe import DEFAULT_TOLERANCE, Recipe
 from training.releases.certificate import ReleaseCertificate
+from training.sealing import one_line
 from training.teachers.certificate import TeachersCertificate
 
 FEATURES = "Features"
@@ -47,7 +46,7 @@ CHOOSING = "--budget, in place of --release"
 WEIGHTS = "--release weights"
 DPSGD = "--release dpsgd"
 TEACHERS = "--release teachers"
-BACKBONE = "--backbone"
+ENCODER = "--encoder"
 _PER_ANSWER = "--epsilon 3 --delta 1e-6"
 
 Data = Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")]
@@ -67,8 +66,6 @@ ModelName = Annotated[
 ]
 
 Written = Certificate | ReleaseCertificate | TeachersCertificate
-
-Singles = NDArray[np.float32]
 
 _ROWS_IN_A_PART = 256
 
@@ -116,7 +113,7 @@ def train(
     clip_norm: Annotated[
         float | None,
         typer.Option(
-            help="Scaled rows, or a backbone's features, longer than this are scaled down to it. [default: half the "
+            help="Scaled rows, or an encoder's features, longer than this are scaled down to it. [default: half the "
             "square root of their number]",
             show_default=False,
             rich_help_panel=FEATURES,
@@ -228,24 +225,27 @@ def train(
             rich_help_panel=TEACHERS,
         ),
     ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="The architecture of a frozen public network, in place of --features: perceptron, resnet18 or "
-            "resnet50.",
-            rich_help_panel=BACKBONE,
-        ),
-    ] = None,
-    backbone_weights: Annotated[
+    encoder: Annotated[
         Path | None,
         typer.Option(
-            help="Its weights, FILE.safetensors: public, and made without these records.", rich_help_panel=BACKBONE
+            help="FILE.onnx, a public model made without these records, whose first output is the features, in place "
+            "of --features. A row's values are its inputs.",
+            rich_help_panel=ENCODER,
+        ),
+    ] = None,
+    encoder_range: Annotated[
+        str | None,
+        typer.Option(
+            help="LOW:HIGH, what --bounds are scaled to for the encoder, as 0:1. [default: the range that the model's "
+            "metadata gives for pixels, or values as they are]",
+            show_default=False,
+            rich_help_panel=ENCODER,
         ),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            help="Where it computes: cpu or cuda. [default: cpu]", show_default=False, rich_help_panel=BACKBONE
+            help="Where it computes: cpu or cuda. [default: cpu]", show_default=False, rich_help_panel=ENCODER
         ),
     ] = None,
 ) -> None:
@@ -263,15 +263,17 @@ def train(
         "clip_norm": clip_norm,
         "bias": bias,
     }
-    network = public_network(backbone, backbone_weights, device)
-    if network is not None and (release is not None or budget is not None or features not in ("auto", "identity")):
-        raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
+    if encoder is None and (encoder_range is not None or device is not None):
+        raise typer.BadParameter("goes with --encoder", param_hint="--encoder-range" if encoder_range else "--device")
+    if encoder is not None and (release is not None or budget is not None or features not in ("auto", "identity")):
+        raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--encoder")
     _check_new(out)
     content = None
-    if network is None:
+    if encoder is None:
         feature_map = _feature_map(features, declaration, shared, random_features, bandwidth, seed)
     else:
-        feature_map, content = network.feature_map(shared, declaration.features)
+        content = encoder.read_bytes()
+        feature_map = _encoder_map(content, encoder_range, device or "cpu", shared)
     options = {
         "lam": lam,
         "tolerance": tolerance,
@@ -325,10 +327,10 @@ def train(
     typer.echo(f"Wrote the bundle {out}. {next_step(out, written, opening, per_answer, warning)}")
 
 
-def _train_head(training: Training, backbone: bytes | None) -> Certificate:
+def _train_head(training: Training, encoder: bytes | None) -> Certificate:
     lam = training.needed("lam", "a larger Lambda means less noise and a simpler model")
     recipe = Recipe(training.name, training.feature_map, lam, training.options.get("tolerance", DEFAULT_TOLERANCE))
-    return save_bundle(training.out, train_with_progress(training.records, recipe, training.lineage), backbone)
+    return save_bundle(training.out, train_with_progress(training.records, recipe, training.lineage), encoder)
 
 
 def train_published(
@@ -426,53 +428,33 @@ def _feature_map(
         raise TrainingError(f"--{option}: {first['msg'].lower()}, not {first['input']!r}") from error
 
 
-@dataclass(frozen=True)
-class PublicNetwork:
-    """A network that the owner named, and the file with its weights. device: "cpu" or "cuda"."""
+def _encoder_map(content: bytes, scaled: str | None, device: str, shared: Mapping[str, Any]) -> Encoder:
+    """Return the feature map of an ONNX file, computing rows apart from each other; it shows how far it is.
 
-    architecture: str
-    weights: Path
-    device: str
+    scaled: LOW:HIGH, or None for the model's own range. shared: what every map has; a `clip_norm` of None becomes half
+    the norm of the all-ones features. Raises TrainingError for a model that does not fit.
+    """
+    encoder = OnnxEncoder(content, len(shared["lower"]), device)
 
-    def feature_map(self, parameters: Mapping[str, object], features: int) -> tuple[Backbone, bytes]:
-        """Return the feature map, computing rows apart from each other, and the content of the weights' file.
+    def compute(rows: Floats) -> Singles:
+        # Rows are computed apart from each other, so that nothing changes where they come in parts.
+        parts = []
+        with steps_with_progress(len(rows), "features") as done:
+            for start in range(0, len(rows), _ROWS_IN_A_PART):
+                parts.append(encoder.apart(rows[start : start + _ROWS_IN_A_PART]))
+                done(min(start + _ROWS_IN_A_PART, len(rows)))
+        return np.concatenate(parts)
 
-        parameters: those that every map has; a `clip_norm` of None becomes half the norm of the all-ones features.
-        Raises TrainingError for weights that do not fit, OSError if there are none. The map shows how far it is.
-        """
-        content = self.weights.read_bytes()
-        with extra("torch", "a backbone"):
-            from training.backbones.extractor import Extractor, load_network
-        extractor = Extractor(load_network(self.architecture, content, features), self.device)
-        own = {
-            "architecture": self.architecture,
-            "width": extractor.width,
-            "weights_sha256": hashlib.sha256(content).hexdigest(),
+    try:
+        parameters = {
+            "input_range": tuple(map(float, scaled.split(":"))) if scaled is not None else encoder.input_range,
+            "clip_norm": default_clip_norm(encoder.width) if shared["clip_norm"] is None else shared["clip_norm"],
+            "width": encoder.width,
+            "model_sha256": hashlib.sha256(content).hexdigest(),
         }
-        if parameters["clip_norm"] is None:
-            own["clip_norm"] = default_clip_norm(extractor.width)
-
-        def extract(rows: Singles) -> Singles:
-            # Rows are computed apart from each other, so that nothing changes where they come in parts.
-            parts = []
-            with steps_with_progress(len(rows), "features") as done:
-                for start in range(0, len(rows), _ROWS_IN_A_PART):
-                    parts.append(extractor.apart(rows[start : start + _ROWS_IN_A_PART]))
-                    done(min(start + _ROWS_IN_A_PART, len(rows)))
-            return np.concatenate(parts)
-
-        return Backbone.model_validate({**parameters, **own}).computed_by(extract), content
-
-
-def public_network(architecture: str | None, weights: Path | None, device: str | None) -> PublicNetwork | None:
-    """Return the network that the options name, or None if they name none. Raises BadParameter for half a name."""
-    if architecture is not None and weights is not None:
-        return PublicNetwork(architecture, weights, device or "cpu")
-    if architecture is not None:
-        raise typer.BadParameter("is needed: the network's public weights", param_hint="--backbone-weights")
-    if weights is not None or device is not None:
-        raise typer.BadParameter("goes with --backbone", param_hint="--backbone-weights" if weights else "--device")
-    return None
+        return Encoder.model_validate({**shared, **parameters}).computed_by(compute)
+    except ValueError as error:
+        raise TrainingError(f"--encoder-range or --clip-norm: {one_line(error)}") from error
 
 
 def warn_of_second_budget(lineage: str, known: Mapping[str, int], records: int) -> str | None:

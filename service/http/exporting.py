@@ -17,8 +17,8 @@ from service.http.authentication import BEARER, Authentication
 from service.http.problems import Problem, ProblemType
 from service.pay_once import PayOncePredictor, hold_request
 from service.predictor import Caller, Predictor
+from training.errors import MissingExtra
 from training.export.files import Exported, Form, exported
-from training.extras import MissingExtra
 
 MEDIA_TYPE = "application/octet-stream"
 

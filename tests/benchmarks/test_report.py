@@ -41,7 +41,6 @@ PAGE = "".join(
         "stages",
         "scaling",
         "ray data",
-        "backbone",
     )
 )
 
@@ -52,10 +51,6 @@ def document():
         "stages": results.stages({str(MANY): [Stage("noise", 10.4, 0.25)]}),
         "scaling": results.scaling([Point("classes", 1000, 1234.5, 1, 2, 0.5, 99, 0.125)]),
         "ray data": results.stamped({"rows": 200_000, "rows_per_second": {"1": 1234.5, "2": 2000.4}}),
-        "backbone on cpu": results.stamped(
-            {"architecture": "resnet50", "side": 224, "batch": 64, "device": "cpu", "rest": 0.123}
-            | {"forward": 3.2, "request": 3.6}
-        ),
     }
 
 
@@ -89,7 +84,6 @@ def test_the_page_is_made_from_the_document_and_from_nothing_else():
     assert "| 2 | 2,000 |" in page
     assert "| noise | 10 |" in page
     assert "| classes | 1,000 | 1,234 | 1.00 | 0.500 | 99 |" in page
-    assert "| resnet50, 64 images of 224 x 224 | cpu | 3,200 | 3,600 | 12 % |" in page
     assert "medians of 5 interleaved rounds of 3 s each" in page
     assert report.with_tables(page, measured) == page
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training import feature_maps
+from training.errors import extra
 from training.export.classifier import Classifier
-from training.extras import extra
 from training.feature_maps import DOUBLING_BINS, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
 from training.releases.shrinkage import SHORTEST_ROW
 

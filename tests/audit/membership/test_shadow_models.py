@@ -7,8 +7,7 @@ import torch
 from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
 from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
 from training.objective import RegularisedCrossEntropy
-from training.published.bounds import Topology
-from training.published.setting import Recipe
+from training.published.bounds import Recipe, Topology
 from training.solver import minimise
 
 HEADS = HeadRecipe(3, 1.0)

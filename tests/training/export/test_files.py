@@ -20,10 +20,9 @@ from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
 from training.data.records import Declaration, Records
-from training.errors import NotExportable
+from training.errors import MissingExtra, NotExportable
 from training.export import classifier
 from training.export.files import FORMS, exported
-from training.extras import MissingExtra
 from training.feature_maps import Bins, Fourier, Identity, Relu
 from training.loading import load_model
 from training.recipe import Recipe
