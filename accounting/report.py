@@ -135,15 +135,14 @@ def account_report(
     `price` is what the next row costs, None where the account is not asked about a model. `lineage_left`: for a
     client's account, the picorho left in its lineage's, which pays for every release as well and so limits
     `queries_left`. `highest_limit`: the highest, in picorho, under which it was charged, where the owner has lowered it
-    since: what it bounds is what was and will be released. `unlimited`: whether the account holds a model that is paid for once. Raises ValueError for a loss
-    that the account does not accept.
+    since: what it bounds is what was and will be released. `unlimited`: whether the account holds a model that
+    is paid for once. Raises ValueError for a loss that the account does not accept.
     """
     for cost, count in spent.items():
         if count and not budget.pays_for(cost):
             raise ValueError(f"the account accepts {budget.accepts!r} charges, not {str(cost)!r}")
-    report = report_at(
-        spent_picorho(spent), budget, price=price, lineage_left=lineage_left, highest_limit=highest_limit
-    )
+    amount = spent_picorho(spent)
+    report = report_at(amount, budget, price=price, lineage_left=lineage_left, highest_limit=highest_limit)
     return report.model_copy(update={"unlimited": unlimited})
 
 
