@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
+from training.columns import coordinates_of
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, STEP, Backbone, FeatureMap, HeadFeatureMap
 from training.quantised import weight_step
@@ -106,6 +107,9 @@ class ModelCertificate(SealedCertificate):
         features = len(self.feature_names)
         if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
             raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
+        columns = getattr(self.feature_map, "columns", ())
+        if columns and coordinates_of(columns)[0] != self.feature_names:
+            raise ValueError("the feature names are not those of the columns' coordinates")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         return self

@@ -37,12 +37,15 @@ def strong_convexity(mu: float) -> float:
 def feature_map(features: Features, declaration: Declaration) -> FeatureMap:
     """Return the rows drawn to length 1, or random Fourier features of them."""
     if features == "identity":
-        return Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0)
+        return Identity(
+            lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0, columns=declaration.columns
+        )
     return Fourier(
         lower=declaration.lower,
         upper=declaration.upper,
         clip_norm=UNIT_ROWS,
         bias=0.0,
+        columns=declaration.columns,
         random_features=RANDOM_FEATURES,
         bandwidth=BANDWIDTH,
         seed=0,
