@@ -5,21 +5,18 @@ Every foreseen error is one clear line on stderr and exit status 1; wrong usage 
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from dpserve.commands.help import Group
-
-if TYPE_CHECKING:
-    from dpserve.settings import ServeSettings
+from dpserve.commands.command import Group
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,11 @@ _GROUPS = {
     },
     "Serve": {
         "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
-        "clients": _Command("clients", "app", "Who may ask, and for how much: keys and budgets."),
-        "lineage": _Command("lineages", "app", "What all clients of one set of records may learn together."),
+        "clients": _Command("accounts", "clients", "Who may ask, and for how much: keys and budgets."),
+        "lineage": _Command("accounts", "lineages", "What all clients of one set of records may learn together."),
         "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),
         "ledger": _Command("ledger", "app", "Check, copy and mend the ledger."),
-        "config": _Command("configuring", "app", "What the service is told by flags, environment and file."),
+        "config": _Command("configuring", "app", "The settings of the service, and where each comes from."),
     },
     "Attack and audit": {
         "attack": _Command("attacking", "attack", "Who was trained on? Ask an endpoint as an adversary would."),
@@ -55,7 +52,6 @@ _GROUPS = {
     },
 }
 _COMMANDS = {name: command for group in _GROUPS.values() for name, command in group.items()}
-_FROM_CONFIGURATION = {"serve"}
 
 
 class _Commands(TyperGroup):
@@ -75,7 +71,7 @@ class _Commands(TyperGroup):
         found = getattr(import_module(f"dpserve.commands.{entry.module}"), entry.attribute)
         if not isinstance(found, typer.Typer):
             alone = Group(no_args_is_help=False)
-            _add(alone, cmd_name, found)
+            alone.command(cmd_name)(found)
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
@@ -94,16 +90,6 @@ class _Commands(TyperGroup):
         for title, commands in _GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, command.summary) for name, command in commands.items()])
-
-
-def _add(group: Group, name: str, function: Callable[..., None]) -> None:
-    if name not in _FROM_CONFIGURATION:
-        group.command(name)(function)
-        return
-    from dpserve.commands.configuring import Configured, taking
-    from dpserve.settings import ServeSettings
-
-    group.command(name, cls=Configured)(taking(ServeSettings, function))
 
 
 app = Group(name="dpserve", cls=_Commands, add_completion=True)
@@ -139,14 +125,9 @@ def _dpserve(
         choose_file(config)
     if any(name.startswith("DPSERVE_") for name in os.environ):
         from dpserve.configuration import refuse_misspelt_variables
+        from dpserve.settings import ServeSettings
 
-        refuse_misspelt_variables(_settings)
-
-
-def _settings() -> "type[ServeSettings]":
-    from dpserve.settings import ServeSettings
-
-    return ServeSettings
+        refuse_misspelt_variables(ServeSettings.model_fields)
 
 
 def main() -> None:

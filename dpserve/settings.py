@@ -1,243 +1,202 @@
-"""The settings of `dpserve serve`, stated once: flags, variables, keys of the file and their help follow from them.
+"""The settings of `dpserve serve`, each declared once: flags, variables, keys of the file and documentation follow.
 
 A setting `largest_batch` is the flag `--largest-batch`, DPSERVE_LARGEST_BATCH in the environment and `largest-batch`
-under `[serve]` in the file (`dpserve.configuration`).
+under `[serve]` in the file. The first of them that sets it wins.
 """
 
 import ipaddress
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Self, cast, get_args
+from typing import Any, ClassVar, Self
 
 import typer
-from pydantic import BaseModel, ConfigDict
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
+from dpserve import configuration
 from dpserve.commands import completing, options
+from dpserve.commands.command import default_text, option
 from service.errors import CannotServe
 from service.telemetry.logs import Format
 from service.tls import Tls
 
 DEFAULT_MECHANISM, DEFAULT_PRICE = "gaussian", "noise-multiplier:20"
 
-BATCHES = "Requests and batches"
-OWNER = "The owner's port"
-FRONT = "HTTPS, rates, origins and logs"
-TOKENS = "Tokens beside API keys"
-AUDIT = "The service's own audit"
-STORE = "The ledger's store"
-
 _SLASHES_OF_AN_ORIGIN = 2
 
+_batches = partial(option, panel="Requests and batches")
+_owner = partial(option, panel="The owner's port")
+_front = partial(option, panel="HTTPS, rates, origins and logs")
+_tokens = partial(option, panel="Tokens beside API keys")
+_audit = partial(option, panel="The service's own audit")
+_store = partial(option, panel="The ledger's store")
 
-class ServeSettings(BaseModel):
-    """What `dpserve serve` is told. What belongs together is checked by `checked`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+class _Environment(EnvSettingsSource):
+    """DPSERVE_ variables, less a budget that is stated by a flag."""
 
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", autocompletion=completing.bundles)]
-    price: Annotated[
-        str | None,
-        typer.Option(
-            help="The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise. "
-            f"[default: {DEFAULT_PRICE}]",
-            show_default=False,
-        ),
-    ] = None
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            help="How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven. "
-            f"[default: {DEFAULT_MECHANISM}]",
-            show_default=False,
-            autocompletion=completing.mechanisms,
-        ),
-    ] = None
-    epsilon: options.Epsilon = None
-    delta: options.Delta = None
-    rho: options.Rho = None
-    mu: options.Mu = None
-    posterior_belief: options.PosteriorBelief = None
-    advantage: options.Advantage = None
-    accepts: options.AcceptsWhatIsNeeded = None
-    ledger: options.Ledger_ = None
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8000
-    workers: Annotated[
-        int, typer.Option(min=1, max=64, help="How many processes answer at the port, on one ledger.")
-    ] = 1
-    accept_unproven: Annotated[
-        bool,
-        typer.Option(
-            "--accept-unproven", help="Needed for --mechanism published, whose guarantee is claimed, not proven."
-        ),
-    ] = False
-    device: Annotated[
-        str | None,
-        typer.Option(help="Where the model's backbone computes: cpu or cuda. [default: cpu]", show_default=False),
-    ] = None
-    largest_batch: Annotated[
-        int, typer.Option(min=1, max=10_000, help="The most rows of one request.", rich_help_panel=BATCHES)
-    ] = 1000
-    max_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Rows of several requests that are computed and charged together at most. [default: 1000; 64 where a "
-            "deep network computes the features]",
-            show_default=False,
-            rich_help_panel=BATCHES,
-        ),
-    ] = None
-    max_batch_time: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Seconds that a batch waits for more requests; 0: it takes what waits when the one before it ends.",
-            rich_help_panel=BATCHES,
-        ),
-    ] = 0.0
-    admin: Annotated[
-        bool, typer.Option("--admin/--no-admin", help="Whether there is an owner's port.", rich_help_panel=OWNER)
-    ] = True
-    admin_host: Annotated[
-        str, typer.Option(help="The address that the owner's port listens on.", rich_help_panel=OWNER)
-    ] = "127.0.0.1"
-    admin_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="The owner's port; 0 picks a free one. [default: the one after --port, if it is free]",
-            show_default=False,
-            rich_help_panel=OWNER,
-        ),
-    ] = None
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(
-            help="PEM file with the certificate to serve HTTPS with, and its chain.",
-            show_default=False,
-            rich_help_panel=FRONT,
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="PEM file with the certificate's key.", show_default=False, rich_help_panel=FRONT),
-    ] = None
-    cors_origin: Annotated[
-        str | None,
-        typer.Option(
-            help="Web origins whose pages may ask, as https://app.example, separated by commas. [default: none]",
-            rich_help_panel=FRONT,
-        ),
-    ] = None
-    rate_limit: Annotated[
-        str | None,
-        typer.Option(
-            help="How many requests of each client, as 100/minute, replays included. [default: any number]",
-            rich_help_panel=FRONT,
-        ),
-    ] = None
-    rate_limit_store: Annotated[
-        str | None,
-        typer.Option(
-            help="redis://host:6379/1, where replicas and workers count requests together. [default: each for itself]",
-            rich_help_panel=FRONT,
-        ),
-    ] = None
-    failed_tries: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="How many invalid credentials one address may send in a minute; 0 for any number.",
-            rich_help_panel=FRONT,
-        ),
-    ] = 300
-    trusted_proxies: Annotated[
-        str | None,
-        typer.Option(
-            help="Addresses or networks of proxies whose X-Forwarded-For is believed, as 10.0.0.0/8, with commas "
-            "between. [default: nobody's]",
-            show_default=False,
-            rich_help_panel=FRONT,
-        ),
-    ] = None
-    log_format: Annotated[
-        str,
-        typer.Option(help="text, or json: one object a line, each request with its id.", rich_help_panel=FRONT),
-    ] = "text"
-    jwt_issuer: Annotated[
-        str | None,
-        typer.Option(
-            help="Take tokens (JWT) of this issuer beside API keys.", show_default=False, rich_help_panel=TOKENS
-        ),
-    ] = None
-    jwt_audience: Annotated[
-        str | None, typer.Option(help="What a token's audience must be.", show_default=False, rich_help_panel=TOKENS)
-    ] = None
-    jwt_keys: Annotated[
-        str | None,
-        typer.Option(
-            help="The issuer's JSON Web Key Set: an https:// URL, or a file.",
-            show_default=False,
-            rich_help_panel=TOKENS,
-        ),
-    ] = None
-    jwt_claim: Annotated[str, typer.Option(help="The claim that names the client.", rich_help_panel=TOKENS)] = "sub"
-    jwt_scope_claim: Annotated[
-        str | None,
-        typer.Option(
-            help="The claim that lists what a token may do: predict, budget-read. [default: both]",
-            show_default=False,
-            rich_help_panel=TOKENS,
-        ),
-    ] = None
-    jwt_algorithm: Annotated[
-        str,
-        typer.Option(help="The signature algorithms to allow, separated by commas.", rich_help_panel=TOKENS),
-    ] = "RS256,ES256"
-    self_audit_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="DPSERVE_SELF_AUDIT_KEY",
-            help="The API key of a client of yours: the service audits its own noise with it until its budget is "
-            "spent, and shows what it found at GET /audit.",
-            show_default=False,
-            rich_help_panel=AUDIT,
-        ),
-    ] = None
-    self_audit_seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long it waits between two looks.", rich_help_panel=AUDIT)
-    ] = 60.0
-    self_audit_rows: Annotated[
-        int, typer.Option(min=8, help="How many answers one look pays for.", rich_help_panel=AUDIT)
-    ] = 64
-    ledger_replicas: options.Replicas = 0
-    rehearsal: Annotated[
-        bool,
-        typer.Option(
-            "--rehearsal",
-            help="Accept a store that may lose charges. Not for private records.",
-            rich_help_panel=STORE,
-        ),
-    ] = False
+    def __call__(self) -> dict[str, Any]:
+        return configuration.without_other_budgets(super().__call__(), self.current_state)
+
+
+class _File(InitSettingsSource):
+    """The file, less a budget that is stated by a flag or a variable."""
+
+    def __call__(self) -> dict[str, Any]:
+        return configuration.without_other_budgets(super().__call__(), self.current_state)
+
+
+class ServeSettings(BaseSettings, options.AccountBudget):
+    """The settings of `dpserve serve`. `checked` checks those that depend on each other."""
+
+    model_config = SettingsConfigDict(env_prefix=configuration.PREFIX, env_ignore_empty=True)
+    other_sources: ClassVar[bool] = True
+
+    bundle: Path | None = option(None, "The bundle's folder.", argument=True, complete=completing.bundles)
+    price: str | None = option(
+        None,
+        "The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise.",
+        default_text=DEFAULT_PRICE,
+    )
+    mechanism: str | None = option(
+        None,
+        "How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven.",
+        default_text=DEFAULT_MECHANISM,
+        complete=completing.mechanisms,
+    )
+    ledger: str | None = option(None, options.LEDGER, default_text=options.LEDGER_DEFAULT)
+    host: str = option("127.0.0.1", "The address to listen on.")
+    port: int = option(8000, "The port to listen on; 0 picks a free one.", ge=0, le=65535)
+    workers: int = option(1, "How many processes answer at the port, on one ledger.", ge=1, le=64)
+    accept_unproven: bool = option(False, "Needed for --mechanism published, whose guarantee is claimed, not proven.")
+    device: str | None = option(None, "Where the model's backbone computes: cpu or cuda.", default_text="cpu")
+
+    largest_batch: int = _batches(1000, "The most rows of one request.", ge=1, le=10_000)
+    max_batch_size: int | None = _batches(
+        None,
+        "The most rows of several requests that are computed and charged together.",
+        default_text="1000; 64 where a deep network computes the features",
+        ge=1,
+    )
+    max_batch_time: float = _batches(
+        0.0, "Seconds that a batch waits for more requests; 0 takes what waits when the batch before ends.", ge=0, le=1
+    )
+
+    admin: bool = _owner(True, "Whether there is an owner's port.", "--admin/--no-admin")
+    admin_host: str = _owner("127.0.0.1", "The address that the owner's port listens on.")
+    admin_port: int | None = _owner(
+        None,
+        "The owner's port; 0 picks a free one.",
+        default_text="the one after --port, if it is free",
+        ge=0,
+        le=65535,
+    )
+
+    tls_cert: Path | None = _front(None, "PEM file with the certificate to serve HTTPS with, and its chain.")
+    tls_key: Path | None = _front(None, "PEM file with the certificate's key.")
+    cors_origin: str | None = _front(
+        None, "Web origins whose pages may ask, as https://app.example, separated by commas.", default_text="none"
+    )
+    rate_limit: str | None = _front(
+        None, "The most requests of each client, as 100/minute, replays included.", default_text="any number"
+    )
+    rate_limit_store: str | None = _front(
+        None, "redis://host:6379/1, where replicas and workers count requests together.", default_text="each for itself"
+    )
+    failed_tries: int = _front(
+        300, "The most invalid credentials that one address may send in a minute; 0 for any number.", ge=0
+    )
+    trusted_proxies: str | None = _front(
+        None,
+        "Addresses or networks of proxies whose X-Forwarded-For is trusted, as 10.0.0.0/8, separated by commas.",
+        default_text="none",
+    )
+    log_format: Format = _front("text", "text, or json: one object a line, each request with its id.")
+
+    jwt_issuer: str | None = _tokens(None, "Take tokens (JWT) of this issuer beside API keys.")
+    jwt_audience: str | None = _tokens(None, "The audience that a token must have.")
+    jwt_keys: str | None = _tokens(None, "The issuer's JSON Web Key Set: an https:// URL, or a file.")
+    jwt_claim: str = _tokens("sub", "The claim that names the client.")
+    jwt_scope_claim: str | None = _tokens(
+        None, "The claim that lists what a token may do: predict, budget-read.", default_text="both"
+    )
+    jwt_algorithm: str = _tokens("RS256,ES256", "The signature algorithms to allow, separated by commas.")
+
+    self_audit_key: str | None = _audit(
+        None,
+        "The API key of a client of yours: the service audits its own noise with it until its budget is spent, and "
+        "shows what it found at GET /audit.",
+    )
+    self_audit_seconds: float = _audit(60.0, "Seconds between two looks.", ge=0.1)
+    self_audit_rows: int = _audit(64, "How many answers one look pays for.", ge=8)
+
+    ledger_replicas: int = _store(
+        0, "On how many of the store's replicas a charge must be on disk, too, before it is answered.", ge=0
+    )
+    rehearsal: bool = _store(False, "Accept a store that may lose charges. Not for private records.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read flags, then the environment, then the file."""
+        del env_settings, dotenv_settings, file_secret_settings
+        return init_settings, _Environment(settings_cls), _File(settings_cls, in_file())
+
+    @classmethod
+    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+        """Return the settings of these flags; None for what was not given. Raises ConfigurationError."""
+        configuration.refuse_misspelt_variables(cls.model_fields)
+        flags = {name: value for name, value in given.items() if value is not None}
+        try:
+            return cls(**flags)
+        except ValidationError as error:
+            found = [(str(each["loc"][0]), str(each["msg"])) for each in error.errors()]
+        raise configuration.ConfigurationError("\n".join(_refusal(name, text, flags) for name, text in found))
+
+    def sources(self, flags: Mapping[str, Any]) -> dict[str, str]:
+        """Return where the value of each setting comes from: `flag`, `environment NAME`, the file's path, `default`."""
+        environment = EnvSettingsSource(type(self))()
+        found = dict.fromkeys(type(self).model_fields, "default")
+        for name in self.model_fields_set:
+            if flags.get(name) is not None:
+                found[name] = "flag"
+            else:
+                found[name] = (
+                    f"environment {configuration.variable(name)}"
+                    if name in environment
+                    else str(configuration.file_path())
+                )
+        return found
 
     def checked(self) -> Self:
-        """Return the settings. Raises CannotServe for halves of a pair, and for what would silently do nothing."""
+        """Return the settings. Raises CannotServe for one of a pair without the other, and for what has no effect."""
+        if self.bundle is None:
+            raise CannotServe("name the bundle to serve: dpserve serve BUNDLE, or bundle = ... in the file")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise CannotServe("HTTPS needs both --tls-cert and --tls-key")
         tokens = (self.jwt_issuer, self.jwt_audience, self.jwt_keys)
         if any(tokens) and not all(tokens):
             raise CannotServe("tokens need all of --jwt-issuer, --jwt-audience and --jwt-keys")
         if self.rate_limit_store is not None and self.rate_limit is None:
-            raise CannotServe("--rate-limit-store is of no use without --rate-limit")
+            raise CannotServe("--rate-limit-store has no effect without --rate-limit")
         if self.workers > 1 and self.rate_limit is not None and self.rate_limit_store is None:
             raise CannotServe(
                 "each of several workers would let as many requests through: say with --rate-limit-store where they "
                 "count together, or leave --workers out"
             )
-        if self.log_format not in get_args(Format):
-            raise CannotServe(f"--log-format is text or json, not {self.log_format!r}")
         for origin in self.origins:
             if not origin.startswith(("https://", "http://")) or origin.count("/") != _SLASHES_OF_AN_ORIGIN:
                 raise CannotServe(f"--cors-origin takes an origin, as https://app.example, not {origin!r}")
@@ -251,18 +210,13 @@ class ServeSettings(BaseModel):
         return self
 
     @property
-    def log_kind(self) -> Format:
-        """The format of the log."""
-        return cast(Format, self.log_format)
-
-    @property
     def origins(self) -> tuple[str, ...]:
         """The origins whose pages may ask."""
         return _parts(self.cors_origin or "")
 
     @property
     def proxies(self) -> tuple[str, ...]:
-        """The proxies that are believed."""
+        """The proxies that are trusted."""
         return _parts(self.trusted_proxies or "")
 
     @property
@@ -274,17 +228,45 @@ class ServeSettings(BaseModel):
         """Return what HTTPS is served with, or None. Raises CannotServe for files that do not belong together."""
         return None if self.tls_cert is None or self.tls_key is None else Tls(self.tls_cert, self.tls_key)
 
-    def budget_words(self) -> options.BudgetWords:
-        """Return the budget of the lineage, as it was said."""
-        return options.BudgetWords(
-            epsilon=self.epsilon,
-            rho=self.rho,
-            mu=self.mu,
-            posterior_belief=self.posterior_belief,
-            advantage=self.advantage,
-            delta=self.delta,
+
+def in_file() -> dict[str, Any]:
+    """Return the file's values by setting, with relative paths as seen from the file. Raises ConfigurationError."""
+    paths = {name for name, field in ServeSettings.model_fields.items() if "Path" in str(field.annotation)}
+    return configuration.in_file(ServeSettings.model_fields, paths | {"ledger", "jwt_keys"})
+
+
+def _refusal(name: str, message: str, flags: Mapping[str, Any]) -> str:
+    """Say which setting cannot be used, and where it stands. Raises BadParameter for a flag."""
+    if name in flags:
+        raise typer.BadParameter(message, param_hint=f"--{configuration.key(name)}")
+    variable = configuration.in_environment(name)
+    if variable is None:
+        shown = configuration.shown(name, in_file().get(name))
+        return f"{configuration.file_path()}: {configuration.key(name)} = {shown!r}: {message}"
+    text = f"the environment's {configuration.variable(name)}: {message}"
+    if variable.startswith("tcp://"):
+        text += "; Kubernetes set it for a Service called dpserve: say enableServiceLinks: false"
+    return text
+
+
+def documentation() -> str:
+    """Return the settings as tables in Markdown, one for each section of the help."""
+    sections: dict[str, list[str]] = {}
+    for name, field in ServeSettings.model_fields.items():
+        shown: Any = field.json_schema_extra
+        flag = "BUNDLE" if shown["argument"] else f"--{configuration.key(name)}"
+        least, most = shown["typer"]["min"], shown["typer"]["max"]
+        ends = [f"{word} {end}" for word, end in (("from", least), ("to", most)) if end is not None]
+        default = shown["text"] or default_text(field.get_default()) or ""
+        text = f"{field.description}{' (' + ' '.join(ends) + ')' if ends else ''}"
+        sections.setdefault(shown["typer"]["rich_help_panel"] or "What most services need", []).append(
+            f"| `{flag}` | {text} | {default} |"
         )
+    return "\n".join(
+        f"### {title}\n\n| flag | what it is | default |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+        for title, rows in sections.items()
+    )
 
 
-def _parts(said: str) -> tuple[str, ...]:
-    return tuple(part for each in said.split(",") if (part := each.strip()))
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part for each in text.split(",") if (part := each.strip()))

@@ -1,5 +1,6 @@
 """`dpserve audit`: lower bounds from attacks, held against what is claimed. Exit status 3 when a claim is refuted."""
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from decimal import Decimal
 from functools import partial
@@ -9,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpserve.commands import completing, reporting
+from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import counting, shares
-from dpserve.commands.help import Group
-from dpserve.commands.reporting import refuse, reported, stored
+from dpserve.commands.reporting import Confidences, ReportOptions, refuse, stored
 from training.extras import extra
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from audit.reports import Report
     from dpserve.neighbouring_services import ServicePair
     from training.data.records import Records
     from training.published.bundle import PublishedNetwork
 
+RUNNING = "Two running services, in place of two that are trained"
 _PIECE = 10_000
 _DEFAULT_DELTA = 1e-5
 _BATCH = 1_000_000
@@ -44,8 +45,8 @@ def _audits() -> None:
 
 
 @app.command("mechanism")
-@reported("audit-mechanism")
 def mechanism(
+    *,
     name: Annotated[
         str,
         typer.Argument(
@@ -68,8 +69,7 @@ def mechanism(
         ),
     ] = None,
     trials: Annotated[int, typer.Option("--trials", min=10, help="Answers in each world.")] = 10_000,
-    confidence: reporting.Confidence = 0.95,
-    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    sure: Confidences,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -81,7 +81,8 @@ def mechanism(
         ),
     ] = None,
     resume: reporting.Resume = None,
-) -> "Report":
+    report: ReportOptions,
+) -> None:
     """Ask a mechanism about two rows of logits that are as far apart as it allows, and tell them apart."""
     import numpy as np
 
@@ -125,48 +126,64 @@ def mechanism(
         scores_in,
         scores_out,
         delta=delta,
-        confidence=confidence,
-        conviction_confidence=conviction_confidence,
+        confidence=sure.confidence,
+        conviction_confidence=sure.conviction_confidence,
     )
-    return presentation.of_mechanism(
-        finding,
-        scores_in,
-        scores_out,
-        f"Audit of the mechanism {name!r} ({asked.status}) with {classes} classes at {price}",
-        {"classes": classes, "price": price, "trials": trials, "seed": seed},
-        "The two worlds' logits are exactly as far apart as the sensitivity allows.",
+    report.show(
+        presentation.of_mechanism(
+            finding,
+            scores_in,
+            scores_out,
+            f"Audit of the mechanism {name!r} ({asked.status}) with {classes} classes at {price}",
+            {"classes": classes, "price": price, "trials": trials, "seed": seed},
+            "The two worlds' logits are exactly as far apart as the sensitivity allows.",
+        ),
+        "audit-mechanism",
     )
+
+
+class OwnServices(Options):
+    """Two models to train on the digits and to serve."""
+
+    kind: str = option(
+        "mislabelled", "The record that makes the difference: natural, outlier or mislabelled.", "--record"
+    )
+    mechanism: str = option("gaussian", "How the two services make answers private.", complete=completing.mechanisms)
+    price: str = option("noise-multiplier:1", "The price of one row, as of `dpserve serve`.")
+    lam: float = option(10.0, "Lambda of the two models.")
+
+
+class RunningServices(Options):
+    """Two running services, with the record and without it."""
+
+    url_in: str | None = option(None, "A running service of the model with it.", panel=RUNNING)
+    url_out: str | None = option(None, "A running service of the model without it.", panel=RUNNING)
+    bundle_in: Path | None = option(None, "The bundle of the first.", panel=RUNNING)
+    bundle_out: Path | None = option(None, "The bundle of the second.", panel=RUNNING)
+    key_in: str | None = option(None, "An API key of the first service.", variable="DPSERVE_KEY_IN", panel=RUNNING)
+    key_out: str | None = option(None, "An API key of the second service.", variable="DPSERVE_KEY_OUT", panel=RUNNING)
+
+    def pair(self, rng: "np.random.Generator") -> "ServicePair | None":
+        """Return the services, or None where no option names them. Raises BadParameter for some of the options."""
+        from dpserve.neighbouring_services import running_services
+
+        match tuple(self.model_dump().values()):
+            case (None, None, None, None, None, None):
+                return None
+            case (str(one), str(other), Path() as first, Path() as second, str(key), str(other_key)):
+                return running_services((one, other), (first, second), (key, other_key), rng)
+        raise typer.BadParameter("running services need all of --url-in, --bundle-in, --key-in and the same with -out")
 
 
 @app.command("service")
-@reported("audit-service")
 def service(
+    *,
     context: typer.Context,
-    kind: Annotated[
-        str,
-        typer.Option("--record", help="The record that makes the difference: natural, outlier or mislabelled."),
-    ] = "mislabelled",
-    mechanism: Annotated[str, typer.Option("--mechanism", help="How the two services make answers private.")] = (
-        "gaussian"
-    ),
-    price: Annotated[str, typer.Option("--price", help="The price of one row, as of `dpserve serve`.")] = (
-        "noise-multiplier:1"
-    ),
-    lam: Annotated[float, typer.Option("--lam", help="Lambda of the two models.")] = 10.0,
-    url_in: Annotated[str | None, typer.Option("--url-in", help="A running service of the model with it.")] = None,
-    url_out: Annotated[str | None, typer.Option("--url-out", help="A running service of the model without it.")] = None,
-    bundle_in: Annotated[Path | None, typer.Option("--bundle-in", help="Its bundle.")] = None,
-    bundle_out: Annotated[Path | None, typer.Option("--bundle-out", help="Its bundle.")] = None,
-    key_in: Annotated[
-        str | None, typer.Option("--key-in", envvar="DPSERVE_KEY_IN", help="An API key of the first service.")
-    ] = None,
-    key_out: Annotated[
-        str | None, typer.Option("--key-out", envvar="DPSERVE_KEY_OUT", help="An API key of the second service.")
-    ] = None,
+    own: OwnServices,
+    running: RunningServices,
     delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated; 0 for a pure epsilon.")] = 1e-5,
     trials: Annotated[int, typer.Option("--trials", min=10, help="Rows asked of each service.")] = 2000,
-    confidence: reporting.Confidence = 0.95,
-    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    sure: Confidences,
     seed: Annotated[
         int,
         typer.Option(
@@ -174,7 +191,8 @@ def service(
         ),
     ] = 0,
     resume: reporting.Resume = None,
-) -> "Report":
+    report: ReportOptions,
+) -> None:
     """Ask two services of neighbouring models over HTTP and tell them apart.
 
     Without URLs: train both models on the digits, start a service of each, and stop them at the end. With URLs: audit
@@ -183,44 +201,25 @@ def service(
     """
     import numpy as np
 
-    from dpserve.neighbouring_services import own_services, running_services
-
-    rng = np.random.default_rng(seed)
-    given = (url_in, url_out, bundle_in, bundle_out, key_in, key_out)
-    sure = (confidence, conviction_confidence)
-    if url_in and url_out and bundle_in and bundle_out and key_in and key_out:
-        refuse(context, "about services that run", "kind", "mechanism", "price", "lam")
-        pair = running_services((url_in, url_out), (bundle_in, bundle_out), (key_in, key_out), rng)
-        return _of_services(pair, delta, trials, sure, seed, rng, resume)
-    if any(given):
-        raise typer.BadParameter("running services need all of --url-in, --bundle-in, --key-in and the same with -out")
-    with own_services(kind, mechanism, price, lam, trials, rng) as pair:
-        return _of_services(pair, delta, trials, sure, seed, rng, resume)
-
-
-def _of_services(
-    pair: "ServicePair",
-    delta: float,
-    trials: int,
-    sure: tuple[float, float],
-    seed: int,
-    rng: "np.random.Generator",
-    resume: Path | None,
-) -> "Report":
-    """Ask both services; scores that were kept are bound to both models, the price, the rows and the seed."""
     from audit import presentation
     from audit.distinguishing.mechanism import judge
     from audit.distinguishing.service import observe_services
     from audit.pieces import kept_scores
     from dpserve.client import Client
+    from dpserve.neighbouring_services import own_services
 
-    (url_in, url_out), (key_in, key_out) = pair.urls, pair.keys
+    rng = np.random.default_rng(seed)
+    found = running.pair(rng)
+    if found is not None:
+        refuse(context, "about services that run", *OwnServices.model_fields)
     with (
+        nullcontext(found) if found else own_services(own.kind, own.mechanism, own.price, own.lam, trials, rng) as pair,
         stored(resume) as store,
-        Client(url_in, key_in) as first,
-        Client(url_out, key_out) as second,
+        Client(pair.urls[0], pair.keys[0]) as first,
+        Client(pair.urls[1], pair.keys[1]) as second,
         counting("asking both services", trials) as progress,
     ):
+        # Kept scores are bound to both models, the price, the rows and the seed.
         asked, scores_in, scores_out = observe_services(
             first,
             second,
@@ -231,9 +230,16 @@ def _of_services(
             kept=lambda piece, ask: kept_scores(store, {"name": "audit-service", "seed": seed, **piece}, ask),
             progress=progress,
         )
-    finding = judge(asked, scores_in, scores_out, delta=delta, confidence=sure[0], conviction_confidence=sure[1])
+    finding = judge(
+        asked,
+        scores_in,
+        scores_out,
+        delta=delta,
+        confidence=sure.confidence,
+        conviction_confidence=sure.conviction_confidence,
+    )
     movement = float(pair.models.movement(pair.row)[0])
-    return presentation.of_mechanism(
+    shown = presentation.of_mechanism(
         finding,
         scores_in,
         scores_out,
@@ -242,11 +248,12 @@ def _of_services(
         pair.said,
         f"At the strongest row that was found the logits move by {movement:.4g} of their sensitivity.",
     )
+    report.show(shown, "audit-service")
 
 
 @app.command("sampler")
-@reported("audit-sampler")
 def sampler(
+    *,
     scale: Annotated[
         int | None,
         typer.Option(
@@ -261,7 +268,8 @@ def sampler(
     false_alarm: Annotated[
         float, typer.Option("--false-alarm", help="With what probability a right sampler may be convicted.")
     ] = 1e-6,
-) -> "Report":
+    report: ReportOptions,
+) -> None:
     """Audit the sampler of all noise: its tables exactly, its draws, its forks, and the time that it takes."""
     from audit import presentation
     from audit import sampler as audited
@@ -306,23 +314,26 @@ def sampler(
         for name, price in _TIMED.items():
             times[name] = audited.timings_that_count(priced(name, price, classes), classes, releases, randomness)
             progress(1)
-    return presentation.of_sampler(
-        distances,
-        tests,
-        false_alarm,
-        repeated,
-        changed,
-        times,
-        f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
-        f"{repeated} came twice.",
-        f"{_QUESTIONS} questions were asked under one noise key together, and each alone in another process: {changed} "
-        "had other noise there.",
+    report.show(
+        presentation.of_sampler(
+            distances,
+            tests,
+            false_alarm,
+            repeated,
+            changed,
+            times,
+            f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
+            f"{repeated} came twice.",
+            f"{_QUESTIONS} questions were asked under one noise key together, and each alone in another process: "
+            f"{changed} had other noise there.",
+        ),
+        "audit-sampler",
     )
 
 
 @app.command("sensitivity")
-@reported("audit-sensitivity")
 def sensitivity(
+    *,
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="certified, or published.")],
     lam: Annotated[float, typer.Option("--lam", help="certified: Lambda.")] = 10.0,
@@ -330,7 +341,8 @@ def sensitivity(
         int, typer.Option("--neighbours", min=1, help="published: how many networks to train again, twice.")
     ] = 3,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the records that make the difference.")] = 0,
-) -> "Report":
+    report: ReportOptions,
+) -> None:
     """Train again without a record of the digits, and hold how far the model moved against what is claimed."""
     from audit import presentation
     from audit.distinguishing.neighbours import KINDS
@@ -343,7 +355,7 @@ def sensitivity(
         refuse(context, "of a certified model", "neighbours")
         with counting("training neighbours", len(KINDS)) as progress:
             moved = of_certified_head(records, lambda some: trained(some, lam), seed, progress)
-        return presentation.of_sensitivity(model, {"three kinds of record": moved})
+        report.show(presentation.of_sensitivity(model, {"three kinds of record": moved}), "audit-sensitivity")
     if model != "published":
         raise ValueError(f"a model is certified or published, not {model!r}")
     refuse(context, "of a published model", "lam")
@@ -358,12 +370,12 @@ def sensitivity(
             how: of_published_network(records, train, neighbours, seed, replaced=replaced, progress=progress)
             for how, replaced in (("a record left out", False), ("a record replaced, same batches", True))
         }
-    return presentation.of_sensitivity(model, found)
+    report.show(presentation.of_sensitivity(model, found), "audit-sensitivity")
 
 
 @app.command("training")
-@reported("audit-training")
 def training(
+    *,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What a run claims at delta = 1e-5.")] = 8.0,
     canary: Annotated[str, typer.Option("--canary", help="dirac, blank or mislabelled.")] = "dirac",
     runs: Annotated[
@@ -371,11 +383,11 @@ def training(
         typer.Option("--runs", min=1, help="Runs whose steps are observed. [default: 5]", show_default=False),
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=10, help="Of a run.")] = None,
-    confidence: reporting.Confidence = 0.95,
-    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    sure: Confidences,
     seed: reporting.Seed = 0,
     resume: reporting.Resume = None,
-) -> "Report":
+    report: ReportOptions,
+) -> None:
     """Train with DP-SGD on the digits, watch every step for a canary, and hold what is seen against what is claimed."""
     from audit import presentation
     from audit.white_box import experiments, findings
@@ -384,18 +396,21 @@ def training(
     material = experiments.digits(setting, seed)
     with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
         measured = experiments.measure(setting, epsilon, material, store, seed, progress)
-    return presentation.of_steps(
-        findings.judge(measured, confidence, conviction_confidence),
-        measured,
-        f"White-box audit of DP-SGD on {setting.dataset}, with a {canary} canary",
-        {**asdict(setting), "seed": seed, "epsilon": epsilon},
-        material.source,
+    report.show(
+        presentation.of_steps(
+            findings.judge(measured, sure.confidence, sure.conviction_confidence),
+            measured,
+            f"White-box audit of DP-SGD on {setting.dataset}, with a {canary} canary",
+            {**asdict(setting), "seed": seed, "epsilon": epsilon},
+            material.source,
+        ),
+        "audit-training",
     )
 
 
 @app.command("region")
-@reported("audit-region")
 def region(
+    *,
     name: Annotated[str, typer.Argument(help="A mechanism.")],
     classes: Annotated[int, typer.Option("--classes", help="C.")] = 10,
     noise_multiplier: Annotated[
@@ -404,11 +419,11 @@ def region(
     releases: Annotated[int, typer.Option("--releases", min=1, help="Judged together.")] = 1,
     trials: Annotated[int, typer.Option("--trials", min=10, help="In each world.")] = 10_000,
     delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated.")] = 1e-5,
-    confidence: reporting.Confidence = 0.95,
-    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    sure: Confidences,
     seed: reporting.Seed = 0,
     resume: reporting.Resume = None,
-) -> "Report":
+    report: ReportOptions,
+) -> None:
     """Draw the best lower bound from attacks and the best upper bound from analyses over noise multipliers."""
     from audit import presentation
     from audit import region as regions
@@ -433,8 +448,8 @@ def region(
                     releases,
                     kept_scores(store, piece, observe),
                     delta=delta,
-                    confidence=confidence,
-                    conviction_confidence=conviction_confidence,
+                    confidence=sure.confidence,
+                    conviction_confidence=sure.conviction_confidence,
                     points=len(multipliers),
                 )
             )
@@ -442,4 +457,4 @@ def region(
     setting = {"mechanism": name, "classes": classes, "releases": releases, "trials": trials, "seed": seed}
     title = f"The region of privacy of {name!r}: {releases} releases of {classes} classes"
     note = "A noise multiplier stands for the price rho = 1/(2 multiplier^2) of a row, whatever the mechanism."
-    return presentation.of_region(title, points, delta, setting, note)
+    report.show(presentation.of_region(title, points, delta, setting, note), "audit-region")

@@ -15,15 +15,11 @@ from accounting.budgets import Budget
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from accounting.planner import Expectation, PublicSample, expectation
 from dpserve.commands.console import shares, stdout_console
-from dpserve.commands.options import state_folder
+from dpserve.commands.planning import OUTSIDE
 from dpserve.commands.releases import Training, tier_prices
-from dpserve.commands.rows import RowFile
 from mechanisms.gaussian_vector import mu_for, whole_picorho
-from training.data.classes import values_of
 from training.data.records import Records
-from training.errors import TrainingError
-from training.feature_maps import NORM_BOUND, Fourier, Identity
-from training.lineage import KnownRecords
+from training.feature_maps import NORM_BOUND, Fourier
 from training.planning import rules
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
@@ -41,10 +37,6 @@ from training.planning.recommendation import (
 from training.planning.rule import by_rule
 from training.recipe import DEFAULT_TOLERANCE
 from training.sensitivity import usual_margin, weight_sensitivity
-
-OUTSIDE = "--simulate-outside-the-guarantee"
-"""The option that simulates on private records: its name says what comes of it."""
-
 
 OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
 """What an owner may say beside --release KIND --budget: no rule says how wide a network should be, or who buys what."""
@@ -241,12 +233,6 @@ def simulated(records: Records, n: int | None, whole: int, queries: int | None) 
         )
 
 
-def rows_in_both(rows: Records, private: Records) -> int:
-    """Return how many of the rows are, in their columns and label, private records."""
-    known = {row.tobytes() + label.tobytes() for row, label in zip(private.X, private.y, strict=True)}
-    return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
-
-
 def scaled_rows(records: Records) -> NDArray[np.float64]:
     """Return the rows (m, d), each column from its declared bounds into [0, 1]."""
     lower, upper = np.asarray(records.declaration.lower), np.asarray(records.declaration.upper)
@@ -254,30 +240,16 @@ def scaled_rows(records: Records) -> NDArray[np.float64]:
     return X
 
 
-def like(
-    records: Records, source: str, label: str, classes: str | None, ignore: list[str], where: str | None
-) -> RowFile:
-    """Return a file of public rows, to be read by the declaration of the private ones. classes: as `train` takes."""
-    declaration = records.declaration
-    bounds = zip(declaration.feature_names, declaration.lower, declaration.upper, strict=True)
-    texts = tuple(f"{name}={low!r}:{high!r}" for name, low, high in bounds)
-    values = values_of(declaration.classes, classes)
-    return RowFile(source, "--public", label, declaration.classes, values, texts, tuple(ignore), where)
-
-
 def followed(
-    training: Training, release: str | None, budget: str, queries: int | None, public: RowFile | None
+    training: Training, release: str | None, budget: str, queries: int | None, public: Records | None
 ) -> tuple[str | None, Training]:
     """Return the release and the training that the planner recommends for a budget, and print why.
 
     release: the kind, if the owner chose it: its options are then set for the budget. budget: a price for all answers
-    together. Raises BadParameter for options that are chosen here as well, and TrainingError for public rows that are
-    the private records themselves.
+    together. public: rows to simulate on. Raises BadParameter for options that are chosen here as well.
     """
     own = ("records_declared", "tolerance", *OWN_CHOICES.get(release or "", ()))
     given = [f"--{name.replace('_', '-')}" for name in training.options if name not in own]
-    if release is None and not isinstance(training.feature_map, Identity):
-        given.append("--features")
     if given:
         raise typer.BadParameter(
             f"chooses {'the options' if release else 'the mechanism and its options'}: leave {given[0]} out",
@@ -286,19 +258,9 @@ def followed(
     n = training.needed("records_declared", "about how many records there are, as a number that may be public")
     whole = whole_picorho(budget)
     if release is not None:
-        if public is not None:
-            raise typer.BadParameter("chooses the mechanism: leave --release out", param_hint="--public")
         found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
     elif public is not None:
-        rows, known = public.read(), KnownRecords(state_folder())
-        same = len(known.digests(rows) & known.digests(training.records))
-        if shared := max(rows_in_both(rows, training.records), same):
-            raise TrainingError(
-                f"{public.source} holds private records, {shared:,} of its rows: what a "
-                "simulation on them tells is not covered by any budget. Put rows that are public into a file of their "
-                "own"
-            )
-        found = simulated(rows, n, whole, queries)
+        found = simulated(public, n, whole, queries)
     else:
         found, _ = by_rule(n, len(training.records.declaration.classes), whole, queries)
     stdout_console().print(f"Chosen: {found.reason}.", highlight=False)
@@ -318,29 +280,23 @@ def choose(
     budget: Budget,
     question: Question,
     *,
-    public: RowFile | None,
-    private: RowFile | None,
+    rows: Records | None,
+    whence: Whence | None,
     tiers: Sequence[str] = (),
     as_json: bool,
 ) -> None:
     """Compare the options, recommend one and print why: by simulation where there are rows, and by rule otherwise.
 
-    tiers: NAME=PRICE, precisions of released weights to plan beside it, the coarsest first.
+    rows, whence: to simulate on, and where they are from. tiers: NAME=PRICE, precisions of released weights to plan
+    beside it, the coarsest first.
     """
-    if public is not None and private is not None:
-        raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
-    n, whole = question.n, budget.picorho
+    n, whole, expected = question.n, budget.picorho, None
     ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()
-    file, expected = public or private, None
-    if file is not None:
-        if file.source != "digits" and not file.classes:
-            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
-        records = file.read()
-        found = simulated(records, n, whole, question.queries)
+    if rows is not None and whence is not None:
+        found = simulated(rows, n, whole, question.queries)
         if ladder:
-            ladder = _simulated_tiers(ladder, found, records, n)
-        n = n or len(records)
-        whence = Whence.simulated(file.source, len(records), declared_public=public is not None)
+            ladder = _simulated_tiers(ladder, found, rows, n)
+        n = n or len(rows)
     elif n is not None and question.classes is not None:
         found, similar = by_rule(n, question.classes, whole, question.queries)
         whence = Whence.measured(similar)

@@ -1,6 +1,5 @@
 """`dpserve explain`: what was released, by five analyses, for one person, and in plain words."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -22,83 +21,84 @@ from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
 from audit.reports import check_files
-from dpserve.commands import completing, options
+from dpserve.commands import completing
+from dpserve.commands.accounts import chosen_lineage
+from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
-from dpserve.commands.lineages import chosen_lineage
+from dpserve.commands.options import LedgerOption
 
 _PAGE = 1000
 _STEPS = 25
 
 
+class ReleasesByHand(Options):
+    """Releases that are given by hand."""
+
+    release: list[str] | None = option(
+        None,
+        "What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), exponential:EPSILON, "
+        "sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release are joined by commas. "
+        "Repeatable.",
+    )
+    times: list[int] | None = option(None, "How often: once for every --release, in their order.")
+    delta: float | None = option(None, "The delta of the analyses, as 1e-6.")
+    epsilon: float | None = option(None, "Also say the delta that each analysis gives at this epsilon.")
+    attack: str | None = option(
+        None, "TPR:FPR of a membership attack: the epsilon it implies, and whether the releases allow it."
+    )
+    plot: Path | None = option(None, "Draw the analyses' epsilon as the releases are made into FILE.png.")
+
+
+class AccountToExplain(LedgerOption):
+    """An account of the ledger."""
+
+    client: str | None = option(None, "Explain this client's account.", complete=completing.clients)
+    lineage: str | None = option(
+        None,
+        "Explain this lineage's account; with --client, the lineage it belongs to.",
+        complete=completing.lineages,
+    )
+    price: str | None = option(
+        None,
+        "The next answer's price, written as a --release.",
+        default_text="what the lineage's newest receipt paid",
+    )
+
+    def explained(self) -> AccountExplanation:
+        """Read the account and explain it."""
+        given = parse_release(self.price) if self.price else None
+
+        async def read(opened: Ledger) -> AccountExplanation:
+            return await _account(opened, self.client, self.lineage, given)
+
+        return self.run(read)
+
+
 def explain(
-    release: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--release",
-            help="What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), "
-            "exponential:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release "
-            "are joined by commas. Repeatable.",
-        ),
-    ] = None,
-    times: Annotated[
-        list[int] | None, typer.Option("--times", help="How often: once for every --release, in their order.")
-    ] = None,
-    delta: options.Delta = None,
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="Also say the delta that each analysis gives at this epsilon.")
-    ] = None,
-    attack: Annotated[
-        str | None,
-        typer.Option(
-            "--attack",
-            help="TPR:FPR of a membership attack: the epsilon it implies, and whether the releases allow it.",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the analyses' epsilon as the releases are made into FILE.png.")
-    ] = None,
-    client: Annotated[
-        str | None, typer.Option("--client", help="Explain this client's account.", autocompletion=completing.clients)
-    ] = None,
-    lineage: Annotated[
-        str | None,
-        typer.Option(
-            "--lineage",
-            help="Explain this lineage's account; with --client, the lineage it belongs to.",
-            autocompletion=completing.lineages,
-        ),
-    ] = None,
-    price: Annotated[
-        str | None,
-        typer.Option(
-            "--price",
-            help="The next answer's price, written as a --release. [default: what the lineage's newest receipt paid]",
-            show_default=False,
-        ),
-    ] = None,
-    ledger: options.Ledger_ = None,
+    by_hand: ReleasesByHand,
+    account: AccountToExplain,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Explain releases given by hand (--release), or an account of the ledger (--client, --lineage).
 
     Of an account it prints the same object as GET /budget serves.
     """
-    check_files(plot)
+    check_files(by_hand.plot)
     explained: AnsweredExplanation | AccountExplanation
-    if release:
-        if client or lineage or price:
+    if by_hand.release:
+        if account.client or account.lineage or account.price:
             raise typer.BadParameter("explain releases, or an account of the ledger, not both")
-        if delta is None:
+        if by_hand.delta is None:
             raise typer.BadParameter("is needed with --release", param_hint="--delta")
-        releases = _counted(release, times or [])
-        explained = explain_releases(releases, delta, epsilon=epsilon, attack=_rates(attack) if attack else None)
-        if plot is not None:
-            plot_analyses(plot, releases, delta)
-    elif client or lineage:
-        if delta is not None or times or epsilon is not None or attack or plot:
+        releases = _counted(by_hand.release, by_hand.times or [])
+        attack = _rates(by_hand.attack) if by_hand.attack else None
+        explained = explain_releases(releases, by_hand.delta, epsilon=by_hand.epsilon, attack=attack)
+        if by_hand.plot is not None:
+            plot_analyses(by_hand.plot, releases, by_hand.delta)
+    elif account.client or account.lineage:
+        if any(value not in (None, []) for value in by_hand.model_dump().values()):
             raise typer.BadParameter("an account has its own delta and releases: leave the other options out")
-        location = options.ledger_location(ledger)
-        explained = asyncio.run(_account(location, client, lineage, parse_release(price) if price else None))
+        explained = account.explained()
     else:
         raise typer.BadParameter("say what to explain: --release KIND:PARAMETER, --client NAME or --lineage NAME")
     if as_json:
@@ -131,22 +131,21 @@ def _rates(attack: str) -> tuple[float, float]:
         raise ValueError(f"an attack is written TPR:FPR, as 0.08:0.05, not {attack!r}") from error
 
 
-async def _account(location: str, client: str | None, lineage: str | None, price: Cost | None) -> AccountExplanation:
-    async with Ledger.open(location) as opened:
-        whole = await opened.lineage(await chosen_lineage(opened, lineage))
-        if price is None and whole.newest_receipt:
-            (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = Cost() if newest.terms.after else newest.cost
-        if client is None:
-            return explain_account(whole.tally, whole.budget, price=price)
-        account = await opened.client(whole.lineage, client)
-        return explain_account(
-            account.tally,
-            account.budget,
-            price=price,
-            lineage_left=whole.remaining,
-            unlimited=await _holds(opened, whole.lineage, client),
-        )
+async def _account(opened: Ledger, client: str | None, lineage: str | None, price: Cost | None) -> AccountExplanation:
+    whole = await opened.lineage(await chosen_lineage(opened, lineage))
+    if price is None and whole.newest_receipt:
+        (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
+        price = Cost() if newest.terms.after else newest.cost
+    if client is None:
+        return explain_account(whole.tally, whole.budget, price=price)
+    account = await opened.client(whole.lineage, client)
+    return explain_account(
+        account.tally,
+        account.budget,
+        price=price,
+        lineage_left=whole.remaining,
+        unlimited=await _holds(opened, whole.lineage, client),
+    )
 
 
 async def _holds(ledger: Ledger, lineage: str, client: str) -> bool:

@@ -1,6 +1,5 @@
 """`dpserve ledger`: whether the books are right, copies of them, and what to do after a loss."""
 
-import asyncio
 import os
 import sys
 import time
@@ -22,48 +21,61 @@ from accounting.ledger.verification import Verification
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from dpserve.commands import options
+from dpserve.commands import completing, options
+from dpserve.commands.accounts import LineageOption, lineage_named
+from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
-from dpserve.commands.help import Group
-from dpserve.commands.lineages import chosen_lineage, lineage_named
+from dpserve.commands.options import AccountBudget, LedgerOption
 from service.errors import CannotServe
 from training.private_files import owners_alone
 
 app = Group("Check, copy and mend the ledger.")
 
-Lineage = Annotated[
-    str | None, typer.Option("--lineage", help="The lineage, or a bundle of it. [default: every lineage]")
-]
-Journals = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--journal", help="A journal of another service, or a folder of them, beside those in your state folder."
-    ),
-]
+
+class EveryLineage(LedgerOption):
+    """One lineage of a ledger, or all of them."""
+
+    lineage: str | None = option(
+        None, "The lineage, or a bundle of it.", default_text="every lineage", complete=completing.lineages
+    )
+    journal: list[Path] | None = option(
+        None, "A journal of another service, or a folder of them, beside those in your state folder."
+    )
+
+
+class LostLineage(Options):
+    """What opens a lineage again that a store has lost altogether, and what is declared lost of one."""
+
+    declare_lost: int | None = option(
+        None, "The most rows that were answered and whose receipts are lost for good; 0 says that none were.", ge=0
+    )
+    lost_cost: str | None = option(None, "The cost of each of them.", default_text="the dearest that was ever charged")
+    lost_client: str = option("", "The client who was answered.", default_text="unknown; the lineage pays")
+    declare_again: bool = option(False, "The same loss happened again: charge it another time.")
+    yes: bool = option(False, "Do not ask before charging a declared loss.")
 
 
 @app.command("status")
-def status(ledger: options.Ledger_ = None) -> None:
+def status(ledger: LedgerOption) -> None:
     """Say for each lineage what is spent, how many receipts and acts it has, and whether the journals agree."""
 
-    async def read() -> list[tuple[str, ...]]:
-        async with Ledger.open(options.ledger_location(ledger)) as opened:
-            await _known(opened, None)
-            return [
-                (
-                    account.lineage,
-                    f"{to_rho(account.spent):.6g} of {to_rho(account.budget.picorho):.6g}",
-                    str(account.releases),
-                    str(account.newest_receipt),
-                    str(account.newest_act),
-                    account.acts_head.hex()[:16],
-                    await _fence(opened, account.lineage),
-                )
-                for account in await opened.lineages()
-            ]
+    async def read(opened: Ledger) -> list[tuple[str, ...]]:
+        await _known(opened, None)
+        return [
+            (
+                account.lineage,
+                f"{to_rho(account.spent):.6g} of {to_rho(account.budget.picorho):.6g}",
+                str(account.releases),
+                str(account.newest_receipt),
+                str(account.newest_act),
+                account.acts_head.hex()[:16],
+                await _fence(opened, account.lineage),
+            )
+            for account in await opened.lineages()
+        ]
 
     table = whole("lineage", "rho spent", "releases", "receipts", "acts", "newest act's hash", "journals")
-    for row in asyncio.run(read()):
+    for row in ledger.run(read):
         table.add_row(*row)
     stdout_console().print(table, highlight=False)
 
@@ -74,21 +86,19 @@ async def _fence(ledger: Ledger, lineage: str) -> str:
 
 
 @app.command("verify")
-def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Ledger_ = None) -> None:
+def verify(of: EveryLineage) -> None:
     """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong."""
 
-    async def apply() -> list[Verification]:
-        async with Ledger.open(options.ledger_location(ledger)) as opened:
-            names = await _lineages(opened, lineage, journal)
-            found = []
-            for name in names:
-                # Of those that the store lists, one may never have been opened.
-                with nullcontext() if lineage is not None else suppress(UnknownLineage):
-                    found.append(await verified(opened, name, _journals_of(name, journal)))
-            return found
+    async def apply(opened: Ledger) -> list[Verification]:
+        found = []
+        for name in await _lineages(opened, of):
+            # Of those that the store lists, one may never have been opened.
+            with nullcontext() if of.lineage is not None else suppress(UnknownLineage):
+                found.append(await verified(opened, name, _journals_of(name, of.journal)))
+        return found
 
     wrong = 0
-    for found in asyncio.run(apply()):
+    for found in of.run(apply):
         typer.echo(
             f"{found.lineage}: {found.receipts} receipts, {found.acts} acts, the newest act's hash "
             f"{found.acts_head.hex()}: "
@@ -106,113 +116,82 @@ def verify(lineage: Lineage = None, journal: Journals = None, ledger: options.Le
 
 @app.command("export")
 def export(
-    lineage: Lineage = None,
+    lineage: LineageOption,
     form: Annotated[str, typer.Option("--format", help="csv or jsonl.")] = "csv",
     out: Annotated[Path | None, typer.Option("--out", help="The file to write. [default: standard output]")] = None,
-    ledger: options.Ledger_ = None,
 ) -> None:
     """Write a lineage's receipts, and what the owner did, as CSV or JSON lines."""
     if form not in ("csv", "jsonl"):
         raise typer.BadParameter("must be csv or jsonl", param_hint="--format")
 
-    async def apply() -> None:
-        async with Ledger.open(options.ledger_location(ledger)) as opened:
-            chosen = await chosen_lineage(opened, lineage)
-            lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl")
-            if out is not None:
-                await _write(out, lines)
-                return
-            async for line in lines:
-                sys.stdout.write(line)
+    async def apply(opened: Ledger, chosen: str) -> None:
+        lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl")
+        if out is not None:
+            await _write(out, lines)
+            return
+        async for line in lines:
+            sys.stdout.write(line)
 
-    asyncio.run(apply())
+    lineage.run_on(apply)
 
 
 @app.command("backup")
-def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], ledger: options.Ledger_ = None) -> None:
+def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], ledger: LedgerOption) -> None:
     """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
 
-    async def apply() -> None:
-        async with Ledger.open(options.ledger_location(ledger)) as opened:
-            await _write(file, backed_up(opened, await _known(opened, None)))
+    async def apply(opened: Ledger) -> None:
+        await _write(file, backed_up(opened, await _known(opened, None)))
 
-    asyncio.run(apply())
+    ledger.run(apply)
     typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
 
 
 @app.command("restore")
-def restore(file: Annotated[Path, typer.Argument(help="A backup.")], ledger: options.Ledger_ = None) -> None:
+def restore(file: Annotated[Path, typer.Argument(help="A backup.")], ledger: LedgerOption) -> None:
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
     try:
         lines = file.read_text().splitlines(keepends=True)
     except OSError as error:
         raise CannotServe(f"cannot read {file}: {error.strerror}") from error
 
-    async def apply() -> list[str]:
-        async with Ledger.open(options.ledger_location(ledger)) as opened:
-            return await restored(opened, lines)
+    async def apply(opened: Ledger) -> list[str]:
+        return await restored(opened, lines)
 
-    for name in asyncio.run(apply()):
+    for name in ledger.run(apply):
         typer.echo(f"restored the lineage {name}")
     typer.echo("what was charged after the backup is not in it: run 'dpserve ledger reconcile' before you serve again")
 
 
 @app.command("reconcile")
-def reconcile(
-    lineage: Lineage = None,
-    journal: Journals = None,
-    declare_lost: Annotated[
-        int | None,
-        typer.Option(
-            "--declare-lost",
-            min=0,
-            help="At most how many rows were answered whose receipts are lost for good; 0 says that none were.",
-        ),
-    ] = None,
-    lost_cost: Annotated[
-        str | None,
-        typer.Option("--lost-cost", help="The cost of each of them. [default: the dearest that was ever charged]"),
-    ] = None,
-    lost_client: Annotated[
-        str, typer.Option("--lost-client", help="The client who was answered. [default: unknown; the lineage pays]")
-    ] = "",
-    declare_again: Annotated[
-        bool, typer.Option("--declare-again", help="The same loss happened again: charge it another time.")
-    ] = False,
-    epsilon: options.Epsilon = None,
-    delta: options.Delta = None,
-    rho: options.Rho = None,
-    accepts: options.AcceptsWhatIsNeeded = None,
-    ledger: options.Ledger_ = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before charging a declared loss.")] = False,
-) -> None:
+def reconcile(of: EveryLineage, lost: LostLineage, given: AccountBudget) -> None:
     """Put back the receipts that a store has lost and the services' journals hold, and let the services on again.
 
     With --lineage and its budget (--epsilon and --delta, or --rho) a lineage that the store has lost altogether is
     opened again first. Its clients come back without a budget, revoked: add them under new names.
     """
-    budget = options.BudgetWords(epsilon=epsilon, rho=rho, delta=delta).budget_if_given(accepts or "gaussian")
-
-    async def apply() -> list[Reconciliation]:
-        async with Ledger.open(options.ledger_location(ledger)) as opened:
-            done = []
-            if budget is not None and lineage is not None:
-                await opened.open_lineage(lineage_named(lineage), budget, time=time.time())
-            for name in await _lineages(opened, lineage, journal):
-                journals = _journals_of(name, journal)
-                declared = None
-                if declare_lost is not None:
-                    cost = Cost.parse(lost_cost) if lost_cost else await _dearest(opened, name, journals)
-                    declared = DeclaredLoss(declare_lost, cost, lost_client, time.time(), another=declare_again)
-                    _confirm(name, declared, yes=yes)
-                done.append(await reconciled(opened, name, journals, declared))
-            return done
-
-    if budget is not None and lineage is None:
+    budget = given.budget(given.accepts or "gaussian") if given.is_given else None
+    if budget is not None and of.lineage is None:
         raise typer.BadParameter("a budget is for one lost lineage: name it", param_hint="--lineage")
-    if declare_lost is not None and lineage is None:
+    if lost.declare_lost is not None and of.lineage is None:
         raise typer.BadParameter("a loss is declared for one lineage: name it", param_hint="--lineage")
-    for one in asyncio.run(apply()):
+
+    async def apply(opened: Ledger) -> list[Reconciliation]:
+        done = []
+        if budget is not None and of.lineage is not None:
+            await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
+        for name in await _lineages(opened, of):
+            journals = _journals_of(name, of.journal)
+            declared = None
+            if lost.declare_lost is not None:
+                cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
+                declared = DeclaredLoss(
+                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again
+                )
+                _confirm(name, declared, yes=lost.yes)
+            done.append(await reconciled(opened, name, journals, declared))
+        return done
+
+    for one in of.run(apply):
         typer.echo(
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
             f"{one.declared} releases declared lost, {one.services} services admitted again"
@@ -233,10 +212,8 @@ async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalContents]
     return max(charged, key=lambda cost: cost.picorho)
 
 
-async def _lineages(ledger: Ledger, given: str | None, journal: list[Path] | None) -> list[str]:
-    if given is not None:
-        return [lineage_named(given)]
-    return await _known(ledger, journal)
+async def _lineages(ledger: Ledger, of: EveryLineage) -> list[str]:
+    return [lineage_named(of.lineage)] if of.lineage is not None else await _known(ledger, of.journal)
 
 
 async def _known(ledger: Ledger, given: list[Path] | None) -> list[str]:

@@ -19,11 +19,14 @@ from accounting.planner import MECHANISMS, NO_BETTER, Option, Plan, PublicSample
 from accounting.planner import plan as plan_budget
 from audit.reports import check_files
 from dpserve.commands import completing, options
+from dpserve.commands.command import option
 from dpserve.commands.console import figure, stdout_console, whole
-from dpserve.commands.rows import READING, Ignore, Label, PublicRows, RowFile, Where
+from dpserve.commands.rows import READING, FileOptions, public_sample
 from mechanisms.mechanism import priced
 from training.bundle import load_bundle
 from training.data.classes import parse_classes
+from training.data.records import Records
+from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND
 from training.recipe import DEFAULT_TOLERANCE
 from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BEFORE = "Before training"
+OUTSIDE = "--simulate-outside-the-guarantee"
+"""The option that simulates on private records: its name says what comes of it."""
 
 _POINTS = 41
 _MOST_QUERIES = 1_000_000
@@ -40,81 +45,64 @@ _OVERHEAD_FROM = 580
 """Times 1/sqrt(C): the noise multiplier from which `mechanisms.gaussian` adds more than 1 % of noise."""
 
 
+class PlanOptions(FileOptions):
+    """What is planned, and what an accuracy comes from."""
+
+    queries: int | None = option(None, "How many rows the budget has to pay for.", default_text="1000")
+    accuracy: float | None = option(None, "Or the accuracy that answers must have: how many rows then?")
+    public: str | None = option(
+        None,
+        "FILE.csv or FILE.npz of labelled rows that you declare public, of which none was trained on; or 'digits', the "
+        "digits held out of training. Bounds and classes are the bundle's.",
+    )
+    class_names: str | None = option(None, "The classes, separated by commas, or VALUE=NAME of each.", panel=READING)
+    bounds: list[str] | None = option(None, "Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", panel=READING)
+    n: int | None = option(None, "How many records, about.", "--n", panel=BEFORE)
+    classes: int | None = option(None, "C, how many classes.", panel=BEFORE)
+    lam: float | None = option(None, "Lambda: plan noise on each answer of a head.", panel=BEFORE)
+    norm: float = option(NORM_BOUND, "R, the bound of the features' norm.", panel=BEFORE)
+    outside: str | None = option(
+        None,
+        "Simulate on private records, in place of --public: what it prints tells about them and is covered by no "
+        "guarantee and no budget.",
+        OUTSIDE,
+        panel=BEFORE,
+        metavar="FILE",
+    )
+    tier: list[str] | None = option(
+        None,
+        "NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest: PRICE as for train. "
+        "Says what the tiers cost.",
+        panel=BEFORE,
+    )
+    margins: str | None = option(
+        None,
+        "MEAN:SD of the true class's logit over the others, normally distributed: your own guess.",
+        panel=BEFORE,
+    )
+
+    def rows(self) -> Records | None:
+        """Read the rows to simulate on before training, public or private; None for none."""
+        if self.public and self.outside:
+            raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
+        source = self.public or self.outside
+        if not source:
+            return None
+        names, values = parse_classes(self.class_names) if self.class_names else ((), ())
+        if source != "digits" and not names:
+            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
+        flag = "--public" if self.public else OUTSIDE
+        return self.read(source, flag, classes=names, values=values, bounds=self.bounds or ())
+
+
 def plan(
+    *,
     bundle: Annotated[
         Path | None,
         typer.Argument(help="The bundle's folder; none before training.", autocompletion=completing.bundles),
     ] = None,
-    epsilon: options.Epsilon = None,
-    delta: options.Delta = None,
-    rho: options.Rho = None,
-    mu: options.Mu = None,
-    posterior_belief: options.PosteriorBelief = None,
-    advantage: options.Advantage = None,
-    queries: Annotated[
-        int | None, typer.Option("--queries", help="How many rows the budget has to pay for. [default: 1000]")
-    ] = None,
-    accuracy: Annotated[
-        float | None, typer.Option("--accuracy", help="Or the accuracy that answers must have: how many rows then?")
-    ] = None,
-    public: Annotated[
-        str | None,
-        typer.Option(
-            "--public",
-            help="FILE.csv or FILE.npz of labelled rows that you declare public, of which none was trained on; or "
-            "'digits', the digits held out of training. Bounds and classes are the bundle's.",
-        ),
-    ] = None,
-    label: Label = "label",
-    class_names: Annotated[
-        str | None,
-        typer.Option(
-            "--class-names", help="The classes, separated by commas, or VALUE=NAME of each.", rich_help_panel=READING
-        ),
-    ] = None,
-    bounds: Annotated[
-        list[str] | None,
-        typer.Option(help="Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", rich_help_panel=READING),
-    ] = None,
-    ignore: Ignore = None,
-    where: Where = None,
-    n: Annotated[int | None, typer.Option("--n", help="How many records, about.", rich_help_panel=BEFORE)] = None,
-    classes: Annotated[
-        int | None, typer.Option("--classes", help="C, how many classes.", rich_help_panel=BEFORE)
-    ] = None,
-    lam: Annotated[
-        float | None,
-        typer.Option("--lam", help="Lambda: plan noise on each answer of a head.", rich_help_panel=BEFORE),
-    ] = None,
-    norm: Annotated[
-        float, typer.Option("--norm", help="R, the bound of the features' norm.", rich_help_panel=BEFORE)
-    ] = NORM_BOUND,
-    outside: Annotated[
-        str | None,
-        typer.Option(
-            "--simulate-outside-the-guarantee",
-            metavar="FILE",
-            help="Simulate on private records, in place of --public: what it prints tells about them and is covered by "
-            "no guarantee and no budget.",
-            rich_help_panel=BEFORE,
-        ),
-    ] = None,
-    tier: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest: PRICE as "
-            "for train. Says what the tiers cost.",
-            rich_help_panel=BEFORE,
-        ),
-    ] = None,
-    margins: Annotated[
-        str | None,
-        typer.Option(
-            "--margins",
-            help="MEAN:SD of the true class's logit over the others, normally distributed: your own guess.",
-            rich_help_panel=BEFORE,
-        ),
-    ] = None,
+    budget: options.BudgetOptions,
+    given: PlanOptions,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw accuracy against number of queries into FILE.png.")
     ] = None,
@@ -126,50 +114,42 @@ def plan(
     On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
     """
     check_files(plot)
-    words = options.BudgetWords(
-        epsilon=epsilon, rho=rho, mu=mu, posterior_belief=posterior_belief, advantage=advantage, delta=delta
-    )
-    budgets = words.budgets()
-    if bundle is None and lam is None and margins is None and accuracy is None:
-        from dpserve.commands import choosing
+    budgets = budget.budgets()
+    if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
+        from dpserve.commands.choosing import Question, Whence, choose
 
-        names, values = parse_classes(class_names) if class_names else ((), ())
-        rows = (label, names, values, tuple(bounds or ()), tuple(ignore or ()), where)
-        choosing.choose(
-            budgets["gaussian"],
-            choosing.Question(n, classes, queries),
-            public=RowFile(public, "--public", *rows) if public else None,
-            private=RowFile(outside, choosing.OUTSIDE, *rows) if outside else None,
-            tiers=tuple(tier or ()),
-            as_json=as_json,
-        )
+        question, rows = Question(given.n, given.classes, given.queries), given.rows()
+        source = given.public or given.outside or ""
+        whence = None if rows is None else Whence.simulated(source, len(rows), declared_public=bool(given.public))
+        choose(budgets["gaussian"], question, rows=rows, whence=whence, tiers=given.tier or (), as_json=as_json)
         return
-    if outside or bounds or tier or (class_names and not (bundle and public)):
+    if given.outside or given.bounds or given.tier or (given.class_names and not (bundle and given.public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
-    before = _BeforeTraining(n, lam, norm, classes)
-    if bundle is not None:
-        file = PublicRows(public, label, class_names, tuple(ignore or ()), where) if public else None
-        scored = _of_bundle(bundle, before, file)
-    else:
-        scored = _of_numbers(before, public, margins)
-    if margins is not None:
-        if public is not None:
+    scored = _of_bundle(bundle, given) if bundle is not None else _of_numbers(given)
+    if given.margins is not None:
+        if given.public is not None:
             raise typer.BadParameter("take the place of --public: give one of them", param_hint="--margins")
-        scored = replace(scored, sample=_normal_margins(margins, scored.classes, scored.sensitivity))
+        scored = replace(scored, sample=_normal_margins(given.margins, scored.classes, scored.sensitivity))
     halfway = None
-    if public is None and margins is None and scored.classes > 1:  # or else planning refuses it
+    if given.public is None and given.margins is None and scored.classes > 1:  # or else planning refuses it
         halfway = PublicSample.halfway(scored.classes, scored.margin, scored.sensitivity)
-    _plan_answers(budgets, scored, halfway, queries, accuracy, plot, as_json=as_json)
-
-
-@dataclass(frozen=True)
-class _BeforeTraining:
-    """What an owner says before there is a bundle: n, Lambda, R and C."""
-
-    n: int | None
-    lam: float | None
-    norm: float
-    classes: int | None
+    if plot is not None and scored.sample is None:
+        raise typer.BadParameter("needs --public, --margins or --n to draw an accuracy from", param_hint="--plot")
+    found = plan_budget(
+        budgets,
+        classes=scored.classes,
+        queries=given.queries,
+        accuracy=given.accuracy,
+        sensitivity=scored.sensitivity,
+        sample=scored.sample,
+        halfway=halfway,
+    )
+    if plot is not None and scored.sample is not None:
+        plot_accuracy(plot, budgets, scored.sample, found)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        _print_plan(stdout_console(), found)
 
 
 @dataclass(frozen=True)
@@ -185,57 +165,28 @@ class _Scored:
     margin: float
 
 
-def _of_bundle(bundle: Path, before: _BeforeTraining, public: PublicRows | None) -> _Scored:
-    if before.n is not None or before.lam is not None or before.classes is not None:
+def _of_bundle(bundle: Path, given: PlanOptions) -> _Scored:
+    if given.n is not None or given.lam is not None or given.classes is not None:
         raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
     head = load_bundle(bundle)
     return _Scored(
         len(head.certificate.classes),
         head.certificate.weight_sensitivity * NORM_BOUND,
-        public.sample(head) if public else None,
+        public_sample(head, given.public, given.class_names, given) if given.public else None,
         usual_margin(None, head.certificate.strong_convexity, NORM_BOUND, len(head.certificate.classes)),
     )
 
 
-def _of_numbers(before: _BeforeTraining, public: str | None, margins: str | None) -> _Scored:
-    n, lam, norm, classes = before.n, before.lam, before.norm, before.classes
+def _of_numbers(given: PlanOptions) -> _Scored:
+    n, lam, norm, classes = given.n, given.lam, given.norm, given.classes
     if lam is None or classes is None:
         raise typer.BadParameter("name a bundle, or give --lam and --classes to plan before training")
-    if public is not None:
+    if given.public is not None:
         raise typer.BadParameter("needs a bundle, whose answers it scores", param_hint="--public")
     sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
     # A number of records that means nothing is refused there.
-    sample = _ceiling(n, lam, norm, classes, sensitivity) if n is not None and margins is None else None
+    sample = _ceiling(n, lam, norm, classes, sensitivity) if n is not None and given.margins is None else None
     return _Scored(classes, sensitivity, sample, usual_margin(n, lam, norm, classes))
-
-
-def _plan_answers(
-    budgets: Mapping[Accepts, Budget],
-    scored: _Scored,
-    halfway: PublicSample | None,
-    queries: int | None,
-    accuracy: float | None,
-    plot: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    if plot is not None and scored.sample is None:
-        raise typer.BadParameter("needs --public, --margins or --n to draw an accuracy from", param_hint="--plot")
-    found = plan_budget(
-        budgets,
-        classes=scored.classes,
-        queries=queries,
-        accuracy=accuracy,
-        sensitivity=scored.sensitivity,
-        sample=scored.sample,
-        halfway=halfway,
-    )
-    if plot is not None and scored.sample is not None:
-        plot_accuracy(plot, budgets, scored.sample, found)
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-    else:
-        _print_plan(stdout_console(), found)
 
 
 def _ceiling(n: int, lam: float, norm: float, classes: int, sensitivity: float) -> PublicSample:
@@ -274,13 +225,13 @@ def _print_plan(console: Console, found: Plan) -> None:
     prices = [_price_of(option, found.classes) for option in found.options]
     to_paste = all(" " not in each for each in prices)
     table.add_column("price of a row", overflow="fold", no_wrap=to_paste)
-    for option, price in zip(found.options, prices, strict=True):
+    for each, price in zip(found.options, prices, strict=True):
         table.add_row(
-            option.mechanism,
-            option.composition,
-            "-" if option.noise_multiplier is None else f"{option.noise_multiplier:.4g}",
-            f"{option.queries:,}",
-            "-" if option.accuracy is None else f"{option.accuracy:.4f}",
+            each.mechanism,
+            each.composition,
+            "-" if each.noise_multiplier is None else f"{each.noise_multiplier:.4g}",
+            f"{each.queries:,}",
+            "-" if each.accuracy is None else f"{each.accuracy:.4f}",
             price,
         )
     console.print(table, highlight=False)

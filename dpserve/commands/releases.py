@@ -8,6 +8,8 @@ from typing import Any
 import typer
 
 from accounting.picorho import to_rho
+from dpserve.commands import completing
+from dpserve.commands.command import Options, option
 from dpserve.commands.console import minimising, steps_with_progress
 from dpserve.commands.options import state_folder
 from mechanisms.gaussian_vector import mu_for, whole_picorho
@@ -25,6 +27,78 @@ WITHOUT_RELEASE = ("lam", "tolerance")
 """The options below that also train a head whose answers are paid for one by one."""
 
 
+DPSGD = "--release dpsgd"
+TEACHERS = "--release teachers"
+
+
+class ReleaseOptions(Options):
+    """What to train, and the options that one kind of release or another takes."""
+
+    lam: float | None = option(None, "Lambda: a larger one means less noise and a simpler model.")
+    release: str | None = option(
+        None,
+        "Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or dpsgd; "
+        "or teachers, each of whose answers is paid for.",
+        default_text="none, a head, each of whose answers is paid for",
+        complete=completing.releases,
+    )
+    price: str | None = option(
+        None, "--release: what all answers together cost: rho:R, noise-multiplier:M or epsilon:E@DELTA."
+    )
+    tolerance: float | None = option(
+        None,
+        "tau: the gradient norm that is reached, or training fails.",
+        default_text=f"{DEFAULT_TOLERANCE:g}",
+        panel="The solver",
+    )
+    tier: list[str] | None = option(
+        None,
+        "NAME=PRICE of one precision, from the coarsest to the finest, in place of --price.",
+        panel="--release weights",
+    )
+    records_declared: int | None = option(
+        None,
+        "About how many records there are, as a number that may be public: not counted.",
+        panel=DPSGD,
+        ge=1,
+    )
+    hidden: list[int] | None = option(
+        None, "A hidden layer's width; repeatable.", default_text="none, a linear head", panel=DPSGD, ge_each=0
+    )
+    activation: str | None = option(None, "tanh or relu.", default_text="tanh", panel=DPSGD)
+    steps: int | None = option(None, "How many steps.", default_text="by rule", panel=DPSGD, ge=1)
+    sampling_rate: float | None = option(
+        None, "The probability with which a record joins a step.", default_text="by rule", panel=DPSGD
+    )
+    sampling: str | None = option(
+        None, "How records join a step. Only 'poisson', each by itself, is covered.", panel=DPSGD
+    )
+    step_noise: float | None = option(
+        None, "The noise multiplier of a step.", default_text="the least that costs the price", panel=DPSGD
+    )
+    gradient_clip: float | None = option(
+        None, "The largest norm of a record's gradient.", default_text="by rule", panel=DPSGD
+    )
+    learning_rate: float | None = option(
+        None, "The learning rate.", default_text="by rule from public numbers", panel=DPSGD
+    )
+    teachers: int | None = option(
+        None,
+        "On how many disjoint parts of the records a teacher each is trained. They also take --hidden (default: none), "
+        "--activation, --steps (400) and --learning-rate (0.003).",
+        default_text="250",
+        panel=TEACHERS,
+        ge=2,
+    )
+    rule: str | None = option(
+        None, "What a teacher says of a row: votes or probabilities.", default_text="votes", panel=TEACHERS
+    )
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, but for the kind of release."""
+        return {name: value for name, value in self.model_dump(exclude={"release"}).items() if value not in (None, [])}
+
+
 @dataclass(frozen=True)
 class Training:
     """What was asked for. `options`: those of the release that were given, by the name of `train`'s parameter."""
@@ -36,11 +110,16 @@ class Training:
     out: Path
     options: Mapping[str, Any]
 
-    def needed(self, option: str, why: str) -> Any:
+    def needed(self, name: str, why: str) -> Any:
         """Return an option, or raise BadParameter if it was not given."""
-        if option not in self.options:
-            raise typer.BadParameter(f"is needed: {why}", param_hint=f"--{option.replace('_', '-')}")
-        return self.options[option]
+        if name not in self.options:
+            raise typer.BadParameter(f"is needed: {why}", param_hint=f"--{name.replace('_', '-')}")
+        return self.options[name]
+
+    def recipe(self) -> Recipe:
+        """Return how a head is trained."""
+        lam = self.needed("lam", "a larger Lambda means less noise and a simpler model")
+        return Recipe(self.name, self.feature_map, lam, self.options.get("tolerance", DEFAULT_TOLERANCE))
 
 
 @dataclass(frozen=True)
@@ -62,12 +141,12 @@ def train_release(kind: str, training: Training) -> ReleaseCertificate | Teacher
 def check_options(kind: str | None, given: Mapping[str, Any]) -> None:
     """Raise BadParameter for an option that this release, or a head without one, does not take."""
     taken = RELEASES[kind].options if kind else WITHOUT_RELEASE
-    for option in given:
-        if option not in taken:
-            kinds = [name for name, release in RELEASES.items() if option in release.options]
+    for name in given:
+        if name not in taken:
+            kinds = [each for each, release in RELEASES.items() if name in release.options]
             raise typer.BadParameter(
                 f"goes with --release {' or '.join(kinds)}" if kinds else f"does not go with --release {kind}",
-                param_hint=f"--{option.replace('_', '-')}",
+                param_hint=f"--{name.replace('_', '-')}",
             )
 
 
@@ -103,9 +182,7 @@ def _train_weights(training: Training) -> ReleaseCertificate:
     from training.releases.weights import release_weights, save_weights
 
     prices = _tiers(training.options)
-    lam = training.needed("lam", "a larger Lambda means less noise and a simpler model")
-    recipe = Recipe(training.name, training.feature_map, lam, training.options.get("tolerance", DEFAULT_TOLERANCE))
-    head = train_with_progress(training.records, recipe, training.lineage)
+    head = train_with_progress(training.records, training.recipe(), training.lineage)
     return save_weights(training.out, release_weights(head, prices, training.lineage, SystemRandomness()))
 
 

@@ -1,82 +1,76 @@
-"""What attacks and audits share: options, how a report is asked for and shown, finished pieces, and what is checked."""
+"""What attacks and audits share: options, how a report is shown and kept, finished pieces, and what is checked."""
 
-import functools
-import inspect
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import typer
 
 from dpserve.commands import options
+from dpserve.commands.command import Options, option
 
 if TYPE_CHECKING:
     from audit.pieces import ResultStore
     from audit.reports import Report
 
-Confidence = Annotated[float, typer.Option("--confidence", help="Of the lower bounds that are shown.")]
-ConvictionConfidence = Annotated[
-    float,
-    typer.Option(
-        "--conviction-confidence", help="A sound mechanism is convicted with at most 1 less this. [default: 1 - 1e-9]"
-    ),
-]
 Resume = Annotated[
     Path | None,
     typer.Option("--resume", help="Keep finished pieces in this folder, and go on from those that are there."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Everything follows from it.")]
 
-SURE = 1 - 1e-9
-"""The confidence of a conviction, where none is asked for."""
 
-_SHOWN: dict[str, tuple[Any, Any]] = {
-    "as_json": (Annotated[bool, typer.Option("--json", help="Print everything as JSON.")], False),
-    "html": (Annotated[Path | None, typer.Option("--html", help="Write the whole report into FILE.html.")], None),
-    "png": (Annotated[Path | None, typer.Option("--png", help="Draw the picture into FILE.png.")], None),
-}
+class ConvictionOption(Options):
+    """How sure a conviction is."""
+
+    conviction_confidence: float = option(
+        1 - 1e-9, "A sound mechanism is convicted with at most 1 less this.", default_text="1 - 1e-9"
+    )
 
 
-def reported(name: str) -> Callable[[Callable[..., "Report"]], Callable[..., None]]:
-    """Add --json, --html and --png to a command that returns a report: it is shown, and ends with its exit status.
+class Confidences(ConvictionOption):
+    """How sure the bounds of a report are, and a conviction."""
 
-    What writing needs is checked before the command works. As JSON the report is also kept for the owner's page, as
-    the verdict `name`.
-    """
+    confidence: float = option(0.95, "Of the lower bounds that are shown.")
 
-    def decorated(command: Callable[..., "Report"]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def shown(*arguments: Any, as_json: bool, html: Path | None, png: Path | None, **given: Any) -> None:
+
+class ReportOptions(Options):
+    """How a report is shown. That its files can be written is checked before the command works."""
+
+    as_json: bool = option(False, "Print everything as JSON.", "--json")
+    html: Path | None = option(None, "Write the whole report into FILE.html.")
+    png: Path | None = option(None, "Draw the picture into FILE.png.")
+
+    @classmethod
+    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+        """Return the options. Raises MissingExtra or OSError for files that cannot be written."""
+        found = cls(**given)
+        if found.html is not None or found.png is not None:
             from audit import reports
 
-            reports.check_files(html, png)
-            report = command(*arguments, **given)
-            reports.write(report, html_file=html, png_file=png)
-            _print(name, report, as_json=as_json)
-            sys.exit(report.exit_status)
+            reports.check_files(found.html, found.png)
+        return found
 
-        signature = inspect.signature(command)
-        more = [
-            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for option, (annotation, default) in _SHOWN.items()
-        ]
-        parameters = [*signature.parameters.values(), *more]
-        shown.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=parameters, return_annotation=None
-        )
-        shown.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
-        del shown.__wrapped__
-        return shown
+    def show(self, report: "Report", name: str | None = None) -> NoReturn:
+        """Show the report, write its files and exit with its status.
 
-    return decorated
+        name: under which a report that is printed as JSON is also kept for the owner's page; None for not at all.
+        """
+        from audit import reports
+
+        reports.write(report, html_file=self.html, png_file=self.png)
+        _print(report, as_json=self.as_json)
+        if self.as_json and name is not None:
+            _keep_verdict(name, report)
+        sys.exit(report.exit_status)
 
 
 def refuse(context: typer.Context, where: str, *parameters: str) -> None:
@@ -99,8 +93,8 @@ def stored(resume: Path | None, *others: ModuleType) -> "Iterator[ResultStore]":
         yield ResultStore(Path(folder), {"code": code_digest(*others)})
 
 
-def _print(name: str, report: "Report", *, as_json: bool) -> None:
-    """Print the report, and keep it as the verdict `name` if that is as JSON.
+def _print(report: "Report", *, as_json: bool) -> None:
+    """Print the report.
 
     Where whoever reads it stops before its end, as `head` does, the rest is dropped: what follows, the exit status
     above all, does not depend on it.
@@ -126,8 +120,6 @@ def _print(name: str, report: "Report", *, as_json: bool) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-    if as_json:
-        _keep_verdict(name, report)
 
 
 def _keep_verdict(name: str, report: "Report") -> None:

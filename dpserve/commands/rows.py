@@ -1,14 +1,14 @@
 """Labelled rows: an owner's private records, and rows that are declared public. The options that say where they are."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from accounting.planner import PublicSample
+from dpserve.commands.command import Options, option
 from dpserve.commands.options import state_folder
 from training.bundle import CertifiedHead
 from training.certificate import Certificate
@@ -21,128 +21,103 @@ from training.errors import TrainingError
 from training.lineage import KnownRecords
 
 READING = "Reading rows"
-
-Label = Annotated[str, typer.Option(help="CSV: the column of class names.")]
-Ignore = Annotated[list[str] | None, typer.Option(help="CSV: a column to leave out.", rich_help_panel=READING)]
-Where = Annotated[
-    str | None, typer.Option(help="NPZ: the boolean array that picks the rows to use.", rich_help_panel=READING)
-]
-Clip = Annotated[
-    bool,
-    typer.Option("--clip", help="Clip values beyond the bounds instead of refusing them.", rich_help_panel=READING),
-]
-Classes = Annotated[
-    str | None,
-    typer.Option(help="The class names, separated by commas, or VALUE=NAME of each; for your own data."),
-]
-Bounds = Annotated[
-    list[str] | None,
-    typer.Option(help="LOW:HIGH for every feature, NAME=LOW:HIGH for one; public, not read off the records."),
-]
-
-
-@dataclass(frozen=True)
-class RowFile:
-    """Where rows are and how to read them. `source`: 'digits', or a path ending in .csv or .npz.
-
-    classes: the declared names. values: what each class is called in the file, if not by its name. label, ignore: of a
-    CSV file. where: of an NPZ file. option: the command's option that names the file, for messages.
-    """
-
-    source: str
-    option: str
-    label: str = "label"
-    classes: tuple[str, ...] = ()
-    values: tuple[str, ...] | None = None
-    bounds: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    where: str | None = None
-    clip: bool = False
-
-    def read(self) -> Records:
-        """Read the rows. Raises TrainingError for a file of another kind and for rows that break the declaration."""
-        if self.source == "digits":
-            return load_digits().train
-        path = Path(self.source)
-        match path.suffix.lower():
-            case ".csv":
-                return read_csv(
-                    path,
-                    label=self.label,
-                    classes=self.classes,
-                    values=self.values,
-                    bounds=self.bounds,
-                    ignore=self.ignore,
-                    clip=self.clip,
-                )
-            case ".npz":
-                return read_npz(
-                    path,
-                    classes=self.classes,
-                    values=self.values,
-                    bounds=self.bounds,
-                    where=self.where,
-                    clip=self.clip,
-                )
-        raise TrainingError(f"{self.option} takes 'digits', a .csv or an .npz file, not {self.source!r}")
-
-
-Rows = tuple[Floats, NDArray[np.int64]]
-
 MOST_ROWS = 2000
 """An accuracy on so many is within 0.04 of that on all, and is computed in seconds."""
 
 
-@dataclass(frozen=True)
-class PublicRows:
-    """Labelled rows that an owner declares public. `source`: 'digits', FILE.csv or FILE.npz.
+class RowOptions(Options):
+    """How a CSV file of labelled rows is read."""
 
-    class_names: VALUE=NAME of each class, between commas, where the file has other values than the bundle's names.
-    """
+    label: str = option("label", "CSV: the column of class names.", panel=READING)
+    ignore: list[str] | None = option(None, "CSV: a column to leave out.", panel=READING)
 
-    source: str
-    label: str
-    class_names: str | None
-    ignore: tuple[str, ...]
-    where: str | None
 
-    def sample(self, head: CertifiedHead) -> PublicSample:
-        """Return the head's logits on the rows, with their sensitivities: at most `MOST_ROWS`, spread evenly.
+class FileOptions(RowOptions):
+    """How a file of labelled rows is read: CSV or NPZ."""
 
-        Raises TrainingError for rows that do not fit the bundle, and for a file that holds records of its lineage.
+    where: str | None = option(None, "NPZ: the boolean array that picks the rows to use.", panel=READING)
+
+    def read(
+        self,
+        source: str,
+        flag: str,
+        *,
+        classes: Sequence[str] = (),
+        values: Sequence[str] | None = None,
+        bounds: Sequence[str] = (),
+        clip: bool = False,
+    ) -> Records:
+        """Read the rows. source: 'digits', or a path ending in .csv or .npz; flag: the option that names it.
+
+        classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
+        or NAME=LOW:HIGH. Raises TrainingError for a file of another kind and for rows that break the declaration.
         """
-        X, y = _held_out_digits(head.certificate) if self.source == "digits" else self._read(head.certificate)
-        used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
-        phi = head.features(X[used])
-        origin = f"{len(used)} rows of {self.source}, declared public"
-        commonest = float(np.bincount(y[used]).max() / len(used))
-        return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
+        if source == "digits":
+            return load_digits().train
+        path = Path(source)
+        declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
+        match path.suffix.lower():
+            case ".csv":
+                return read_csv(path, label=self.label, ignore=self.ignore or (), **declared)
+            case ".npz":
+                return read_npz(path, where=self.where, **declared)
+        raise TrainingError(f"{flag} takes 'digits', a .csv or an .npz file, not {source!r}")
 
-    def _read(self, certificate: Certificate) -> Rows:
-        names, feature_map = certificate.feature_names, certificate.feature_map
-        limits = zip(names, feature_map.lower, feature_map.upper, strict=True)
-        records = RowFile(
-            self.source,
+    def read_like(
+        self,
+        source: str,
+        names: Sequence[str],
+        lower: Sequence[float],
+        upper: Sequence[float],
+        classes: Sequence[str],
+        class_names: str | None,
+    ) -> Records:
+        """Read public rows by the declaration of a model or of other records.
+
+        class_names: the declared names, or VALUE=NAME of each, between commas, where the file has other values.
+        """
+        limits = zip(names, lower, upper, strict=True)
+        return self.read(
+            source,
             "--public",
-            label=self.label,
-            classes=certificate.classes,
-            values=values_of(certificate.classes, self.class_names),
-            bounds=tuple(f"{name}={low!r}:{high!r}" for name, low, high in limits),
-            ignore=self.ignore,
-            where=self.where,
-        ).read()
-        known = KnownRecords(state_folder())
-        shared = known.among(known.digests(records)).get(certificate.lineage, 0)
-        if shared:
-            raise TrainingError(
-                f"{self.source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
-                "them is not covered by any budget. Put rows that are public into a file of their own"
-            )
-        order = [records.declaration.feature_names.index(name) for name in names]
-        return np.ascontiguousarray(records.X[:, order]), records.y
+            classes=classes,
+            values=values_of(classes, class_names),
+            bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+        )
 
 
-def _held_out_digits(certificate: Certificate) -> Rows:
+def public_sample(head: CertifiedHead, source: str, class_names: str | None, file: FileOptions) -> PublicSample:
+    """Return the head's logits on rows declared public, with their sensitivities: at most `MOST_ROWS`, spread evenly.
+
+    source: 'digits', FILE.csv or FILE.npz. Raises TrainingError for rows that do not fit the bundle, and for a file
+    that holds records of its lineage.
+    """
+    certificate = head.certificate
+    X, y = _held_out_digits(certificate) if source == "digits" else _public(certificate, source, class_names, file)
+    used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
+    phi = head.features(X[used])
+    origin = f"{len(used)} rows of {source}, declared public"
+    commonest = float(np.bincount(y[used]).max() / len(used))
+    return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
+
+
+def _public(
+    certificate: Certificate, source: str, class_names: str | None, file: FileOptions
+) -> tuple[Floats, NDArray[np.int64]]:
+    names, feature_map = certificate.feature_names, certificate.feature_map
+    records = file.read_like(source, names, feature_map.lower, feature_map.upper, certificate.classes, class_names)
+    known = KnownRecords(state_folder())
+    shared = known.among(known.digests(records)).get(certificate.lineage, 0)
+    if shared:
+        raise TrainingError(
+            f"{source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
+            "them is not covered by any budget. Put rows that are public into a file of their own"
+        )
+    order = [records.declaration.feature_names.index(name) for name in names]
+    return np.ascontiguousarray(records.X[:, order]), records.y
+
+
+def _held_out_digits(certificate: Certificate) -> tuple[Floats, NDArray[np.int64]]:
     digits = load_digits()
     declaration = digits.train.declaration
     if (certificate.feature_names, certificate.classes) != (declaration.feature_names, declaration.classes):

@@ -223,7 +223,7 @@ class Service:
 
     def worker_application(self, folder: Path) -> Application:
         """Return the application of one of several workers. folder: what they share with the owner's process."""
-        logs.configure(self.told.log_kind)
+        logs.configure(self.told.log_format)
         logs.name_worker()
         _end_with_parent()
         published = None
@@ -234,6 +234,7 @@ class Service:
         return Application(self._opened(self._load(), Metrics(), published))
 
     def _load(self) -> _Model:
+        assert self.told.bundle is not None  # `ServeSettings.checked`
         model = load_model(self.told.bundle, self.told.device)
         if isinstance(model, ReleasedModel):
             self._check_release(model)
@@ -241,7 +242,7 @@ class Service:
         return _Model(model, self._priced(model))
 
     def _budget(self, loaded: _Model) -> Budget | None:
-        return self.told.budget_words().budget_if_given(self.told.accepts or accepts_for(loaded.cost))
+        return self.told.budget(self.told.accepts or accepts_for(loaded.cost)) if self.told.is_given else None
 
     def _check_release(self, model: ReleasedModel) -> None:
         if self.told.self_audit_key is not None:
@@ -281,7 +282,7 @@ class Service:
         return SelfAudit(loaded.model, loaded.mechanism, key, told.self_audit_seconds, rows, kept, shown)
 
     def _announce(self, loaded: _Model, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
-        kind = self.told.log_kind
+        kind = self.told.log_format
         if admin is not None:
             own = url_of(admin.listening, self.settings.tls)
             typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
@@ -313,7 +314,7 @@ def _worker(service: Service, folder: Path) -> Application:
 
 def _request_log(told: ServeSettings) -> RequestLog | None:
     """Return what writes a line for each request, or None."""
-    return RequestLog() if told.log_kind == "json" else None
+    return RequestLog() if told.log_format == "json" else None
 
 
 async def _http_options(told: ServeSettings) -> HttpOptions:
@@ -355,5 +356,5 @@ def serve(settings: ServeSettings) -> None:
     needed the first time, and refused if they differ from what the account has.
     """
     told = settings.checked()
-    logs.configure(told.log_kind)
+    logs.configure(told.log_format)
     Service(told).run()

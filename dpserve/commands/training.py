@@ -4,9 +4,8 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
@@ -15,10 +14,12 @@ from pydantic import ValidationError
 
 from accounting.ledger import Ledger, LedgerError, UnknownLineage
 from dpserve.commands import completing, options, rows
+from dpserve.commands.command import Options, option
 from dpserve.commands.console import stdout_console, steps_with_progress
 from dpserve.commands.inspecting import print_certificate, print_release, print_teachers
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
+    ReleaseOptions,
     Training,
     answers_hint,
     budget_hint,
@@ -26,404 +27,150 @@ from dpserve.commands.releases import (
     train_release,
     train_with_progress,
 )
+from dpserve.commands.rows import FileOptions
 from service.errors import CannotServe
 from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.data.classes import parse_classes
-from training.data.records import Records
+from training.data.records import Declaration, Records
 from training.errors import TrainingError
 from training.extras import extra
 from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import DIGITS, KnownRecords, check_lineage_name
 from training.published.bundle import save_published
-from training.recipe import DEFAULT_TOLERANCE, Recipe
 from training.releases.certificate import ReleaseCertificate
 from training.teachers.certificate import TeachersCertificate
 
 FEATURES = "Features"
 SOLVER = "The solver"
 CHOOSING = "--budget, in place of --release"
-WEIGHTS = "--release weights"
-DPSGD = "--release dpsgd"
-TEACHERS = "--release teachers"
 BACKBONE = "--backbone"
 _PER_ANSWER = "--epsilon 3 --delta 1e-6"
-
-Data = Annotated[str, typer.Option(help="'digits', or your own FILE.csv or FILE.npz.")]
-Out = Annotated[Path, typer.Option(help="The bundle: a new folder.")]
-LineageName = Annotated[
-    str | None,
-    typer.Option(
-        help="Your name for the lineage of the records: all models of records that overlap share one, and its budget. "
-        "Needed with your own data. [digits: 'digits']",
-        show_default=False,
-        autocompletion=completing.lineages,
-    ),
-]
-ModelName = Annotated[
-    str | None,
-    typer.Option(help="The model's public name. [default: the bundle's folder name]", show_default=False),
-]
-
-Written = Certificate | ReleaseCertificate | TeachersCertificate
-
-Singles = NDArray[np.float32]
-
 _ROWS_IN_A_PART = 256
 
+Written = Certificate | ReleaseCertificate | TeachersCertificate
+Singles = NDArray[np.float32]
 
-def train(
-    data: Data,
-    out: Out,
-    lineage: LineageName = None,
-    label: rows.Label = "label",
-    classes: rows.Classes = None,
-    bounds: rows.Bounds = None,
-    lam: Annotated[
-        float | None, typer.Option("--lam", help="Lambda: a larger one means less noise and a simpler model.")
-    ] = None,
-    release: Annotated[
-        str | None,
-        typer.Option(
-            help="Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or "
-            "dpsgd; or teachers, each of whose answers is paid for. [default: none, a head, each of whose answers is "
-            "paid for]",
-            show_default=False,
-            autocompletion=completing.releases,
-        ),
-    ] = None,
-    price: Annotated[
-        str | None,
-        typer.Option(help="--release: what all answers together cost: rho:R, noise-multiplier:M or epsilon:E@DELTA."),
-    ] = None,
-    ignore: rows.Ignore = None,
-    clip: rows.Clip = False,
-    where: rows.Where = None,
-    name: ModelName = None,
-    features: Annotated[
-        str,
-        typer.Option(
-            help="The public feature map: identity, fourier or relu.",
-            rich_help_panel=FEATURES,
-            autocompletion=completing.features,
-        ),
-    ] = "identity",
-    bias: Annotated[
-        float, typer.Option(help="The constant coordinate of phi, from 0 to below 1.", rich_help_panel=FEATURES)
-    ] = 0.0,
-    clip_norm: Annotated[
-        float | None,
-        typer.Option(
-            help="Scaled rows, or a backbone's features, longer than this are scaled down to it. [default: half the "
-            "square root of their number]",
-            show_default=False,
-            rich_help_panel=FEATURES,
-        ),
-    ] = None,
-    random_features: Annotated[int, typer.Option(help="fourier, relu: how many.", rich_help_panel=FEATURES)] = 1000,
-    bandwidth: Annotated[
-        float,
-        typer.Option(help="fourier: the kernel's width, in units of the unit ball.", rich_help_panel=FEATURES),
-    ] = 0.5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random features: public.", rich_help_panel=FEATURES)] = 0,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help=f"tau: the gradient norm that is reached, or training fails. [default: {DEFAULT_TOLERANCE:g}]",
-            show_default=False,
-            rich_help_panel=SOLVER,
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Let the planner choose the mechanism, or with --release its options: what all answers together may "
-            "cost, as --price, with --records-declared.",
-            rich_help_panel=CHOOSING,
-        ),
-    ] = None,
-    queries: Annotated[
-        int | None, typer.Option(min=1, help="How many answers it is for. [default: no end]", rich_help_panel=CHOOSING)
-    ] = None,
-    public: Annotated[
-        str | None,
-        typer.Option(
-            help="FILE of public rows like yours, to simulate on. [default: none, a rule]",
-            show_default=False,
-            rich_help_panel=CHOOSING,
-        ),
-    ] = None,
-    tier: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME=PRICE of one precision, from the coarsest to the finest, in place of --price.",
-            rich_help_panel=WEIGHTS,
-        ),
-    ] = None,
-    records_declared: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="About how many records there are, as a number that may be public: not counted.",
-            rich_help_panel=DPSGD,
-        ),
-    ] = None,
-    hidden: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=0,
-            help="A hidden layer's width; repeatable. [default: none, a linear head]",
-            show_default=False,
-            rich_help_panel=DPSGD,
-        ),
-    ] = None,
-    activation: Annotated[
-        str | None, typer.Option(help="tanh or relu. [default: tanh]", show_default=False, rich_help_panel=DPSGD)
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="How many steps. [default: by rule]", rich_help_panel=DPSGD)
-    ] = None,
-    sampling_rate: Annotated[
-        float | None,
-        typer.Option(
-            help="The probability with which a record joins a step. [default: by rule]", rich_help_panel=DPSGD
-        ),
-    ] = None,
-    sampling: Annotated[
-        str | None,
-        typer.Option(
-            help="How records join a step. Only 'poisson', each by itself, is covered.", rich_help_panel=DPSGD
-        ),
-    ] = None,
-    step_noise: Annotated[
-        float | None,
-        typer.Option(
-            help="The noise multiplier of a step. [default: the least that costs the price]", rich_help_panel=DPSGD
-        ),
-    ] = None,
-    gradient_clip: Annotated[
-        float | None,
-        typer.Option(help="The largest norm of a record's gradient. [default: by rule]", rich_help_panel=DPSGD),
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="[default: by rule from public numbers]", rich_help_panel=DPSGD)
-    ] = None,
-    teachers: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            help="On how many disjoint parts of the records a teacher each is trained. They also take --hidden "
-            "(default: none), --activation, --steps (400) and --learning-rate (0.003). [default: 250]",
-            show_default=False,
-            rich_help_panel=TEACHERS,
-        ),
-    ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            help="What a teacher says of a row: votes or probabilities. [default: votes]",
-            show_default=False,
-            rich_help_panel=TEACHERS,
-        ),
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="The architecture of a frozen public network, in place of --features: perceptron, resnet18 or "
-            "resnet50.",
-            rich_help_panel=BACKBONE,
-        ),
-    ] = None,
-    backbone_weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Its weights, FILE.safetensors: public, and made without these records.", rich_help_panel=BACKBONE
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Where it computes: cpu or cuda. [default: cpu]", show_default=False, rich_help_panel=BACKBONE
-        ),
-    ] = None,
-) -> None:
-    """Train a model on private records and write a bundle: the weights and what is proved about them.
 
-    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
-    pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
-    """
-    lineage_name = _lineage(data, lineage)
-    records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
-    declaration = records.declaration
-    shared = {
-        "lower": declaration.lower,
-        "upper": declaration.upper,
-        "clip_norm": clip_norm,
-        "bias": bias,
-    }
-    network = public_network(backbone, backbone_weights, device)
-    if network is not None and (release is not None or budget is not None or features != "identity"):
-        raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
-    _check_new(out)
-    content = None
-    if network is None:
-        feature_map = _feature_map(features, shared, random_features, bandwidth, seed)
-    else:
-        feature_map, content = network.feature_map(shared, declaration.features)
-    options = {
-        "lam": lam,
-        "tolerance": tolerance,
-        "price": price,
-        "tier": tier or None,
-        "records_declared": records_declared,
-        "hidden": hidden or None,
-        "activation": activation,
-        "steps": steps,
-        "sampling_rate": sampling_rate,
-        "sampling": sampling,
-        "step_noise": step_noise,
-        "gradient_clip": gradient_clip,
-        "learning_rate": learning_rate,
-        "teachers": teachers,
-        "rule": rule,
-    }
-    known = KnownRecords(state_folder())
-    digests = known.digests(records)
-    warning = warn_of_second_budget(lineage_name, known.among(digests), len(digests))
-    training = Training(
-        records,
-        name or out.resolve().name,
-        lineage_name,
-        feature_map,
-        out,
-        {option: value for option, value in options.items() if value is not None},
+class NewBundle(FileOptions):
+    """What is trained on, and the bundle to write."""
+
+    data: str = option(..., "'digits', or your own FILE.csv or FILE.npz.")
+    out: Path = option(..., "The bundle: a new folder.")
+    lineage: str | None = option(
+        None,
+        "Your name for the lineage of the records: all models of records that overlap share one, and its budget. "
+        "Needed with your own data.",
+        default_text="digits: 'digits'",
+        complete=completing.lineages,
     )
-    if budget is not None:
-        # A simulation needs what training needs and more, which other commands should not wait for.
-        from dpserve.commands.choosing import followed, like
-
-        alike = like(records, public, label, classes, ignore or [], where) if public else None
-        release, training = followed(training, release, budget, queries, alike)
-    elif queries is not None or public is not None:
-        raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
-    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
-    written: Written
-    if release is not None:
-        written = train_release(release, training)
-        if isinstance(written, ReleaseCertificate):
-            print_release(stdout_console(), written)
-            per_answer, opening = None, budget_hint(written, (tier or [price or budget or ""])[-1])
-        else:
-            print_teachers(stdout_console(), written)
-    else:
-        check_options(None, training.options)
-        written = _train_head(training, content)
-        print_certificate(stdout_console(), written)
-    known.remember(lineage_name, digests)
-    typer.echo(f"Wrote the bundle {out}. {next_step(out, written, opening, per_answer, warning)}")
-
-
-def _train_head(training: Training, backbone: bytes | None) -> Certificate:
-    lam = training.needed("lam", "a larger Lambda means less noise and a simpler model")
-    recipe = Recipe(training.name, training.feature_map, lam, training.options.get("tolerance", DEFAULT_TOLERANCE))
-    return save_bundle(training.out, train_with_progress(training.records, recipe, training.lineage), backbone)
-
-
-def train_published(
-    data: Data,
-    out: Out,
-    lineage: LineageName = None,
-    label: rows.Label = "label",
-    classes: rows.Classes = None,
-    bounds: rows.Bounds = None,
-    ignore: rows.Ignore = None,
-    clip: rows.Clip = False,
-    where: rows.Where = None,
-    name: ModelName = None,
-    hidden: Annotated[list[int] | None, typer.Option(help="A hidden layer's width; repeatable. [default: 128]")] = None,
-    alpha: Annotated[float, typer.Option(help="The strength of the convexified loss.")] = 1.0,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the records.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and the order of the records.")] = 0,
-) -> None:
-    """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
-    lineage_name = _lineage(data, lineage)
-    with extra("torch", "training networks"):
-        from training.published.train import train_published as train_network
-
-    records = _read(data, label, classes, bounds or [], ignore or [], where, clip=clip)
-    _check_new(out)
-    known = KnownRecords(state_folder())
-    digests = known.digests(records)
-    warn_of_second_budget(lineage_name, known.among(digests), len(digests))
-    network = train_network(
-        records,
-        name or out.resolve().name,
-        lineage_name,
-        hidden=tuple(hidden or [128]),
-        alpha=alpha,
-        epochs=epochs,
-        seed=seed,
+    classes: str | None = option(
+        None, "The class names, separated by commas, or VALUE=NAME of each; for your own data."
     )
-    certificate = save_published(out, network)
-    known.remember(lineage_name, digests)
-    lines = (f"Wrote the bundle {out}: {certificate.status}.", *certificate.objections)
-    stdout_console().print("\n - ".join(lines), highlight=False)
-
-
-def _check_new(out: Path) -> None:
-    if out.exists():
-        raise TrainingError(f"{out} exists already; a bundle is never overwritten, so name a new one with --out")
-
-
-def _lineage(data: str, given: str | None) -> str:
-    if given is not None:
-        return check_lineage_name(given)
-    if data == "digits":
-        return DIGITS
-    raise TrainingError(
-        "name the lineage of these records with --lineage NAME: all models of records that overlap share one name, and "
-        "with it one budget"
+    bounds: list[str] | None = option(
+        None, "LOW:HIGH for every feature, NAME=LOW:HIGH for one; public, not read off the records."
     )
+    name: str | None = option(None, "The model's public name.", default_text="the bundle's folder name")
+    clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=rows.READING)
 
+    @property
+    def model_name(self) -> str:
+        """The model's public name."""
+        return self.name or self.out.resolve().name
 
-def _read(
-    data: str, label: str, classes: str | None, bounds: list[str], ignore: list[str], where: str | None, *, clip: bool
-) -> Records:
-    names, values = parse_classes(classes) if classes else ((), ())
-    if data != "digits" and not names:
+    @property
+    def lineage_name(self) -> str:
+        """The lineage's name. Raises TrainingError where it is needed and not given."""
+        if self.lineage is not None:
+            return check_lineage_name(self.lineage)
+        if self.data == "digits":
+            return DIGITS
         raise TrainingError(
-            "declare the class names with --classes a,b,...: a list read off the private records would say which "
-            "classes occur in them"
+            "name the lineage of these records with --lineage NAME: all models of records that overlap share one name, "
+            "and with it one budget"
         )
-    return rows.RowFile(data, "--data", label, names, values, tuple(bounds), tuple(ignore), where, clip).read()
+
+    def records(self) -> Records:
+        """Read the records. Raises TrainingError for rows that break the declaration, and for a bundle that exists."""
+        names, values = parse_classes(self.classes) if self.classes else ((), ())
+        if self.data != "digits" and not names:
+            raise TrainingError(
+                "declare the class names with --classes a,b,...: a list read off the private records would say which "
+                "classes occur in them"
+            )
+        found = self.read(self.data, "--data", classes=names, values=values, bounds=self.bounds or (), clip=self.clip)
+        if self.out.exists():
+            raise TrainingError(
+                f"{self.out} exists already; a bundle is never overwritten, so name a new one with --out"
+            )
+        return found
 
 
-def _feature_map(kind: str, shared: dict[str, Any], random_features: int, bandwidth: float, seed: int) -> FeatureMap:
-    choices: dict[str, tuple[type[FeatureMap], dict[str, object]]] = {
-        "identity": (Identity, {}),
-        "fourier": (Fourier, {"random_features": random_features, "bandwidth": bandwidth, "seed": seed}),
-        "relu": (Relu, {"random_features": random_features, "seed": seed}),
-    }
-    if kind not in choices:
-        raise TrainingError(f"--features takes identity, fourier or relu, not {kind!r}")
-    chosen, parameters = choices[kind]
-    if shared["clip_norm"] is None:
-        shared = shared | {"clip_norm": default_clip_norm(len(shared["lower"]))}
-    try:
-        return chosen.model_validate(shared | parameters)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = str(first["loc"][0]).replace("_", "-")
-        raise TrainingError(f"--{option}: {first['msg'].lower()}, not {first['input']!r}") from error
+class FeatureOptions(Options):
+    """The public feature map."""
+
+    features: str = option(
+        "identity", "The public feature map: identity, fourier or relu.", panel=FEATURES, complete=completing.features
+    )
+    bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
+    clip_norm: float | None = option(
+        None,
+        "Scaled rows, or a backbone's features, longer than this are scaled down to it.",
+        panel=FEATURES,
+        default_text="half the square root of their number",
+    )
+    random_features: int = option(1000, "fourier, relu: how many.", panel=FEATURES)
+    bandwidth: float = option(0.5, "fourier: the kernel's width, in units of the unit ball.", panel=FEATURES)
+    seed: int = option(0, "Of the random features: public.", panel=FEATURES, ge=0)
+
+    def shared(self, declaration: Declaration) -> dict[str, Any]:
+        """Return the parameters that every map has."""
+        limits = {"lower": declaration.lower, "upper": declaration.upper}
+        return limits | {"clip_norm": self.clip_norm, "bias": self.bias}
+
+    def feature_map(self, declaration: Declaration) -> FeatureMap:
+        """Return the map. Raises TrainingError for a kind or a parameter that there is not."""
+        parameters = {
+            "identity": (),
+            "fourier": ("random_features", "bandwidth", "seed"),
+            "relu": ("random_features", "seed"),
+        }
+        kinds: dict[str, type[FeatureMap]] = {"identity": Identity, "fourier": Fourier, "relu": Relu}
+        if self.features not in kinds:
+            raise TrainingError(f"--features takes identity, fourier or relu, not {self.features!r}")
+        given = self.shared(declaration) | {name: getattr(self, name) for name in parameters[self.features]}
+        if self.clip_norm is None:
+            given["clip_norm"] = default_clip_norm(declaration.features)
+        try:
+            return kinds[self.features].model_validate(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            flag = str(first["loc"][0]).replace("_", "-")
+            raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
 
 
-@dataclass(frozen=True)
-class PublicNetwork:
-    """A network that the owner named, and the file with its weights. device: "cpu" or "cuda"."""
+class BackboneOptions(Options):
+    """A frozen public network in place of a feature map."""
 
-    architecture: str
-    weights: Path
-    device: str
+    backbone: str | None = option(
+        None,
+        "The architecture of a frozen public network, in place of --features: perceptron, resnet18 or resnet50.",
+        panel=BACKBONE,
+    )
+    backbone_weights: Path | None = option(
+        None, "Its weights, FILE.safetensors: public, and made without these records.", panel=BACKBONE
+    )
+    device: str | None = option(None, "Where it computes: cpu or cuda.", panel=BACKBONE, default_text="cpu")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a network. Raises BadParameter for options that leave one half of it open."""
+        if self.backbone is not None and self.backbone_weights is None:
+            raise typer.BadParameter("is needed: the network's public weights", param_hint="--backbone-weights")
+        if self.backbone is None and (self.backbone_weights is not None or self.device is not None):
+            flag = "--backbone-weights" if self.backbone_weights else "--device"
+            raise typer.BadParameter("goes with --backbone", param_hint=flag)
+        return self.backbone is not None
 
     def feature_map(self, parameters: Mapping[str, object], features: int) -> tuple[Backbone, bytes]:
         """Return the feature map, computing rows apart from each other, and the content of the weights' file.
@@ -431,12 +178,14 @@ class PublicNetwork:
         parameters: those that every map has; a `clip_norm` of None becomes half the norm of the all-ones features.
         Raises TrainingError for weights that do not fit, OSError if there are none. The map shows how far it is.
         """
-        content = self.weights.read_bytes()
+        assert self.backbone is not None
+        assert self.backbone_weights is not None
+        content = self.backbone_weights.read_bytes()
         with extra("torch", "a backbone"):
             from training.backbones.extractor import Extractor, load_network
-        extractor = Extractor(load_network(self.architecture, content, features), self.device)
+        extractor = Extractor(load_network(self.backbone, content, features), self.device or "cpu")
         own = {
-            "architecture": self.architecture,
+            "architecture": self.backbone,
             "width": extractor.width,
             "weights_sha256": hashlib.sha256(content).hexdigest(),
         }
@@ -455,15 +204,154 @@ class PublicNetwork:
         return Backbone.model_validate({**parameters, **own}).computed_by(extract), content
 
 
-def public_network(architecture: str | None, weights: Path | None, device: str | None) -> PublicNetwork | None:
-    """Return the network that the options name, or None if they name none. Raises BadParameter for half a name."""
-    if architecture is not None and weights is not None:
-        return PublicNetwork(architecture, weights, device or "cpu")
-    if architecture is not None:
-        raise typer.BadParameter("is needed: the network's public weights", param_hint="--backbone-weights")
-    if weights is not None or device is not None:
-        raise typer.BadParameter("goes with --backbone", param_hint="--backbone-weights" if weights else "--device")
-    return None
+class ChoosingOptions(Options):
+    """What the planner chooses a mechanism by, or the options of a release."""
+
+    budget: str | None = option(
+        None,
+        "Let the planner choose the mechanism, or with --release its options: what all answers together may cost, as "
+        "--price, with --records-declared.",
+        panel=CHOOSING,
+    )
+    queries: int | None = option(None, "How many answers it is for.", panel=CHOOSING, default_text="no end", ge=1)
+    public: str | None = option(
+        None, "FILE of public rows like yours, to simulate on.", panel=CHOOSING, default_text="none, a rule"
+    )
+
+
+def train(
+    new: NewBundle, release: ReleaseOptions, map_: FeatureOptions, choosing: ChoosingOptions, network: BackboneOptions
+) -> None:
+    """Train a model on private records and write a bundle: the weights and what is proved about them.
+
+    Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
+    pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
+    """
+    lineage, records = new.lineage_name, new.records()
+    kind, budget, queries = release.release, choosing.budget, choosing.queries
+    content = None
+    if network.is_given:
+        if kind is not None or budget is not None or map_.features != "identity":
+            raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
+        feature_map: FeatureMap
+        feature_map, content = network.feature_map(map_.shared(records.declaration), records.declaration.features)
+    else:
+        feature_map = map_.feature_map(records.declaration)
+    known, digests, warning = _known(lineage, records)
+    training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
+    if budget is not None:
+        # A simulation needs what training needs and more, which other commands should not wait for.
+        from dpserve.commands.choosing import followed
+
+        _check_features_are_free(map_, kind)
+        kind, training = followed(training, kind, budget, queries, _public_rows(new, choosing, kind, records))
+    elif queries is not None or choosing.public is not None:
+        raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
+    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
+    written: Written
+    if kind is not None:
+        written = train_release(kind, training)
+        if isinstance(written, ReleaseCertificate):
+            print_release(stdout_console(), written)
+            per_answer, opening = None, budget_hint(written, (release.tier or [release.price or budget or ""])[-1])
+        else:
+            print_teachers(stdout_console(), written)
+    else:
+        check_options(None, training.options)
+        written = _train_head(training, content)
+        print_certificate(stdout_console(), written)
+    known.remember(lineage, digests)
+    typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
+
+
+def _train_head(training: Training, backbone: bytes | None) -> Certificate:
+    return save_bundle(
+        training.out, train_with_progress(training.records, training.recipe(), training.lineage), backbone
+    )
+
+
+def _check_features_are_free(given: FeatureOptions, kind: str | None) -> None:
+    """Raise BadParameter for options of a feature map in whose place the planner's rules would put their own.
+
+    The rules know `identity` and `fourier`, and an owner who names the release chooses between these two.
+    """
+    for name, field in FeatureOptions.model_fields.items():
+        value = getattr(given, name)
+        free = ("identity", "fourier") if name == "features" and kind is not None else (field.get_default(),)
+        if value not in free:
+            raise typer.BadParameter(
+                f"chooses {'the options' if kind else 'the mechanism and its options'}: leave "
+                f"--{name.replace('_', '-')} out. Its rules are for identity and fourier features",
+                param_hint="--budget",
+            )
+
+
+def _public_rows(new: NewBundle, choosing: ChoosingOptions, kind: str | None, private: Records) -> Records | None:
+    """Return the public rows to simulate on, by the declaration of the private records. None for none.
+
+    Raises BadParameter where the owner names the release, and TrainingError for rows that are private records.
+    """
+    if choosing.public is None:
+        return None
+    if kind is not None:
+        raise typer.BadParameter("chooses the mechanism: leave --release out", param_hint="--public")
+    declared = private.declaration
+    found = new.read_like(
+        choosing.public, declared.feature_names, declared.lower, declared.upper, declared.classes, new.classes
+    )
+    known = KnownRecords(state_folder())
+    same = len(known.digests(found) & known.digests(private))
+    if shared := max(rows_in_both(found, private), same):
+        raise TrainingError(
+            f"{choosing.public} holds private records, {shared:,} of its rows: what a simulation on them tells is not "
+            "covered by any budget. Put rows that are public into a file of their own"
+        )
+    return found
+
+
+def rows_in_both(rows: Records, private: Records) -> int:
+    """Return how many of the rows are, in their columns and label, private records."""
+    known = {row.tobytes() + label.tobytes() for row, label in zip(private.X, private.y, strict=True)}
+    return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
+
+
+class PublishedOptions(Options):
+    """How a network is trained as Lu et al. 2022 do."""
+
+    hidden: list[int] | None = option(None, "A hidden layer's width; repeatable.", default_text="128")
+    alpha: float = option(1.0, "The strength of the convexified loss.")
+    epochs: int = option(100, "Passes over the records.", ge=1)
+    seed: int = option(0, "Of the first weights and the order of the records.", ge=0)
+
+
+def train_published(new: NewBundle, network: PublishedOptions) -> None:
+    """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
+    lineage = new.lineage_name
+    with extra("torch", "training networks"):
+        from training.published.train import train_published as train_network
+
+    records = new.records()
+    known, digests, _ = _known(lineage, records)
+    trained = train_network(
+        records,
+        new.model_name,
+        lineage,
+        hidden=tuple(network.hidden or [128]),
+        alpha=network.alpha,
+        epochs=network.epochs,
+        seed=network.seed,
+    )
+    certificate = save_published(new.out, trained)
+    known.remember(lineage, digests)
+    lines = (f"Wrote the bundle {new.out}: {certificate.status}.", *certificate.objections)
+    stdout_console().print("\n - ".join(lines), highlight=False)
+
+
+def _known(lineage: str, records: Records) -> tuple[KnownRecords, frozenset[str], str | None]:
+    """Return where trained records are noted, the digests of these, and the warning of a second budget, printed."""
+    known = KnownRecords(state_folder())
+    digests = known.digests(records)
+    return known, digests, warn_of_second_budget(lineage, known.among(digests), len(digests))
 
 
 def warn_of_second_budget(lineage: str, known: Mapping[str, int], records: int) -> str | None:

@@ -7,22 +7,21 @@ import typer
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research.bernau2021 import experiments, presentation
-from research.commands import DataDir, Html, Json, Png, program, run, show, stored
+from research.commands import DataDir, program, run, stored
 
 app = program()
 
 
 @app.command()
 def play(
+    *,
     dataset: Annotated[str, typer.Option(help=f"One of {', '.join(experiments.SETTINGS)}.")] = "digits",
     data_dir: DataDir = None,
     games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
-    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    sure: reporting.ConvictionOption,
     seed: reporting.Seed = 0,
     resume: reporting.Resume = None,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
+    shown: reporting.ReportOptions,
 ) -> None:
     """Let who knows all records but one follow a training run, beside Table 2 of Bernau et al. 2021."""
     data = experiments.read(dataset, data_dir)
@@ -32,8 +31,8 @@ def play(
         for kind in experiments.KINDS:
             with shares(" ".join(kind)) as progress:
                 found[kind] = experiments.run(setting, kind, data, games, store, seed, progress)
-    report = presentation.report(setting, found, data.source, conviction_confidence)
-    show(report, as_json=as_json, html=html, png=png)
+    report = presentation.report(setting, found, data.source, sure.conviction_confidence)
+    shown.show(report)
 
 
 if __name__ == "__main__":

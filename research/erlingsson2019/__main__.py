@@ -8,7 +8,7 @@ from audit import presentation
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research import white_box
-from research.commands import DataDir, Html, Json, Png, program, run, show, stored
+from research.commands import DataDir, program, run, stored
 from research.erlingsson2019 import region
 
 app = program()
@@ -16,18 +16,16 @@ app = program()
 
 @app.command()
 def draw(
+    *,
     dataset: Annotated[str, typer.Option(help=f"One of {', '.join(region.SETTINGS)}.")] = "digits",
     data_dir: DataDir = None,
     noise_multiplier: Annotated[
         list[float] | None, typer.Option("--noise-multiplier", help="One, or several by naming it again.")
     ] = None,
-    confidence: reporting.Confidence = 0.95,
-    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    sure: reporting.Confidences,
     seed: reporting.Seed = 0,
     resume: reporting.Resume = None,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
+    shown: reporting.ReportOptions,
 ) -> None:
     """Train a logistic regression with DP-SGD at each noise multiplier, and attack it, as Erlingsson et al. 2019."""
     if dataset not in region.SETTINGS:
@@ -35,11 +33,13 @@ def draw(
     setting, multipliers = region.SETTINGS[dataset], noise_multiplier or tuple(region.PRINTED)
     material = white_box.prepared(setting, data_dir, seed)
     with stored(resume) as store, shares(f"training on {dataset}") as progress:
-        points = region.points(setting, multipliers, material, store, seed, confidence, conviction_confidence, progress)
+        points = region.points(
+            setting, multipliers, material, store, seed, sure.confidence, sure.conviction_confidence, progress
+        )
     title = f"The region of privacy of DP-SGD with logistic regression on {dataset}"
     chosen = {"dataset": dataset, "records": setting.records, "steps": setting.steps, "seed": seed}
     report = presentation.of_region(title, points, setting.delta, chosen, material.source)
-    show(report, as_json=as_json, html=html, png=png)
+    shown.show(report)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from audit.white_box.experiments import Material, Setting
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research import white_box
-from research.commands import DataDir, Html, Json, Png, program, run, show, stored
+from research.commands import DataDir, program, run, stored
 from research.nasr2023.faults import audit_of_fault
 from research.nasr2023.methods import judge
 from research.nasr2023.printed import EPSILONS
@@ -39,6 +39,7 @@ app = program()
 
 @app.command()
 def watch(
+    *,
     context: typer.Context,
     dataset: Annotated[str, typer.Option(help=f"One of {', '.join(SETTINGS)}.")] = "digits",
     data_dir: DataDir = None,
@@ -56,13 +57,10 @@ def watch(
     whole_runs: Annotated[int | None, typer.Option(min=10, help="Audit so many whole runs, each way.")] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="Runs whose steps are observed.")] = None,
     steps: Annotated[int | None, typer.Option(min=10, help="Of a run.")] = None,
-    confidence: reporting.Confidence = 0.95,
-    conviction_confidence: reporting.ConvictionConfidence = reporting.SURE,
+    sure: reporting.Confidences,
     seed: reporting.Seed = 0,
     resume: reporting.Resume = None,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
+    shown: reporting.ReportOptions,
 ) -> None:
     """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
     if dataset not in SETTINGS:
@@ -74,19 +72,23 @@ def watch(
     if whole_runs is not None:
         reporting.refuse(context, "with --whole-runs", "runs")
     setting = experiments.scaled(SETTINGS[dataset], canary=canary, runs=whole_runs or runs, steps=steps)
-    sure = (confidence, conviction_confidence)
+    confidences = (sure.confidence, sure.conviction_confidence)
     material = white_box.prepared(setting, data_dir, seed)
     present = _crafted(material) if canary == "crafted" else experiments.canary_of(canary, material, seed)
     if table:
         reporting.refuse(context, "with --table", "epsilon", "fault", "whole_runs")
         if runs is None:
             setting = replace(setting, runs=math.ceil(OBSERVATIONS / setting.steps))
-        report = _table(setting, material, seed, sure, resume)
+        report = _table(setting, material, seed, confidences, resume)
     elif fault is not None:
-        report = audit_of_fault(setting, material, fault, noise_ratio, sure, seed, resume, present, enough=runs is None)
+        report = audit_of_fault(
+            setting, material, fault, noise_ratio, confidences, seed, resume, present, enough=runs is None
+        )
     else:
-        report = _watched(setting, material, epsilon, sure, seed, resume, present, whole_runs=whole_runs is not None)
-    show(report, as_json=as_json, html=html, png=png)
+        report = _watched(
+            setting, material, epsilon, confidences, seed, resume, present, whole_runs=whole_runs is not None
+        )
+    shown.show(report)
 
 
 def _crafted(material: Material) -> Canary:

@@ -310,12 +310,12 @@ def test_the_configuration_is_one_that_the_service_takes(rendered, overlay, tmp_
     (container,) = containers(named(rendered[overlay], "Deployment", "dpserve")["spec"]["template"])
     for each in container["env"]:
         if each["name"].startswith("DPSERVE_") and each["name"] != "DPSERVE_CONFIG":
-            assert configuration.is_read(each["name"], ServeSettings), f"nothing reads {each['name']}"
+            assert configuration.is_read(each["name"], ServeSettings.model_fields), f"nothing reads {each['name']}"
             monkeypatch.setenv(each["name"], each.get("value", "redis://of:a-secret@store:6379/0"))
-    settings = configuration.settings(ServeSettings)
-    assert {"bundle", "epsilon", "delta", "price"} <= settings.keys()
+    settings = ServeSettings.of_command_line({})
+    assert {"bundle", "epsilon", "delta", "price"} <= settings.model_fields_set
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
-    assert str(settings["bundle"].value) in mounts
+    assert str(settings.bundle) in mounts
     assert tomllib.loads(found["data"]["dpserve.toml"])
 
 

@@ -8,12 +8,12 @@ from typer.testing import CliRunner, Result
 
 from accounting.budgets import Budget
 from accounting.ledger import Ledger
-from dpserve.commands.clients import app
+from dpserve.commands.accounts import clients
 from service.errors import CannotServe
 
 
 def _clients(folder: Path, *words: str) -> Result:
-    return CliRunner(env={"COLUMNS": "120"}).invoke(app, [*words, "--ledger", str(folder)])
+    return CliRunner(env={"COLUMNS": "120"}).invoke(clients, [*words, "--ledger", str(folder)])
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from accounting.budgets import Budget
-from dpserve.commands.options import BudgetWords
+from dpserve.commands.options import BudgetOptions
 
 DELTA = 1e-6
 
@@ -23,20 +23,19 @@ DELTA = 1e-6
     ],
 )
 def test_every_word_is_understood(words, make, accepts):
-    assert BudgetWords(**words, delta=DELTA).budget(accepts) == make(accepts)
-    assert BudgetWords(**words, delta=DELTA).budget_if_given(accepts) == make(accepts)
+    assert BudgetOptions(**words, delta=DELTA).budget(accepts) == make(accepts)
 
 
 def test_mu_is_for_gaussian_noise():
-    assert BudgetWords(mu=0.5, delta=DELTA).budget("gaussian") == Budget.from_mu(0.5, DELTA)
+    assert BudgetOptions(mu=0.5, delta=DELTA).budget("gaussian") == Budget.from_mu(0.5, DELTA)
     with pytest.raises(typer.BadParameter, match="Gaussian noise only"):
-        BudgetWords(mu=0.5, delta=DELTA).budget("any")
+        BudgetOptions(mu=0.5, delta=DELTA).budget("any")
 
 
 @pytest.mark.parametrize("words", [{"delta": DELTA}, {"rho": 1.0}, {"rho": 1.0, "mu": 1.0, "delta": DELTA}])
 def test_one_word_and_a_delta_are_needed(words):
     with pytest.raises(typer.BadParameter, match="one of --epsilon"):
-        BudgetWords(**words).budget("gaussian")
+        BudgetOptions(**words).budget("gaussian")
 
 
 @pytest.mark.parametrize(
@@ -54,11 +53,12 @@ def test_one_word_and_a_delta_are_needed(words):
 )
 def test_nonsense_is_refused_with_the_valid_range(words, said):
     with pytest.raises(ValueError, match=said):
-        BudgetWords(**{"delta": DELTA} | words).budget("gaussian")
+        BudgetOptions(**{"delta": DELTA} | words).budget("gaussian")
 
 
-def test_no_word_is_no_budget():
-    assert BudgetWords().budget_if_given("gaussian") is None
+def test_whether_a_budget_is_given_shows():
+    assert not BudgetOptions().is_given
+    assert BudgetOptions(delta=DELTA).is_given
 
 
 def test_the_words_are_taken_wherever_a_budget_is(run, bundle):

@@ -1,0 +1,163 @@
+"""How a command is declared: its options, each once and in classes, and the help that follows from them.
+
+A class of options is a pydantic model whose fields are declared with `option`. A command that has a parameter of such a
+class takes all its options; several commands that take the same options have a parameter of the same class.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self, get_type_hints
+
+import typer
+from pydantic import BaseModel, ConfigDict, Field
+from typer.core import TyperCommand
+from typer.models import CommandFunctionType
+
+
+class Options(BaseModel):
+    """Options that belong together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    other_sources: ClassVar[bool] = False
+    """Whether an option that is not given may have a value elsewhere, and so no default on the command line."""
+
+    @classmethod
+    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+        """Return the options from what the command line has for each of them."""
+        return cls(**given)
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002 - as Typer calls it
+    *names: str,
+    panel: str | None = None,
+    default_text: str | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    ge_each: float | None = None,
+    complete: Callable[..., list[str]] | None = None,
+    variable: str | None = None,
+    metavar: str | None = None,
+    argument: bool = False,
+) -> Any:
+    """Declare an option of a class: its default, its help and its bounds.
+
+    names: flags, if not the field's own name. panel: the section of the help. default_text: what the help says of a
+    default that is not a value. ge_each: the bound of every value of a list. complete: what the shell offers. variable:
+    of the environment. argument: whether it is a positional argument.
+    """
+    shown: dict[str, Any] = {
+        "names": names,
+        "text": default_text,
+        "argument": argument,
+        "typer": {
+            "min": ge if ge_each is None else ge_each,
+            "max": le,
+            "rich_help_panel": panel,
+            "autocompletion": complete,
+            "envvar": variable,
+            "metavar": metavar,
+        },
+    }
+    return Field(default, description=help, ge=ge, le=le, json_schema_extra=shown)
+
+
+def parameters(model: type[Options]) -> Iterator[inspect.Parameter]:
+    """Return the parameters that Typer makes the options of."""
+    hints = get_type_hints(model)
+    for name, field in model.model_fields.items():
+        shown: Any = field.json_schema_extra
+        default = None if model.other_sources else field.get_default()
+        required = field.is_required()
+        text = shown["text"] or (default_text(field.get_default()) if model.other_sources else None)
+        help_text = f"{field.description} [default: {text}]" if text else field.description
+        more = shown["typer"] | {"help": help_text, "show_default": not (text or required or default is None)}
+        names = shown["names"] or ((f"--{name.replace('_', '-')}",) if field.get_default() is False else ())
+        made: Any = typer.Argument(**more) if shown["argument"] else typer.Option(*names, **more)
+        kind: Any = hints[name] | None if model.other_sources else hints[name]
+        yield inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if required else default,
+            annotation=Annotated[kind, made],
+        )
+
+
+def default_text(default: object) -> str | None:
+    """Return a default as the help and the documentation show it; None for none."""
+    if isinstance(default, bool):
+        return "on" if default else None
+    return None if default is None else str(default)
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function as Typer takes it: with every option in place of the class that holds it."""
+    taken = inspect.signature(function).parameters
+    classes: dict[str, type[Options]] = {
+        name: parameter.annotation
+        for name, parameter in taken.items()
+        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Options)
+    }
+    if not classes:
+        return function
+
+    def command(**given: Any) -> None:
+        made = {
+            name: model.of_command_line({each: given.pop(each) for each in model.model_fields})
+            for name, model in classes.items()
+        }
+        function(**given, **made)
+
+    shown: list[inspect.Parameter] = []
+    for name, parameter in taken.items():
+        one = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        shown += parameters(classes[name]) if name in classes else [one]
+    command.__doc__ = function.__doc__
+    command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in shown}
+    return command
+
+
+class Command(TyperCommand):
+    """A command whose options stand in sections: those without a panel first, then each panel by its title."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options without a panel, and the panels in the order of their first options."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Group(typer.Typer):
+    """A group of commands with this help, whose options may stand in classes."""
+
+    def __init__(self, help: str | None = None, **more: Any) -> None:  # noqa: A002 - as Typer calls it
+        """Take what `typer.Typer` takes. help: one line on what the commands are for."""
+        shown: dict[str, Any] = {
+            "no_args_is_help": True,
+            "rich_markup_mode": None,
+            "pretty_exceptions_enable": False,
+            "add_completion": False,
+        }
+        super().__init__(**(shown if help is None else shown | {"help": help}) | more)
+
+    def command(  # type: ignore[override]
+        self, name: str | None = None, *, cls: type[TyperCommand] = Command, **more: Any
+    ) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        """Add a command, shown as `Command` shows it. more: as `typer.Typer.command` takes it."""
+        add = super().command(name, cls=cls, **more)
+
+        def added(function: CommandFunctionType) -> CommandFunctionType:
+            add(with_options(function))
+            return function
+
+        return added
