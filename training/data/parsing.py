@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from training.columns import (
     BOOLEANS,
     NUMBER,
+    AnyColumn,
     Column,
     NumberColumn,
     TextColumn,
@@ -46,9 +47,12 @@ class Parsed:
     refused: Refusal | None = None
 
 
-def parse(column: Column, array: pa.Array, *, clip: bool = False) -> Parsed:
+def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
     """Return the values of an Arrow array. clip: draw values back to their bounds instead of refusing them."""
-    found = _parsed(column, array)
+    try:
+        found = _parsed(column, array)
+    except pa.ArrowNotImplementedError:
+        return Parsed(None, np.zeros(len(array), np.bool_), (0, f"holds {array.type}, which is no {column.kind}"))
     if found.refused and found.values is None:
         return found
     values, refusals = found.values, [found.refused] if found.refused else []
@@ -60,7 +64,7 @@ def parse(column: Column, array: pa.Array, *, clip: bool = False) -> Parsed:
     if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~found.absent).any():
         row = int(np.argmax(outer))
         refusals.append((row, f"{array[row].as_py()!s} {bound_broken(column, beyond, row)}"))
-    return Parsed(values, found.absent, min(refusals, default=None))
+    return Parsed(values, found.absent, min(refusals, key=lambda refusal: refusal[0], default=None))
 
 
 def _parsed(column: Column, array: pa.Array) -> Parsed:
@@ -206,6 +210,8 @@ def _words(array: pa.Array) -> Words:
         values = np.asarray(numbers, dtype=np.float64) + 0.0
         if not np.isnan(values).any():
             return values.view(np.uint64)
+    if pa.types.is_nested(array.type):
+        array = pa.array([None if value is None else repr(value) for value in array.to_pylist()], pa.large_string())
     kinds, codes = _encoded(array)
     known = np.array([_word(""), *(_word(_canonical(value)) for value in kinds)], dtype=np.uint64)
     found: Words = known[codes + 1]

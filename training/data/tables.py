@@ -30,6 +30,7 @@ _LONGEST_HEADER = 2**20
 _DELIMITERS = ",;\t|\x01^"
 _TEXT_FILES = {".csv", ".tsv", ".txt"}
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
+csv.field_size_limit(2 * LONGEST_LINE)  # Python's csv only counts lines here, for messages, of what Arrow has read
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4", ".br"}
 
 
@@ -230,9 +231,10 @@ class _CsvFile(_Part):
         text = str(error)
         if invalid:
             row = invalid[0]
+            opened = "; a quote is opened and not closed" if row.text.count('"') % 2 else ""
             raise DataError(
                 f"{self.name}, {self.place(row.number - 2)}: {row.actual_columns} values, and the header has "
-                f"{row.expected_columns} columns"
+                f"{row.expected_columns} columns{opened}"
             ) from None
         if "straddling" in text:
             raise DataError(
@@ -257,12 +259,12 @@ class _CsvFile(_Part):
                 raise DataError(f"{self.name} is not UTF-8 text (byte {error.start})") from error
             text = start.decode("utf-8-sig", errors="replace")
         line = text.lstrip("\r\n").partition("\n")[0]
+        if len(line) >= _LONGEST_HEADER - 8:
+            raise DataError(f"{self.name}, line 1 is longer than 1 MiB; it must name the columns")
         delimiter = max(_DELIMITERS, key=line.count)
         names = [name.strip() for name in next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=delimiter), [])]
         if not names or not line.strip():
             raise DataError(f"{self.name} is empty; its first line must name the columns")
-        if len(line) >= _LONGEST_HEADER - 8:
-            raise DataError(f"{self.name}, line 1 is longer than 1 MiB; it must name the columns")
         twice = {name for name in names if names.count(name) > 1}
         if twice or "" in names:
             raise DataError(
