@@ -70,8 +70,15 @@ class Schema:
             names = ", ".join(column.name for column in self.columns)
             raise DataError(f"the schema has no field {label!r} to be the label; its fields are {names}")
         if isinstance(found, BooleanColumn):
-            known = LevelsColumn(name=label, levels=("false", "true"), missing=found.missing)
-            return self._but(label), Label(known, known.levels)
+            texts = (found.false, found.true)
+            if texts != (BooleanColumn.model_fields["false"].default, BooleanColumn.model_fields["true"].default):
+                if len(found.false) != 1 or len(found.true) != 1:
+                    raise DataError(f"the label {label!r} needs one text for true and one for false, or categories")
+                levels = (found.false[0], found.true[0])
+            else:
+                levels = ("false", "true")
+            known = LevelsColumn(name=label, levels=levels, missing=found.missing)
+            return self._but(label), Label(known, ("false", "true"))
         if not isinstance(found, LevelsColumn) or len(found.levels) < 2:
             raise DataError(
                 f"the label {label!r} needs its classes: at least two in constraints.enum, or in categories, where "

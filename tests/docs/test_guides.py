@@ -8,7 +8,7 @@ import pytest
 
 from .walkthrough import DOCS, Walkthrough, matches, steps
 
-WALKED = {"owners-guide.md", "clients-guide.md", "auditors-guide.md", "configuration.md"}
+WALKED = {"owners-guide.md", "clients-guide.md", "auditors-guide.md", "configuration.md", "data.md"}
 ELSEWHERE = {"index.md"}
 """`dpserve demo`: tests/dpserve/test_cli.py runs it."""
 
@@ -17,6 +17,11 @@ def test_an_owner_and_a_client_get_through_their_guides(tmp_path):
     with Walkthrough(tmp_path) as reader:
         reader.walk("owners-guide.md")
         reader.walk("clients-guide.md")
+
+
+def test_the_page_on_data_trains_on_its_table(tmp_path):
+    with Walkthrough(tmp_path) as reader:
+        reader.walk("data.md")
 
 
 def test_the_owners_guide_serves_answers_that_are_worth_asking_for(tmp_path):

@@ -3,8 +3,10 @@ import re
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
+from dpserve import Client
 from training.bundle import load_bundle
 from training.columns import encode_rows
 
@@ -134,3 +136,26 @@ def test_what_does_not_fit_is_said_at_once_and_nothing_is_written(run, table):
 def test_an_archive_of_arrays_has_no_schema(run, table):
     np.savez(run.folder / "a.npz", X=np.zeros((2, 2)), y=[0, 1])
     assert "an .npz file has no columns with names" in run.fails(*TRAIN, "--data", "a.npz", "--lam", "1")
+
+
+def test_a_client_asks_by_name(run, table):
+    run(*TRAIN, "--data", "t.csv", "--lam", "1")
+    process, address = run.start("model", "--port", 0, "--epsilon", 3, "--delta", 1e-6, "--price", "rho:0.001")
+    try:
+        key = run("clients", "add", "alice", "--rho", 0.1, "--delta", 1e-6).stdout.strip()
+        frame = table[["born", "work", "age"]].iloc[:3]
+        rows = [
+            {"age": int(row.age), "work": None if pd.isna(row.work) else row.work, "born": str(row.born.date())}
+            for row in frame.itertuples()
+        ]
+        with Client(address, key) as client:
+            answers = client.predict_proba(rows)
+            np.testing.assert_array_equal(client.predict_proba(frame), answers)
+            np.testing.assert_array_equal(client.predict_proba(pl.from_pandas(frame)), answers)
+            with pytest.raises(ValueError, match="row 1, column 'work': 'abroad' is not one of private, state"):
+                client.predict_proba([rows[0], rows[1] | {"work": "abroad"}])
+            with pytest.raises(ValueError, match="row 0 lacks the column 'work'"):
+                client.predict_proba(frame.drop(columns="work"))
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)

@@ -63,6 +63,14 @@ def test_a_boolean_may_be_the_label():
     assert label.classes == ("false", "true")
 
 
+def test_a_boolean_label_may_have_words_of_its_own():
+    words = {"name": "ok", "type": "boolean", "trueValues": ["y"], "falseValues": ["n"]}
+    _, label = parse_schema({"fields": [AGE, words]}).split("ok")
+    assert (label.column.levels, label.classes) == (("n", "y"), ("false", "true"))
+    with pytest.raises(DataError, match="one text for true"):
+        parse_schema({"fields": [AGE, words | {"trueValues": ["y", "Y"]}]}).split("ok")
+
+
 @pytest.mark.parametrize(
     ("label", "said"),
     [
