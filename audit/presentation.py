@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
 from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
-from audit.distinguishing.sensitivity import Measurement
+from audit.distinguishing.neighbours import Measurement
 from audit.estimators import LowerBound, epsilon_of_mu
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.verdict import LOW_RATES, AttackResult
@@ -50,7 +50,7 @@ def of_attack(outcome: "Outcome") -> Report:
     judged, stated = outcome.verdict, [one["membership_advantage_bound"]["now"] for one in outcome.accounts]
     return Report(
         title=f"membership-inference attack on {outcome.model['name']} ({_served_as(outcome.model)})",
-        verdict=_attack_verdict(outcome),
+        finding=_attack_finding(outcome),
         convicted=outcome.convicted,
         inconclusive=outcome.inconclusive,
         content=_attack_content(outcome),
@@ -82,14 +82,14 @@ def of_attack(outcome: "Outcome") -> Report:
 def of_mechanism(
     finding: MechanismFinding, scores_in: Floats, scores_out: Floats, title: str, setting: dict[str, Any], *notes: str
 ) -> Report:
-    """Return the report of a distinguishing audit: bounds beside the claim, and the trade-off of errors.
+    """Return the report of a distinguishing audit: bounds and the claim, and the trade-off of errors.
 
     setting: what the audit was asked to do, for JSON. notes: sentences about this audit.
     """
     claim = finding.claim
     return Report(
         title=title,
-        verdict=_mechanism_verdict(finding),
+        finding=_mechanism_finding(finding),
         convicted=finding.convicted,
         content={
             "setting": setting,
@@ -150,7 +150,7 @@ def of_sampler(
     faults += ["a question's noise changes"] if changed else []
     return Report(
         title="Audit of the sampler behind every release",
-        verdict="Convicted: " + "; ".join(faults) + "." if faults else "Nothing was found.",
+        finding="; ".join(faults) or "nothing was found",
         convicted=bool(faults),
         content={
             "distances": distances,
@@ -195,7 +195,7 @@ def of_sensitivity(model: str, found: Mapping[str, tuple[Measurement, ...]]) -> 
 
     return Report(
         title=f"Sensitivity of a {model} model of the digits, measured on neighbours that were trained again",
-        verdict=f"Convicted: beyond what is claimed for {', '.join(beyond)}." if beyond else "Within what is claimed.",
+        finding=f"beyond what is claimed for {', '.join(beyond)}" if beyond else "within what is claimed",
         convicted=bool(beyond),
         content={how: [asdict(one) | {"share": one.share} for one in some] for how, some in found.items()},
         tables=tuple(
@@ -227,7 +227,7 @@ def of_steps(
     """Return the report of one implementation. planted_ratio: of its noise to the claimed one, if that is its fault."""
     return Report(
         title=title,
-        verdict=_steps_verdict(finding, planted_ratio),
+        finding=_steps_finding(finding, planted_ratio),
         convicted=finding.convicted,
         content={"setting": dict(setting), **steps_content(finding)},
         tables=(_steps_table(finding),),
@@ -242,14 +242,14 @@ def of_region(title: str, points: Sequence[Point], delta: float, setting: Mappin
         raise ValueError("a region needs at least one noise multiplier")
     convicted = [point.noise_multiplier for point in points if point.convicted]
     gap = max(point.best_lower / point.best_upper for point in points if point.best_upper > 0)
-    verdict = (
-        f"Convicted at noise multiplier {', '.join(f'{one:g}' for one in convicted)}."
+    found = (
+        f"at noise multiplier {', '.join(f'{one:g}' for one in convicted)}"
         if convicted
-        else f"Not refuted: the best lower bound reaches {gap:.0%} of the best upper bound at most."
+        else f"the best lower bound reaches {gap:.0%} of the best upper bound at most"
     )
     return Report(
         title=title,
-        verdict=verdict,
+        finding=found,
         convicted=bool(convicted),
         content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
         tables=tuple(_region_tables(points, delta)),
@@ -265,16 +265,16 @@ def _served_as(model: Mapping[str, Any]) -> str:
     return f"{model.get('mechanism', 'one release')}, {model.get('mechanism_status', 'proven')}, at {losses}"
 
 
-def _attack_verdict(outcome: "Outcome") -> str:
+def _attack_finding(outcome: "Outcome") -> str:
     judged, best = outcome.verdict, outcome.verdict.best
     if outcome.replays.averaging_is_free:
         return (
-            f"CONVICTED: one row asked about {outcome.replays.times} times got {outcome.replays.answers} different "
+            f"one row asked about {outcome.replays.times} times got {outcome.replays.answers} different "
             f"answers for rho = {number(to_rho(outcome.replays.charged))}, less than their price, so that "
             "its noise can be averaged away"
         )
     if outcome.charges.faults:
-        return f"CONVICTED: {'; '.join(outcome.charges.faults)}; {_of_the_spending(outcome)}"
+        return f"{'; '.join(outcome.charges.faults)}; {_of_the_spending(outcome)}"
     found = (
         f"the best attack ({best.attack}) has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} and "
         f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
@@ -286,8 +286,8 @@ def _attack_verdict(outcome: "Outcome") -> str:
         f"{number(judged.claimed_epsilon)} at delta = {judged.decision.delta:g}; {_of_the_spending(outcome)}"
     )
     if outcome.inconclusive:
-        return f"inconclusive: members and non-members cannot be compared; {found}; {claimed}"
-    return f"CONVICTED: {found}, but {claimed}" if outcome.convicted else f"not convicted: {found}; {claimed}"
+        return f"members and non-members cannot be compared; {found}; {claimed}"
+    return f"{found}, but {claimed}" if outcome.convicted else f"{found}; {claimed}"
 
 
 def _of_the_spending(outcome: "Outcome") -> str:
@@ -535,15 +535,15 @@ def _claim_content(claim: ClaimedReleases) -> dict[str, Any]:
     }
 
 
-def _mechanism_verdict(finding: MechanismFinding) -> str:
+def _mechanism_finding(finding: MechanismFinding) -> str:
     claim = finding.claim
     at = f" at delta = {claim.delta:g}" if claim.delta else ""
     shown = f"epsilon >= {number(finding.epsilon)}{at} with {finding.confidence:.4g} confidence"
     if finding.convicted:
-        return f"Convicted: {shown}, and the claim is {number(claim.epsilon)}."
+        return f"{shown}, and the claim is {number(claim.epsilon)}"
     through = finding.epsilon_through_the_family
     closer = "" if through is None else f", and >= {number(through)} through the claim's own trade-off function"
-    return f"Not refuted: {shown}{closer}; the claim is {number(claim.epsilon)}."
+    return f"{shown}{closer}; the claim is {number(claim.epsilon)}"
 
 
 def _claimed(name: str, bound: LowerBound, claim: ClaimedTradeoff) -> str:
@@ -621,7 +621,7 @@ def _p_values(p_values: Sequence[float], least: float) -> Picture:
     return Picture("p-values", "The chi-square tests' p-values in ascending order.", draw)
 
 
-def _steps_verdict(finding: StepFinding, planted_ratio: float | None) -> str:
+def _steps_finding(finding: StepFinding, planted_ratio: float | None) -> str:
     """Say what was found, by an exact bound, and for an audit that refutes nothing what it could have refuted."""
     claim = finding.claim
     if finding.convicted:
@@ -633,8 +633,8 @@ def _steps_verdict(finding: StepFinding, planted_ratio: float | None) -> str:
         f"and {number(claim.step_epsilon)} is claimed"
     )
     if finding.convicted:
-        return f"Convicted: {shown}."
-    return f"Not refuted; {seen(finding, planted_ratio)}: {shown}."
+        return shown
+    return f"{shown}; {seen(finding, planted_ratio)}"
 
 
 def seen(finding: StepFinding, planted_ratio: float | None) -> str:

@@ -15,8 +15,8 @@ from accounting import conversions, domains, identifiability
 from accounting.analyses import side_by_side
 from accounting.losses import Cost, GaussianLoss
 from audit import estimators
+from audit.distinguishing.likelihood import worst_case
 from audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
-from audit.distinguishing.worlds import worst_case
 from audit.estimators import FEWEST_SCORES
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness
@@ -82,7 +82,7 @@ def point_of(
     conviction_confidence: float,
     points: int,
 ) -> Point:
-    """Return what scores of `releases` releases together say beside every analysis of them.
+    """Return what scores of `releases` releases together say, and every analysis of them.
 
     The lower bounds are exact, and hold together with `confidence`: each of k has (1 - confidence)/k of the doubt.
     points: how many such points a report has. Sound ones are all acquitted with `conviction_confidence`: any convicts.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ACQUITTED, CONVICTED, INCONCLUSIVE = 0, 3, 4
 """Exit statuses: 3 when what was found contradicts what is claimed, 4 when it says nothing about the claim."""
 
+_WORDS = {"convicted": "Convicted", "inconclusive": "Inconclusive", "acquitted": "Not refuted"}
 _COLOURS = {"convicted": "red", "inconclusive": "yellow", "acquitted": "green"}
 
 
@@ -85,13 +86,15 @@ def check_files(*files: Path | None) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """A finding. verdict: one sentence; convicted: whether it contradicts the claim; content: everything, for JSON.
+    """What was found, in one sentence without its full stop, and everything else of it.
+
+    convicted: whether it contradicts the claim; content: everything, for JSON.
 
     inconclusive: whether a premise of the finding does not hold, so that it says nothing about the claim.
     """
 
     title: str
-    verdict: str
+    finding: str
     convicted: bool
     content: Mapping[str, Any]
     tables: tuple[Table, ...] = ()
@@ -104,6 +107,11 @@ class Report:
         """Refuse a finding that convicts and says nothing."""
         if self.convicted and self.inconclusive:
             raise ValueError("a report that convicts is not inconclusive")
+
+    @property
+    def verdict(self) -> str:
+        """The finding after the word for its kind."""
+        return f"{_WORDS[self.kind]}: {self.finding}."
 
     @property
     def kind(self) -> str:

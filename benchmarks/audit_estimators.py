@@ -26,16 +26,17 @@ def uncorrected(scores_in, scores_out):
 
 
 def without_leakage(audits, n):
-    found = {}
+    found, design = {}, estimators.Design.of_log_ratios(0.5, n)
     for audit in range(audits):
         rng = np.random.default_rng((audit, n))
         scores = rng.normal(size=n), rng.normal(size=n)
+        ratios = (0.5 * each - 0.125 for each in scores)  # as if the truth were mu = 0.5
         bounds = {
             "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
             "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE),
             "GDP, Clopper-Pearson, pooled errors": estimators.pooled_gdp(*scores, CONFIDENCE),
             "Laplace's trade-off, Clopper-Pearson": estimators.tradeoff(*scores, CONFIDENCE, estimators.LAPLACE),
-            "GDP, many thresholds": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE),
+            "GDP, many thresholds": estimators.gdp_of_many_thresholds(*ratios, CONFIDENCE, design=design),
             "(epsilon, delta), credible": methods.credible_epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
             "GDP, credible": methods.credible_gdp(*scores, CONFIDENCE),
             "Katz log": methods.katz(*scores, CONFIDENCE),
@@ -55,7 +56,6 @@ def of_gaussians(epsilon, audits):
         scores = tuple(mu * rng.normal(m, 1, OBSERVATIONS) - mu**2 / 2 for m in (mu, 0))
         bounds = {
             "GDP, many thresholds": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE, design=design),
-            "GDP, many thresholds, chosen on a quarter": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE),
             "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE, threshold=0.0),
             "GDP, Clopper-Pearson, pooled errors": estimators.pooled_gdp(*scores, CONFIDENCE, threshold=0.0),
             "GDP, credible": methods.credible_gdp(*scores, CONFIDENCE, threshold=0.0),

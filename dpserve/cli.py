@@ -133,12 +133,12 @@ def _dpserve(
 
 def main() -> None:
     """Run the command line."""
-    with errors_said():
+    with one_line_errors():
         app()
 
 
 @contextmanager
-def errors_said() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """Say a foreseen error in one line, and exit."""
     try:
         yield
@@ -147,7 +147,7 @@ def errors_said() -> Iterator[None]:
     except Exception as error:
         if not _is_foreseen(error):
             raise
-        sys.stderr.write("".join(f"dpserve: {line}\n" for line in _said(error).splitlines()))
+        sys.stderr.write("".join(f"dpserve: {line}\n" for line in _message(error).splitlines()))
         sys.exit(1)
 
 
@@ -159,7 +159,7 @@ def _is_foreseen(error: Exception) -> bool:
     return isinstance(error, TrainingError | LedgerError | CannotServe | ValueError | OSError)
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return str(error)

@@ -23,10 +23,10 @@ FILE_VARIABLE = "DPSERVE_CONFIG"
 ABOVE_THE_TABLE = ("ledger",)
 TABLE = "serve"
 _LIKE = 0.79
-"""How like a known name, to `difflib`, a misspelt one is at least; `SERVICE` is 0.77 like `DEVICE`, and no slip."""
+"""The least similarity, by `difflib`, of a misspelt name to the one that was meant: `SERVICE` has 0.77 to `DEVICE`."""
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
 _SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
-"""What Kubernetes sets in a pod for every Service beside it, for one called dpserve-api under our prefix."""
+"""What Kubernetes sets in a pod for every Service in its namespace, for one called dpserve-api under our prefix."""
 _OTHER_VARIABLES = {
     FILE_VARIABLE,
     "DPSERVE_HOME",
@@ -47,7 +47,7 @@ class ConfigurationError(ValueError):
 def file_path() -> Path:
     """Return the one file that is read: as DPSERVE_CONFIG or --config says, or the user's own, which may not exist.
 
-    A file in the current folder is not picked up unless it is named: whoever can write there could set a budget.
+    A file in the current folder is not picked up unless it is named: anyone who can write there could set a budget.
     """
     if os.environ.get(FILE_VARIABLE):
         return Path(os.environ[FILE_VARIABLE])

@@ -34,15 +34,15 @@ class ServiceEndpoint:
 
     def model(self) -> Mapping[str, Any]:
         """Return the public part of the model's certificate."""
-        return self._asked(self._client.model)
+        return self._call(self._client.model)
 
     def budget(self) -> Mapping[str, Any]:
         """Return the key's account."""
-        return self._asked(self._client.budget)
+        return self._call(self._client.budget)
 
     def answers(self, rows: Floats) -> Floats:
         """Return private probabilities of the rows."""
-        return self._asked(lambda: self._client.predict_proba(rows))
+        return self._call(lambda: self._client.predict_proba(rows))
 
     def close(self) -> None:
         """Close the connections."""
@@ -56,15 +56,15 @@ class ServiceEndpoint:
         """Close the connections."""
         self.close()
 
-    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _call(self, ask: Callable[[], _Answer]) -> _Answer:
         try:
             return ask()
         except BudgetExhausted as refusal:
             raise Exhausted(refusal.scope) from refusal
         except ServiceError as error:
-            raise EndpointError(self._said(error)) from error
+            raise EndpointError(self._message(error)) from error
 
-    def _said(self, error: ServiceError) -> str:
+    def _message(self, error: ServiceError) -> str:
         if error.status in (401, 403):
             return f"{self.url} refuses the key: {error}. Ask its owner for another with 'dpserve clients add'"
         if error.status == 0:

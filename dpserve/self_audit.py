@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
-from audit.distinguishing.service import Floats, nearby_rows
+from audit.distinguishing.service import Floats, LiveAudit, TooMuchNoise, auditable, nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
 from service.metered import ServedModel
@@ -159,7 +158,7 @@ class SelfAudit:
                         return
                     self._stopped.wait(self.seconds)
             self._set_state("stopped")
-        except Exception:  # noqa: BLE001 - whatever ends the thread, who asks is told
+        except Exception:  # noqa: BLE001 - whatever ends the thread, GET /audit says so
             self._set_state("ended by an error, which is in the service's log")
             _log.exception("the service's own audit ends")
 

@@ -34,7 +34,7 @@ _SLASHES_OF_AN_ORIGIN = 2
 _batches = partial(option, panel="Requests and batches")
 _owner = partial(option, panel="The owner's port")
 _front = partial(option, panel="HTTPS, rates, origins and logs")
-_tokens = partial(option, panel="Tokens beside API keys")
+_tokens = partial(option, panel="Tokens in addition to API keys")
 _audit = partial(option, panel="The service's own audit")
 _store = partial(option, panel="The ledger's store")
 
@@ -120,7 +120,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     )
     log_format: Format = _front("text", "text, or json: one object a line, each request with its id.")
 
-    jwt_issuer: str | None = _tokens(None, "Take tokens (JWT) of this issuer beside API keys.")
+    jwt_issuer: str | None = _tokens(None, "Take tokens (JWT) of this issuer in addition to API keys.")
     jwt_audience: str | None = _tokens(None, "The audience that a token must have.")
     jwt_keys: str | None = _tokens(None, "The issuer's JSON Web Key Set: an https:// URL, or a file.")
     jwt_claim: str = _tokens("sub", "The claim that names the client.")

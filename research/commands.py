@@ -8,7 +8,7 @@ import typer
 
 import research
 from audit.pieces import ResultStore
-from dpserve.cli import errors_said
+from dpserve.cli import one_line_errors
 from dpserve.commands import reporting
 from dpserve.commands.command import Group
 
@@ -24,7 +24,7 @@ def program() -> Group:
 
 def run(app: typer.Typer) -> None:
     """Run a command line; print a foreseen error as one line."""
-    with errors_said():
+    with one_line_errors():
         app()
 
 

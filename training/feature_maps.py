@@ -4,16 +4,18 @@ Every coordinate of phi(x) is a whole multiple of STEP = 2^-24, and phi(x) is th
 phi are one question (`mechanisms.randomness`). So phi(x) is *defined* by the operations below, rounding included, and
 what is computed is phi itself, with no error to bound.
 
-Every map begins alike. A row x is clipped to its declared bounds and scaled to u in [0, 1]^d, then, but for a
-backbone, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public `clip_norm` c. Every map ends
-alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant coordinate beta (the bias) is
-appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
+Every map begins alike. A row x is clipped to its declared bounds and scaled to u in [0, 1]^d, then, except for
+backbones and bins, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public `clip_norm` c. Every
+map ends alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant coordinate beta (the
+bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
 
 - identity: h = v.
 - fourier: h = (cos(Omega v), sin(Omega v)) / sqrt(k) with k = D/2 public random frequencies: ||h|| = 1, as
   cos^2 + sin^2 = 1 for each (Rahimi and Recht 2007). Omega has N(0, 1/bandwidth^2) entries. Cosines are read from a
   table of 2^16 angles.
 - relu: h = relu(Omega v) sqrt(2/D), drawn radially into the unit ball. Omega has N(0, 1) entries.
+- bins: h has 65 coordinates for each feature, two of them 1 / sqrt(2 d) and the others 0, so that ||h|| = 1: one says
+  in which 32nd of the declared range u lies, the other between which powers of two, down to 2^-32.
 - backbone: h = b min(1, c / ||b||) / c, where b is what a frozen public network makes of u.
 
 Rounding. Everything is shrunk by 1 - 2^-30, more than the few roundings of a factor can add, and numbers are rounded to
@@ -47,6 +49,9 @@ NORM_BOUND = 1.0
 STEP_BITS = 24
 STEP = 2.0**-STEP_BITS
 """Every coordinate of phi is a whole multiple of this."""
+
+UNIFORM_BINS, DOUBLING_BINS = 32, 33
+_BINS = UNIFORM_BINS + DOUBLING_BINS
 
 _SHRINK = 1.0 - 2.0**-30
 _LENGTH = 2.0**STEP_BITS * _SHRINK
@@ -191,6 +196,35 @@ class Relu(FeatureMap):
         return _into_ball(np.maximum(products, 0.0), math.sqrt(self.random_features / 2), length)
 
 
+class Bins(FeatureMap):
+    """One-hot bins of each feature: a linear head on them is a sum of step functions, one for each feature.
+
+    The bins are public: `UNIFORM_BINS` equal parts of the declared range, and `DOUBLING_BINS` which double in width
+    from the lower bound on, for features whose values crowd there (counts, sums of money). A row lies in one of each.
+    """
+
+    kind: Literal["bins"] = "bins"
+    clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
+    """Every row has the same norm already."""
+
+    @property
+    def dimension(self) -> int:
+        """65 bins for each feature, and the bias."""
+        return len(self.lower) * _BINS + 1
+
+    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+        del tensors
+        rows, features = u.shape
+        uniform = np.minimum((u * UNIFORM_BINS).astype(np.int64), UNIFORM_BINS - 1)
+        # u = m 2^e with 1/2 <= m < 1; of zero NumPy says e = 0.
+        doubling = np.where(u > 0, np.clip(-np.frexp(u)[1], 0, DOUBLING_BINS - 1), DOUBLING_BINS - 1)
+        hidden = np.zeros((rows, features, _BINS))
+        one = math.trunc(length / math.sqrt(2 * features))
+        np.put_along_axis(hidden, uniform[..., None], one, axis=2)
+        np.put_along_axis(hidden, UNIFORM_BINS + doubling[..., None], one, axis=2)
+        return hidden.reshape(rows, features * _BINS)
+
+
 class Backbone(FeatureMap):
     """The features of a frozen public network, drawn radially into a ball of radius `clip_norm`.
 
@@ -243,10 +277,10 @@ class Backbone(FeatureMap):
         return _into_ball(b, self.clip_norm, length)
 
 
-AnyFeatureMap = Annotated[Identity | Fourier | Relu, Field(discriminator="kind")]
+AnyFeatureMap = Annotated[Identity | Bins | Fourier | Relu, Field(discriminator="kind")]
 """Those that are computed from a seed."""
 
-HeadFeatureMap = Annotated[Identity | Fourier | Relu | Backbone, Field(discriminator="kind")]
+HeadFeatureMap = Annotated[Identity | Bins | Fourier | Relu | Backbone, Field(discriminator="kind")]
 """Those that a certified head may stand on."""
 
 

@@ -1,1 +1,1 @@
-"""Distinguishing audits: which of two neighbouring models gave these answers, and how surely can it be told?"""
+"""Distinguishing audits: which of two neighbouring models gave these answers, and with what confidence can one tell?"""

@@ -1,4 +1,4 @@
-"""The distinguishing audit of a mechanism: answers under either of two worlds, scored and held against its claim.
+"""The distinguishing audit of a mechanism: answers under either of two worlds, scored and compared with its claim.
 
 The claim is what a cost states, as a member of a family of trade-off functions.
 """
@@ -22,8 +22,7 @@ from accounting.losses import (
     composition_of,
 )
 from audit import estimators
-from audit.distinguishing.likelihood import scores
-from audit.distinguishing.worlds import Worlds
+from audit.distinguishing.likelihood import Worlds, scores
 from audit.estimators import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Design, Family, LowerBound
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
@@ -101,7 +100,7 @@ def _times(loss: PrivacyLoss, factor: float) -> PrivacyLoss:
 
 @dataclass(frozen=True)
 class MechanismFinding:
-    """What an audit found. bounds: lower bounds by the estimator's name, to be held against the claim.
+    """What an audit found. bounds: lower bounds by the estimator's name, to be compared with the claim.
 
     convicted: whether the claim is refuted with `conviction_confidence`, by exact bounds alone.
     """
@@ -141,7 +140,7 @@ def observe(
 ) -> tuple[Floats, Floats]:
     """Return the scores of `trials` answers in the world with the record, and as many in the one without it.
 
-    Each trial asks one row of `worlds`, all rows in turn. progress: told how many answers were given since.
+    Each trial asks one row of `worlds`, all rows in turn. progress: takes how many answers were given since.
     """
     if trials < 1:
         raise ValueError(f"an audit needs at least one trial, not {trials}")

@@ -1,22 +1,28 @@
-"""The distinguishing audit of a service: two running services of neighbouring models, asked and told apart.
+"""The distinguishing audit of a service: two running services of neighbouring models, asked and distinguished.
 
 The auditor holds both bundles, as an owner does, and has a key of each service. A question that was asked before is
 answered with the same bytes, by anybody, so every trial asks a question of its own: the strongest row a few steps of
 its features away. Every trial's noise is then independent of the others', and its score is computed from the logits of
 the very row that was asked, so that the distance costs no power.
+
+`LiveAudit` is the audit that a running service makes of itself, from answers that it charged like any others.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.distinguishing.likelihood import scores
+from audit.distinguishing.likelihood import Worlds, scores, worst_case
+from audit.distinguishing.mechanism import claimed_tradeoff
 from audit.distinguishing.neighbours import Neighbours
-from audit.distinguishing.worlds import Worlds
 from audit.endpoint import served_mechanism
+from audit.estimators import GAUSSIAN, Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
+from mechanisms.gaussian import Gaussian
+from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 
 Floats = NDArray[np.float64]
@@ -124,3 +130,204 @@ def _agreed(service_in: PredictionClient, service_out: PredictionClient, pair: N
     if any(models[0][key] != models[1][key] for key in ("mechanism", "price_per_row")):
         raise ValueError("the two services answer by different mechanisms or at different prices")
     return served_mechanism(models[0])
+
+
+CONFIDENCE = 0.95
+_DOUBT = 0.05
+_CONVICTION_DOUBT = 1e-9
+_LEAST_PROBABILITY = 2.0**-1000
+"""Below it softmax underflows soon, and a probability no longer says what the noisy logit was."""
+_REFERENCE_SHARE = 0.25
+_FEWEST_ROWS = 8
+
+CONVICTS = "noise smaller than the price promises, on the path that clients use"
+CANNOT_CONVICT = (
+    "a wrong sensitivity in the certificate, wrong training, right noise given twice, or a ledger that does not charge"
+)
+
+
+class TooMuchNoise(ValueError):
+    """The noise spreads the logits so far that the answers do not tell them: this audit cannot be made."""
+
+
+@dataclass(eq=False)
+class LiveAudit:
+    """What a service's own audit found so far. delta: where the published epsilon is stated; 0 for a pure one.
+
+    There is one model, so there is one world. The other is made from it: for mechanisms that add their noise to logits,
+    adding d to the noisy logits of an answer gives an answer of a model whose logits lie d further, and d is as long as
+    the row's stated sensitivity allows. What is published is computed from answers alone, never from exact logits:
+    where the logits lie is estimated from some of the answers. Publishing is thus post-processing of what was charged,
+    and free.
+
+    What it can convict: noise smaller than the price promises, for whatever reason (a wrong scale, a sensitivity that
+    the service takes for smaller than its certificate says, a broken sampler), on the very path that clients use. What
+    it cannot: a certificate whose sensitivity is wrong, a model trained on other records than said, noise that is right
+    but given twice, or a ledger that does not charge. Those need two models (`observe_services`), or the ledger.
+
+    stopped_by_noise: whether a look raised TooMuchNoise. No other is taken after it, by this process or another.
+    """
+
+    mechanism: Gaussian | Laplace
+    classes: int
+    delta: float
+    looks: int = 0
+    errors: Errors | None = None
+    answers: int = 0
+    stopped_by_noise: bool = False
+    _latest: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Publish that nothing was seen yet."""
+        self._claim = claimed_tradeoff(self.mechanism.cost, self.delta)
+        self._direction = worst_case(self.mechanism, self.classes)
+        self._latest = self._published(0.0, 0, 0, refuted=False)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what another process needs to go on, in JSON's types: counts, and no answer."""
+        errors = None if self.errors is None else asdict(self.errors)
+        return {
+            "looks": self.looks,
+            "answers": self.answers,
+            "errors": errors,
+            "refuted": self._latest["refuted"],
+            "stopped_by_noise": self.stopped_by_noise,
+        }
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Take up what `kept` returned of an audit of the same mechanism. Raises ValueError for what it cannot be.
+
+        The looks go on being counted, so that the confidence holds for those before and after together.
+        """
+        looks, answers, errors, refuted = (kept.get(key) for key in ("looks", "answers", "errors", "refuted"))
+        stopped = kept.get("stopped_by_noise")
+        if not (isinstance(looks, int) and isinstance(answers, int) and isinstance(refuted, bool)) or looks < 0:
+            raise ValueError("no looks are counted there")
+        if stopped not in (True, False):
+            raise ValueError("whether noise ended the looks counted there is not said")
+        if looks == 0:
+            self.stopped_by_noise = bool(stopped)
+            return
+        if not isinstance(errors, Mapping) or set(errors) != {one.name for one in fields(Errors)}:
+            raise ValueError("no errors are counted there")
+        self._take(Errors(**{name: float(count) for name, count in errors.items()}), looks, answers, refuted=refuted)
+        self.stopped_by_noise = bool(stopped)
+
+    def _take(self, errors: Errors, looks: int, answers: int, *, refuted: bool) -> None:
+        """Make these counts the audit's, all at once: an error on the way leaves those before."""
+        # A doubt, and no confidence: 1 less it would soon be 1.
+        share = 1 / (looks * (looks + 1))
+        bound = largest_refuted(self._claim.family, *errors.limits_beyond(_DOUBT * share))
+        refuted = refuted or refuted_by_limits(
+            self._claim.family,
+            min(self._claim.parameter, self._claim.family.largest),
+            *errors.limits_beyond(_CONVICTION_DOUBT * share),
+        )
+        latest = self._published(bound, looks, answers, refuted=refuted)
+        self.errors, self.looks, self.answers, self._latest = errors, looks, answers, latest
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        """What is published: the newest lower bound and the claim, and what the audit can find. For JSON."""
+        return dict(self._latest)
+
+    def look(self, answers: Floats, sensitivity: Floats, rng: np.random.Generator) -> dict[str, Any]:
+        """Add the answers to rows that lie close together and were never asked before; return `latest`.
+
+        Raises TooMuchNoise, having counted nothing, where the logits cannot be read off the answers, and at every look
+        after it: to leave such looks out and go on would choose looks by their noise, to end does not, as each look's
+        error is bounded whether it is counted or not.
+
+        answers: (n, C), n >= 8, none of them a replay. sensitivity: (n,), public, of each row. rng: says which answers
+        estimate the logits and which stand for which world.
+
+        Why the bound holds. Let d(x) be at most as long as the sensitivity, in whole steps of the grid: an answer
+        M(z(x)) whose noisy logits are moved by d is an answer M(z(x) + d(x)), and the pair has f for its trade-off. So
+        has the pair of mixtures over rows that are drawn alike for either world, under any score whose reference comes
+        from other answers; errors are counted at the threshold 0, fixed beforehand. Given the references, every look
+        has its own two error rates. Half of the answers of every look stand for either world, so that the means of
+        both rates over the looks have the same weights, and lie on or above f, which is convex. The count of errors is
+        a sum of independent trials of different probabilities, whose lower tail is within that of the binomial law of
+        their mean (Hoeffding 1956, Theorem 4, for counts at least 1 below the mean, as all are that such a limit fails
+        for where the mean is at most all trials but one: Greenberg and Mohri 2014; beyond, a single trial may have gone
+        the other way, and a limit so near 1 refutes nothing): Clopper and Pearson's limits hold for the mean. Look k
+        may err with probability
+        (1 - confidence)/(k (k + 1)): all looks together with at most 1 - confidence, so that the newest bound may be
+        read at any time.
+        """
+        if len(answers) < _FEWEST_ROWS:
+            raise ValueError(f"a look needs at least {_FEWEST_ROWS} answers, not {len(answers)}")
+        self.stopped_by_noise = self.stopped_by_noise or not bool((answers >= _LEAST_PROBABILITY).all())
+        if self.stopped_by_noise:
+            raise TooMuchNoise("answers hold probabilities too small to tell the noisy logits behind them")
+        noisy = np.log(answers)
+        noisy = noisy - noisy.mean(axis=1, keepdims=True)
+        order = rng.permutation(len(answers))
+        cut = max(2, round(_REFERENCE_SHARE * len(answers)))
+        reference = np.median(noisy[order[:cut]], axis=0)
+        half = (len(answers) - cut) // 2
+        tested = order[cut : cut + 2 * half]
+        inside = np.arange(2 * half) < half
+        steps = self.mechanism.steps(sensitivity[tested], self.classes)[:, None]
+        longest = (self._direction.logits_in - self._direction.logits_out) * sensitivity[tested, None]
+        shift = np.trunc(longest / steps) * steps
+        moved = noisy[tested] + np.where(inside[:, None], shift, 0.0)
+        base = np.broadcast_to(reference, shift.shape)
+        found = scores(
+            self.mechanism,
+            np.exp(moved - moved.max(axis=1, keepdims=True)),
+            Worlds(base + shift, base, sensitivity[tested]),
+        )
+        self._take(
+            _added(self.errors, errors_at(found[inside], found[~inside], 0.0)),
+            self.looks + 1,
+            self.answers + len(answers),
+            refuted=bool(self._latest["refuted"]),
+        )
+        return self.latest
+
+    def _epsilon(self, bound: float) -> float:
+        """Return the epsilon at the claim's delta that a bound of the family's parameter implies."""
+        if self._claim.family is GAUSSIAN:
+            return epsilon_of_mu(bound, self._claim.delta)
+        return bound if self._claim.delta == 0 else 0.0
+
+    def _published(self, bound: float, looks: int, answers: int, *, refuted: bool) -> dict[str, Any]:
+        claim = self._claim
+        return {
+            "mechanism": self.mechanism.name,
+            "claim": {
+                "losses": str(claim.cost),
+                claim.family.parameter: claim.parameter,
+                "epsilon_at_delta": claim.epsilon,
+                "delta": claim.delta,
+            },
+            "lower_bound": {claim.family.parameter: bound, "epsilon_at_delta": self._epsilon(bound)},
+            "confidence": CONFIDENCE,
+            "refuted": refuted,
+            "answers": answers,
+            "looks": looks,
+            "convicts": CONVICTS,
+            "cannot_convict": CANNOT_CONVICT,
+        }
+
+
+def _added(before: Errors | None, now: Errors) -> Errors:
+    if before is None:
+        return now
+    return Errors(
+        before.false_positives + now.false_positives,
+        before.negatives + now.negatives,
+        before.false_negatives + now.false_negatives,
+        before.positives + now.positives,
+    )
+
+
+def auditable(mechanism: Mechanism) -> Gaussian | Laplace:
+    """Return the mechanism, or raise ValueError for one that does not add its noise to logits."""
+    if isinstance(mechanism, Gaussian | Laplace):
+        return mechanism
+    raise ValueError(
+        "a service can audit itself where it adds noise to logits, as gaussian and laplace do; "
+        f"{mechanism.name!r} needs two services: dpserve audit service"
+    )

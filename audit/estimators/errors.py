@@ -84,7 +84,7 @@ class LowerBound:
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at delta that the bound implies, rounded down. Raises ValueError for other families.
 
-        For an epsilon it is the value, whose delta the estimator was told.
+        For an epsilon it is the value, at the delta that the estimator took.
         """
         if self.parameter == "epsilon":
             return self.value

@@ -1,4 +1,4 @@
-"""Families of trade-off functions with one parameter: the larger it is, the more may be told.
+"""Families of trade-off functions with one parameter: the larger it is, the more may leak.
 
 A bound "through a trade-off function" presumes that the mechanism has one of the family, and says which members the
 scores refute. (epsilon, delta)-DP presumes least; a family closer to the mechanism's own loses less.

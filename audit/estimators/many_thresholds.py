@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 from accounting import domains
-from audit.estimators.bounds import gdp_of_errors
-from audit.estimators.errors import LowerBound, checked, errors_at, held_out, largest_met
+from audit.estimators.errors import LowerBound, checked, largest_met
 
 Floats = NDArray[np.float64]
 
@@ -31,41 +30,25 @@ _STRICTER = 0.98
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Which tests enter the sum: thresholds (k,), the log of each line's slope (k,) and weights (k,), none negative.
+    """Which tests enter the sum, by the log of each line's slope (k,), and their weights (k,), none negative.
+
+    The test of slope e^epsilon says "in" where a log-likelihood ratio is at least epsilon, which is the best there is.
 
     It must not come from the scores that the bound is computed from. k is 0 where so many scores of two worlds so far
     apart would hardly err.
     """
 
-    thresholds: Floats
     epsilons: Floats
     weights: Floats
 
     @classmethod
     def of_log_ratios(cls, mu: float, scores: int) -> "Design":
-        """Return the design for so many log-likelihood ratios of either kind, best where the truth is near `mu`.
-
-        The best test of slope e^epsilon says "in" where the log-ratio is at least epsilon.
-        """
+        """Return the design for so many log-likelihood ratios of either kind, best where the truth is near `mu`."""
         domains.require_between("the mu of a design", mu, 0, math.inf)
         mu = min(max(mu, _LEAST_MU), _LARGEST_MU)
         points = _points(mu, scores)
         epsilons = mu * points - mu * mu / 2
-        return cls(epsilons, epsilons, _weights(mu, points, epsilons))
-
-    @classmethod
-    def of_scores(cls, scores_in: ArrayLike, scores_out: ArrayLike, scores: int) -> "Design":
-        """Return the design for so many scores of either kind and of any scale, from others of the same kind."""
-        inside, outside = checked(scores_in), checked(scores_out)
-        middle = (float(np.median(inside)) + float(np.median(outside))) / 2
-        mu = min(max(gdp_of_errors(errors_at(inside, outside, middle), 0.01), _LEAST_MU), _LARGEST_MU)
-        points = _points(mu, scores)
-        thresholds = np.quantile(outside, scipy.special.ndtr(points))
-        # Beyond what the scores without the record reach, those with it say where the threshold lies.
-        beyond = points > mu / 2
-        thresholds[beyond] = np.quantile(inside, scipy.special.ndtr(points[beyond] - mu))
-        epsilons = mu * points - mu * mu / 2
-        return cls(thresholds, epsilons, _weights(mu, points, epsilons))
+        return cls(epsilons, _weights(mu, points, epsilons))
 
 
 def _points(mu: float, scores: int) -> Floats:
@@ -102,11 +85,9 @@ def gdp_of_many_thresholds(
     scores_out: ArrayLike,
     confidence: float,
     *,
-    design: Design | None = None,
+    design: Design,
 ) -> LowerBound:
     """Return a lower bound of mu that holds with about `confidence` for many scores, at least FEWEST_SCORES of each.
-
-    Without a design, the first SELECTION_SHARE of the scores makes one and is left out.
 
     Why. mu-GDP means P_in(S) - e^epsilon P_out(S) <= delta_mu(epsilon) for every test S and every real epsilon. With
     S_k = [score >= threshold_k] and weights w_k >= 0,
@@ -124,20 +105,14 @@ def gdp_of_many_thresholds(
     """
     domains.require_between("the confidence", confidence, 0, 1)
     inside, outside = checked(scores_in), checked(scores_out)
-    some_in, some_out = inside[:0], outside[:0]
-    if design is None:
-        some_in, inside = held_out(inside)
-        some_out, outside = held_out(outside)
     if min(len(inside), len(outside)) < FEWEST_SCORES:
         raise ValueError(f"many thresholds need at least {FEWEST_SCORES} scores of each kind, for their normal limit")
-    if design is None:
-        design = Design.of_scores(some_in, some_out, min(len(inside), len(outside)))
     design = _without_the_rare(design, inside, outside)
     if not design.weights.any():
         return LowerBound("mu", 0.0, confidence, "asymptotic")
     terms = (
-        _steps(inside, design.thresholds, design.weights),
-        -_steps(outside, design.thresholds, design.weights * np.exp(design.epsilons)),
+        _steps(inside, design.epsilons, design.weights),
+        -_steps(outside, design.epsilons, design.weights * np.exp(design.epsilons)),
     )
     square = sum(float(each.var(ddof=1)) / len(each) for each in terms)
     skewness = sum(float(((each - each.mean()) ** 3).mean()) / len(each) ** 2 for each in terms) / square**1.5
@@ -149,8 +124,8 @@ def gdp_of_many_thresholds(
 
 def _without_the_rare(design: Design, inside: Floats, outside: Floats) -> Design:
     """Return the design with no weight on tests that too few scores of either kind fail."""
-    alarms = len(outside) - np.searchsorted(np.sort(outside), design.thresholds, side="left")
-    misses = np.searchsorted(np.sort(inside), design.thresholds, side="left")
+    alarms = len(outside) - np.searchsorted(np.sort(outside), design.epsilons, side="left")
+    misses = np.searchsorted(np.sort(inside), design.epsilons, side="left")
     weights = np.where(np.minimum(alarms, misses) >= _FEWEST_ERRORS / 2, design.weights, 0.0)
     return replace(design, weights=weights)
 

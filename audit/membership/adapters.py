@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from audit.endpoint import Endpoint, EndpointError
-from audit.membership.asking import ask
-from audit.membership.journal import Journal
+from audit.membership.asking import Journal, ask
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +46,7 @@ class EndpointClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return other
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Raise TypeError: whoever pickles it, or copies it deeply, would copy an account."""
+        """Raise TypeError: pickling or deep copying would copy an account."""
         raise TypeError("an endpoint has one account, which is not copied: use sklearn.base.clone, and n_jobs=1")
 
     def set_params(self, **params: Any) -> Self:

@@ -2,7 +2,7 @@
 
 Every score of a candidate uses the endpoint's answers to that candidate's row (and its near-copies) and nothing else
 of the endpoint's: shadow models know nothing of it, and neither do thresholds that come from them. So one score has
-seen as many releases as the candidate was asked about, and a decision is held against what those cost.
+seen as many releases as the candidate was asked about, and a decision is compared with what those cost.
 
 Some thresholds do know of it: those of `loss, best`, of LiRA and of the lower bound of epsilon are chosen on the
 scores of the first quarter of the candidates, and so is the attack that counts. Decisions are counted on the others,
@@ -22,14 +22,12 @@ from numpy.typing import NDArray
 from accounting.losses import Cost
 from audit.endpoint import Endpoint, EndpointError
 from audit.membership import signals
-from audit.membership.asking import Answered, ask
-from audit.membership.candidates import Candidates, Difference, Labelled, difference
+from audit.membership.asking import Answered, Journal, ask
+from audit.membership.candidates import Candidates, Difference, Labelled, as_asked, difference
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
-from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, coin_of
-from audit.membership.journal import Journal
+from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, failure_of
 from audit.membership.mimicry import Mimicry, mimicry_of
 from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
-from audit.membership.questions import as_asked
 from audit.membership.scoring import Shadowed, attack_networks_are_there, scores_of
 from audit.membership.shadow_models import (
     Draws,
@@ -115,7 +113,7 @@ class Outcome:
         (`audit.membership.claims`). Replays and charges compare no members with others and convict without it.
         """
         unpaid = self.replays.averaging_is_free or bool(self.charges.faults)
-        return unpaid or (self.verdict.convicted and not self.difference.told_apart)
+        return unpaid or (self.verdict.convicted and not self.difference.distinguishable)
 
     @property
     def inconclusive(self) -> bool:
@@ -147,7 +145,7 @@ class Attack:
         self.candidates = self.candidates.as_asked(model)
         shadows = _Shadows.of(model, self.candidates, choices)
         self.progress("comparing members with non-members", 0.0)
-        told_apart = difference(self.candidates.members, self.candidates.others, choices.seed)
+        distinguishable = difference(self.candidates.members, self.candidates.others, choices.seed)
         journal = Journal(self.journal, model, [endpoint.name() for endpoint in self.endpoints], self._purpose())
         remembered = [journal.answered_to(key) for key in range(len(self.endpoints))]
         for endpoint, known_answers in zip(self.endpoints, remembered, strict=True):
@@ -195,7 +193,7 @@ class Attack:
             choices,
             plan,
             verdict(scores, decision, total, choices.confidence, choices.seed),
-            told_apart,
+            distinguishable,
             decided,
             releases,
             answered.exhausted,
@@ -323,7 +321,7 @@ def _unevenness(plan: QueryPlan, decided: tuple[int, int], seen: NDArray[np.int6
     fewer = int((seen < seen.max()).sum())
     if fewer:
         found.append(
-            f"{fewer} of {len(seen)} candidates got fewer than {seen.max()} answers; all of them are held against the "
+            f"{fewer} of {len(seen)} candidates got fewer than {seen.max()} answers; all of them are compared with the "
             f"claim for {seen.max()}"
         )
     return tuple(found)
@@ -352,5 +350,5 @@ def _claims(
     if cost.losses:
         return claim_of_releases(cost, releases, float(accounts[0]["delta"])), claim_of_accounts(accounts)
     finest = max(accounts, key=lambda account: float(account["spent"]["rho"]))
-    whole = replace(claim_of_accounts([finest]), coin=coin_of(Cost.parse(str(model.get("cost", "")))))
+    whole = replace(claim_of_accounts([finest]), failure=failure_of(Cost.parse(str(model.get("cost", "")))))
     return whole, whole

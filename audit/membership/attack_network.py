@@ -2,7 +2,7 @@
 
 One hidden layer of 64 neurons, trained with learning rate 0.01 and L2 constant 1e-6, otherwise as the shadow models
 are (Lu et al. 2022, Table IV). Per class, as Shokri et al. 2017 build it: one network for each true label, which sees
-only answers about records of that label. Pooled: one network that is told the label as well.
+only answers about records of that label. Pooled: one network that takes the label as well.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,12 @@
 """Whom the attack decides about: records that were trained on, and others of the same distribution that were not.
 
 Reads the owner's files by what the model's public certificate says of its features and classes, and checks that members
-and others cannot be told apart by the records alone (Erlingsson et al. 2019, Section 5.4): where they can, an attack's
-success says nothing about the model.
+and others cannot be distinguished by the records alone (Erlingsson et al. 2019, Section 5.4): where they can, an
+attack's success says nothing about the model.
+
+Rows ask the same question where the model's public feature map makes the same numbers of them. Such rows get one answer
+for one charge. An attack counts them as one row, so that no decision is counted twice and no service is
+accused of charging too little.
 """
 
 from collections import Counter
@@ -14,18 +18,52 @@ from typing import Any
 import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from audit.endpoint import digest_of
-from audit.membership.questions import as_asked
 from training.columns import columns_from
 from training.data.classes import values_of
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Records
 from training.data.table_records import column_names, read_numbers, read_with_schema
+from training.exact_network import rounded
+from training.feature_maps import AnyFeatureMap
 from training.schema import schema_of
 
 Floats = NDArray[np.float64]
+
+_FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
+_AT_ONCE = 1000
+
+
+def as_asked(model: Mapping[str, Any], rows: Floats) -> Floats:
+    """Return the rows (n, d), each replaced by the first of them that asks the same question.
+
+    model: as `GET /models/NAME` returns it. Of a model on a deep network nobody outside knows which rows these are.
+    """
+    questions = [
+        question.tobytes()
+        for start in range(0, len(rows), _AT_ONCE)
+        for question in _questions(model["feature_map"], rows[start : start + _AT_ONCE])
+    ]
+    first: dict[bytes, int] = {}
+    places = [first.setdefault(question, place) for place, question in enumerate(questions)]
+    found: Floats = rows[places]
+    return found
+
+
+def _questions(feature_map: Mapping[str, Any], rows: Floats) -> Floats:
+    if feature_map["kind"] == "scaled":
+        lower, upper = (np.asarray(feature_map[end]) for end in ("lower", "upper"))
+        return rounded((np.clip(rows, lower, upper) - lower) / (upper - lower)) + 0.0
+    try:
+        known = _FEATURE_MAPS.validate_python(feature_map)
+    except ValidationError:
+        return rows + 0.0
+    return known(rows, known.public_tensors()) + 0.0
+
+
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -151,7 +189,7 @@ def digits() -> Candidates:
 
 @dataclass(frozen=True)
 class Difference:
-    """How well members and others are told apart by the records alone, without the model.
+    """How well members and others can be distinguished by the records alone, without the model.
 
     p_value: of "not at all", corrected for the tests made. accuracy: of a classifier on records it was not fitted to;
     1/2 is guessing. duplicates: others that equal a member; overlap: which share of the others they are. repeated:
@@ -165,23 +203,23 @@ class Difference:
     repeated: tuple[int, int] = (0, 0)
 
     @property
-    def told_apart(self) -> bool:
+    def distinguishable(self) -> bool:
         """Whether records alone tell members from others: the premise of every conviction by scores is gone."""
         return self.p_value < SUSPICIOUS
 
     @property
     def uninformative(self) -> bool:
-        """Whether scores show nothing: the two are told apart, or so much is in both that a leak would not show.
+        """Whether scores show nothing: the two can be distinguished, or so much is in both that a leak would not show.
 
         An other that equals a member is accused with it, which takes from TPR - FPR and adds nothing. Candidates
         stay exchangeable: a conviction is as sound as without it.
         """
-        return self.told_apart or self.overlap > LARGEST_OVERLAP
+        return self.distinguishable or self.overlap > LARGEST_OVERLAP
 
     def warnings(self) -> tuple[str, ...]:
         """What the reader of a result must know."""
         found = []
-        if self.told_apart:
+        if self.distinguishable:
             found.append(
                 f"members and non-members differ by themselves (a classifier that sees no answers tells them apart: "
                 f"accuracy {self.accuracy:.3f}, p = {self.p_value:.2g}): draw both from one distribution at random, or "
@@ -220,7 +258,9 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
         return Difference(1.0, 0.5, duplicates, overlap, counts)
     generator = np.random.default_rng(seed)
     some, rest = (part[generator.permutation(len(part))[:size]] for part in (members, others))
-    accuracies, p_values = zip(*(_told_apart(some, rest, classifier) for classifier in _classifiers(seed)), strict=True)
+    accuracies, p_values = zip(
+        *(_distinguish(some, rest, classifier) for classifier in _classifiers(seed)), strict=True
+    )
     smallest = min(*p_values, _labels_differ(members.y, others.y))
     return Difference(min(1.0, smallest * (len(p_values) + 1)), max(accuracies), duplicates, overlap, counts)
 
@@ -235,7 +275,7 @@ def _classifiers(seed: int) -> tuple[Any, ...]:
     return make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=500)), forest
 
 
-def _told_apart(members: Labelled, others: Labelled, classifier: Any) -> tuple[float, float]:
+def _distinguish(members: Labelled, others: Labelled, classifier: Any) -> tuple[float, float]:
     half = len(members) // 2
     features = [
         np.column_stack([part.X, np.eye(int(max(members.y.max(), others.y.max())) + 1)[part.y]])

@@ -1,7 +1,7 @@
 """Whether answers were paid for: each key's account against the rows it asked about, and the account that keys share.
 
-A decision of an attack is held against the price of the answers that it saw. That is the claim only where the price was
-charged: a service that charges less lets the same budget buy more answers than the claim is for.
+A decision of an attack is compared with the price of the answers that it saw. That is the claim only where the price
+was charged: a service that charges less lets the same budget buy more answers than the claim is for.
 
 Every check here holds for a sound service, whoever else uses its keys meanwhile, unless its owner raises a budget
 during the attack:
@@ -11,7 +11,7 @@ during the attack:
 - Keys of different clients share the lineage's account, which pays once for a question. Where that is what limits them,
   `queries_left` shows it: it falls by at least the price of questions that nobody can have asked before.
 - One row more than `queries_left` is refused whole, and costs nothing.
-- The same question again gets the same answer, whoever asks: a replay, which says nothing new. New noise is paid for.
+- The same question again gets the same answer, for every client: a replay, which adds nothing. New noise is paid for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -196,7 +196,7 @@ def spent_of(account: Account) -> int:
 
 
 def _fresh(charged: Sequence[int], counts: Sequence[int], known: Sequence[int], price: int) -> int:
-    """Return what the lineage must have been charged, whoever asked before: in picorho.
+    """Return what the lineage must have been charged, for questions that no client asked before: in picorho.
 
     The near-copies of a key follow from the key, so that nobody else asked about them. If a key was charged exactly for
     the rows it asked about now, each was new to its client, and so to the lineage; keys of one client are charged for

@@ -13,7 +13,7 @@ records as the others, so that which of them were trained on is independent of w
 no answers tells nothing, and the bounds for two steps hold. Without it they do not: where members have labels that
 others lack, the label alone tells them apart, whatever the model answers and however much noise it adds. No claim is
 about that. `Difference` tests the premise, and an attack whose candidates fail that test convicts nobody by its scores;
-a difference that the test misses is measured as if the model had told it.
+a difference that the test misses is measured as if the model leaked it.
 
 The bounds for one step are what the service states; an attack that exceeds them, and not the others, has refuted
 nothing.
@@ -40,7 +40,7 @@ class ClaimedReleases:
     """A composition of releases as what it is claimed to be. delta: at which its epsilon is stated.
 
     rho, pure: zCDP rho and pure epsilon, infinite where there is none; gaussian: whether the exact Gaussian curve with
-    mu^2 = 2 rho describes it; coin: a probability with which nothing is claimed (`ApproximateGaussianLoss`).
+    mu^2 = 2 rho describes it; failure: a probability with which nothing is claimed (`ApproximateGaussianLoss`).
     """
 
     rho: float
@@ -48,7 +48,7 @@ class ClaimedReleases:
     gaussian: bool
     delta: float
     proven: bool
-    coin: float = 0.0
+    failure: float = 0.0
 
     def epsilon(self, steps: int = 1) -> float:
         """The least epsilon at delta that is claimed for so many records added or removed."""
@@ -82,16 +82,16 @@ class ClaimedReleases:
         return np.minimum(1.0, 1 - least + self._slack(steps))
 
     def _slack(self, steps: int) -> float:
-        """What the coin adds to any power: one step has h(a) <= coin + g(a), g being the curve without it.
+        """What the failures add to any power: one step has h(a) <= failure + g(a), g being the curve without it.
 
-        g is concave with g(0) = 0, so that g(a + b) <= g(a) + g(b), and two steps have h(h(a)) <= coin + g(coin) +
-        g(g(a)), in which g(g(a)) is the curve of two steps.
+        g is concave with g(0) = 0, so that g(a + b) <= g(a) + g(b), and two steps have h(h(a)) <= failure +
+        g(failure) + g(g(a)), in which g(g(a)) is the curve of two steps.
         """
-        if not self.coin:
+        if not self.failure:
             return 0.0
         if steps == 1:
-            return self.coin
-        return self.coin + float(1 - tradeoff.gaussian(self._mu(1), np.array([self.coin]))[0])
+            return self.failure
+        return self.failure + float(1 - tradeoff.gaussian(self._mu(1), np.array([self.failure]))[0])
 
     def _mu(self, steps: int) -> float:
         return min(steps * conversions.mu_of_rho(self.rho), conversions.LARGEST_MU)
@@ -115,7 +115,7 @@ def claim_of_releases(cost: Cost, releases: int, delta: float) -> ClaimedRelease
         gaussian=all(isinstance(loss, GaussianLoss | ApproximateGaussianLoss) for loss in losses),
         delta=delta,
         proven=cost.is_proven,
-        coin=min(1.0, releases * coin_of(cost)),
+        failure=min(1.0, releases * failure_of(cost)),
     )
 
 
@@ -131,7 +131,7 @@ def claim_of_accounts(accounts: Sequence[Mapping[str, Any]]) -> ClaimedReleases:
     )
 
 
-def coin_of(cost: Cost) -> float:
+def failure_of(cost: Cost) -> float:
     """The probability with which a release claims nothing."""
     return math.fsum(loss.delta for loss in cost.losses if isinstance(loss, ApproximateGaussianLoss))
 

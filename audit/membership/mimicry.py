@@ -16,8 +16,7 @@ from pydantic import TypeAdapter
 from accounting.losses import Cost
 from audit.endpoint import served_mechanism
 from audit.membership import signals
-from audit.membership.shadow_heads import HeadRecipe
-from audit.membership.shadow_models import NetworkRecipe, ShadowRecipe
+from audit.membership.shadow_models import HeadRecipe, NetworkRecipe, ShadowRecipe
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
 from mechanisms.published import softmax

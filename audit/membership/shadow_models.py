@@ -1,23 +1,115 @@
 """Shadow models: k models of the target's kind, trained on draws of which the attacker knows the members.
 
-All k are one batched program: certified heads by `audit.membership.shadow_heads`, with NumPy on the processor and with
-PyTorch on CUDA; networks by `training.published.batched`, which needs PyTorch. Shokri et al. 2017; Lu et al. 2022,
-Section 3.3.
+All k are one batched program. Networks are trained by `training.published.batched`, which needs PyTorch (Shokri et al.
+2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full batch,
+with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies +
+(Lambda/2) ||W||_F^2 (`training.objective`), on public features. It is strongly convex, so that accelerated gradient
+descent with its constants reaches the minimum at a known rate, and all k models can take the same steps.
+
+Where one machine is too small, every worker of a Ray cluster trains a share of the same draws. A model's records and
+first weights follow from the seed and the model's number, so that the cluster's models are those that one machine would
+train, up to the rounding of sums.
 """
 
+import math
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
+from operator import add
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
 from mechanisms.seeded import derived_seed
 from training.extras import extra
 from training.published.setting import Recipe
+
+Array = Any
+"""A NumPy array, or a PyTorch tensor on whatever device: what is done below is written alike for both."""
+
+_TINY = 1e-30
+_TOLERANCE = 1e-3
+"""Stop when no model's gradient, relative to its number of records, is longer than this."""
+
+_MOST_STEPS = 2000
+
+
+@dataclass(frozen=True)
+class HeadRecipe:
+    """Shadow models that are linear heads on given features. strong_convexity: Lambda."""
+
+    classes: int
+    strong_convexity: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no such head."""
+        if self.classes < 2 or not (math.isfinite(self.strong_convexity) and self.strong_convexity > 0):
+            raise ValueError(
+                f"a head has two classes or more and a positive Lambda, not {self.classes}, {self.strong_convexity}"
+            )
+
+
+def train_heads(
+    X: Array, y: Array, rows: Array, recipe: HeadRecipe, *, on_share: Callable[[float], None] = lambda _: None
+) -> Array:
+    """Train one head on each model's rows (k, n) of the pool X (N, D), y (N,); result: (k, D, C), on X's device.
+
+    All are arrays of NumPy, or all are tensors of PyTorch.
+    """
+    xp = _module_of(X)
+    n = rows.shape[1]
+    phi, labels = X[rows], y[rows][:, :, None] == xp.arange(recipe.classes, device=X.device)
+    strength = recipe.strong_convexity
+    smoothness = 0.5 * _largest_eigenvalues(xp, phi) * 1.05 + strength
+    root = (strength / smoothness) ** 0.5
+    momentum = (1 - root) / (1 + root)
+    W = ahead = xp.zeros((len(rows), X.shape[1], recipe.classes), dtype=X.dtype, device=X.device)
+    for done in range(_MOST_STEPS):
+        answers = _softmax(xp, phi @ ahead)
+        gradient = strength * ahead + phi.mT @ xp.where(labels, answers - 1, answers)
+        following = ahead - gradient / smoothness
+        ahead, W = following + momentum * (following - W), following
+        if done % 20 == 0:
+            longest = float((gradient**2).sum((1, 2)).max()) ** 0.5 / n
+            on_share(min(1.0, (1 + done) / _MOST_STEPS))
+            if longest <= _TOLERANCE * min(1.0, strength):
+                break
+    on_share(1.0)
+    return W
+
+
+def head_logits(W: Array, X: Array) -> Array:
+    """The logits of every head (k, D, C) on every row X (N, D): (k, N, C)."""
+    return X @ W
+
+
+def _module_of(X: Array) -> Any:
+    return np if isinstance(X, np.ndarray) else import_module("torch")
+
+
+def _softmax(xp: Any, z: Array) -> Array:
+    grown = xp.exp(z - xp.amax(z, axis=2, keepdims=True))
+    return grown / grown.sum(2)[:, :, None]
+
+
+def _largest_eigenvalues(xp: Any, phi: Array, iterations: int = 30) -> Array:
+    """Of phi^T phi, by power iteration, for each model: (k, 1, 1). The Hessian is at most half of it, plus Lambda."""
+    start = np.random.default_rng(0).random((1, phi.shape[2], 1))
+    vector = xp.asarray(start, dtype=phi.dtype, device=phi.device)
+    for _ in range(iterations):
+        vector = phi.mT @ (phi @ vector)
+        length = (vector**2).sum((1, 2))[:, None, None] ** 0.5
+        vector = vector / (length + _TINY)
+    return length
+
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -180,3 +272,59 @@ def _mask(rows: Rows, pool: int) -> Mask:
     mask = np.zeros((len(rows), pool), dtype=np.bool_)
     np.put_along_axis(mask, rows, values=True, axis=1)
     return mask
+
+
+_PATIENCE = 5.0
+"""Seconds to wait for a connection; a cluster may take twice as long to say that it is well."""
+
+
+def train_on_ray(address: str) -> Callable[[Pool, ShadowRecipe, Draws, Callable[[float], None]], ShadowModels]:
+    """Return a trainer on the cluster at this address, one share of the models for each of its processors.
+
+    Connects before it returns, so that a cluster that does not answer is known before anything is paid for.
+
+    address: as Ray takes it, "auto" or host:port; "local" starts one on this machine. Raises MissingExtra without Ray
+    and ConnectionError, within seconds, where no cluster answers.
+    """
+    with extra("ray", "a Ray cluster"):
+        import ray
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what is trained on whose data is nobody else's business
+    if not ray.is_initialized():
+        _check(address)
+        ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
+
+    def train(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: Callable[[float], None]) -> ShadowModels:
+        shared = ray.put((pool.X, pool.y))
+        remote = ray.remote(num_cpus=1)(_share)
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
+        parts = draws.shares(max(1, int(resources.get("CPU", 1))))
+        waiting = [remote.remote(shared, recipe, part) for part in parts]
+        place = {reference: index for index, reference in enumerate(waiting)}
+        done: list[Any] = [None] * len(parts)
+        while waiting:
+            (ready, *_), waiting = ray.wait(waiting)
+            done[place[ready]] = ray.get(ready)
+            on_share(sum(one is not None for one in done) / len(parts))
+        return reduce(add, (ShadowModels(*one) for one in done))
+
+    return train
+
+
+def _check(address: str) -> None:
+    """Raise ConnectionError where nothing at host:port says that it is a cluster: `ray.init` would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:
+        return
+    said = f"no Ray cluster answers at {address}: start one with 'ray start --head', or give its address to --ray"
+    try:
+        socket.create_connection((host, int(port)), _PATIENCE).close()
+        if not address.startswith("ray://"):
+            health = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+            subprocess.run(health, check=True, capture_output=True, timeout=2 * _PATIENCE)  # noqa: S603
+    except (OSError, ValueError, OverflowError, subprocess.SubprocessError) as error:
+        raise ConnectionError(said) from error
+
+
+def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Any]:
+    trained = train_shadow_models(Pool(*shared), recipe, draws)
+    return trained.members, trained.held_out, trained.logits

@@ -132,8 +132,8 @@ def nearest_seen(inside: Floats, outside: Floats, seen: float = 0.5) -> tuple[Fl
     """Return scores (in, out) of all but the first `seen` of the observations (n,), (m,), which are what was seen.
 
     For implementations whose noise takes few values. The projection on the canary is the best score where the noise is
-    Gaussian. Noise from few seeds looks Gaussian to it, or nearly, and is told completely by whoever has seen each of
-    its values.
+    Gaussian. Noise from few seeds looks Gaussian to it, or nearly, and is known completely to an
+    observer who has seen each of its values.
 
     The score is the log of the distance to the nearest observation seen without the canary over that to the nearest
     seen with it: above 0 for what looks more like those with it. Distances below 1e-6 of the noise count as that.

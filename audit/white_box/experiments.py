@@ -12,8 +12,20 @@ from numpy.typing import NDArray
 
 from audit.pieces import ResultStore
 from audit.white_box.bounds import ClaimedRun, claimed_run
-from audit.white_box.canaries import Canary, DiracCanary, FixedCanary, blank, mislabelled, quiet_coordinate
-from audit.white_box.observations import AuditedStep, Descent, Floats, Records, observe_steps, sound
+from audit.white_box.observations import (
+    AuditedStep,
+    Canary,
+    Descent,
+    DiracCanary,
+    FixedCanary,
+    Floats,
+    Records,
+    blank,
+    mislabelled,
+    observe_steps,
+    quiet_coordinate,
+    sound,
+)
 from mechanisms.seeded import derived_seed
 from training.data.digits import load_digits
 from training.releases.dpsgd.network import Network

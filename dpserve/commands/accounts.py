@@ -257,7 +257,10 @@ def rotate_key(
     key: KeyOptions,
     lineage: LineageOption,
     overlap: Annotated[
-        str, typer.Option(help="How long the former keys stay valid beside the new one, as 1h. [default: not at all]")
+        str,
+        typer.Option(
+            help="How long the former keys stay valid after the new one is made, as 1h. [default: not at all]"
+        ),
     ] = "0s",
     key_id: Annotated[
         str | None, typer.Option("--key", help="Replace only the key of this id, whose scopes the new one gets.")

@@ -33,35 +33,35 @@ class Listen:
     port: int
 
 
-def open_port(told: ServeSettings, service_port: int) -> AdminPort | None:
+def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
     """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
-    if not told.admin:
+    if not settings.admin:
         return None
     key, metrics = admin_key(), metrics_key()
     if key == metrics:
         raise CannotServe(f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone")
     return AdminPort(
-        _listening(told, service_port),
+        _listening(settings, service_port),
         key_digest(key),
         options.state_folder() / FOLDER,
         metrics_digest=None if metrics is None else key_digest(metrics),
     )
 
 
-def _listening(told: ServeSettings, service_port: int) -> socket.socket:
-    if told.admin_port is not None:
-        return bind(Listen(told.admin_host, told.admin_port), "admin-port")
+def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
+    if settings.admin_port is not None:
+        return bind(Listen(settings.admin_host, settings.admin_port), "admin-port")
     following = service_port + 1 if 0 < service_port < 65535 else 0
     try:
-        return bind(Listen(told.admin_host, following), "admin-port")
+        return bind(Listen(settings.admin_host, following), "admin-port")
     except CannotServe:
-        return bind(Listen(told.admin_host, 0), "admin-port")  # nobody asked for that very port
+        return bind(Listen(settings.admin_host, 0), "admin-port")  # nobody asked for that very port
 
 
 def admin_key() -> str:
     """Return the owner's admin key: DPSERVE_ADMIN_KEY, or the one in the state folder, made if there is none.
 
-    A key in a file that others may read or write is nobody's any more: another is made in its place. On a volume that
+    A key in a file that others may read or write is no longer secret: a new one replaces it. On a volume that
     was restored there is nobody who could do so. Raises CannotServe for a key that could be guessed or is never taken,
     OSError where none can be written.
     """

@@ -146,7 +146,7 @@ def attack(
         )
         train: TrainShadows = train_here
         if shadows.ray is not None:
-            from audit.membership.cluster import train_on_ray
+            from audit.membership.shadow_models import train_on_ray
 
             train = train_on_ray(shadows.ray)
         errors = Console(stderr=True)

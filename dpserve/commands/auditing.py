@@ -1,4 +1,4 @@
-"""`dpserve audit`: lower bounds from attacks, held against what is claimed. Exit status 3 when a claim is refuted."""
+"""`dpserve audit`: lower bounds from attacks, compared with what is claimed. Exit status 3 when a claim is refuted."""
 
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -18,7 +18,7 @@ from training.extras import extra
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpserve.neighbouring_services import ServicePair
+    from dpserve.local_services import ServicePair
     from training.data.records import Records
     from training.published.bundle import PublishedNetwork
 
@@ -87,8 +87,8 @@ def mechanism(
     import numpy as np
 
     from audit import presentation
+    from audit.distinguishing.likelihood import worst_case
     from audit.distinguishing.mechanism import judge, observe
-    from audit.distinguishing.worlds import worst_case
     from audit.pieces import kept_scores
     from mechanisms.mechanism import priced
     from mechanisms.randomness import SystemRandomness
@@ -165,7 +165,7 @@ class RunningServices(Options):
 
     def pair(self, rng: "np.random.Generator") -> "ServicePair | None":
         """Return the services, or None where no option names them. Raises BadParameter for some of the options."""
-        from dpserve.neighbouring_services import running_services
+        from dpserve.local_services import running_services
 
         match tuple(self.model_dump().values()):
             case (None, None, None, None, None, None):
@@ -206,7 +206,7 @@ def service(
     from audit.distinguishing.service import observe_services
     from audit.pieces import kept_scores
     from dpserve.client import Client
-    from dpserve.neighbouring_services import own_services
+    from dpserve.local_services import own_services
 
     rng = np.random.default_rng(seed)
     found = running.pair(rng)
@@ -245,7 +245,7 @@ def service(
         scores_out,
         f"Audit of two services by the mechanism {asked.name!r} ({asked.status})",
         {"record": pair.models.kind, "trials": trials, "seed": seed, "movement_over_sensitivity": movement},
-        pair.said,
+        pair.note,
         f"At the strongest row that was found the logits move by {movement:.4g} of their sensitivity.",
     )
     report.show(shown, "audit-service")
@@ -345,9 +345,8 @@ def sensitivity(
 ) -> None:
     """Train again without a record of the digits, and hold how far the model moved against what is claimed."""
     from audit import presentation
-    from audit.distinguishing.neighbours import KINDS
-    from audit.distinguishing.sensitivity import of_certified_head, of_published_network
-    from dpserve.neighbouring_services import trained
+    from audit.distinguishing.neighbours import KINDS, of_certified_head, of_published_network
+    from dpserve.local_services import trained
     from training.data.digits import load_digits
 
     records = load_digits().train

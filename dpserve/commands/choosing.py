@@ -39,7 +39,7 @@ from training.recipe import DEFAULT_TOLERANCE
 from training.sensitivity import usual_margin, weight_sensitivity
 
 OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
-"""What an owner may say beside --release KIND --budget: no rule says how wide a network should be, or who buys what."""
+"""What an owner may set in addition to --release KIND --budget. No rule sets a network's width or the tiers."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Whence:
+class AccuracySource:
     """Where accuracies come from. note: a line to print under them; origin: in JSON."""
 
     origin: str
     note: str
 
     @classmethod
-    def simulated(cls, source: str, rows: int, *, declared_public: bool) -> "Whence":
+    def simulated(cls, source: str, rows: int, *, declared_public: bool) -> "AccuracySource":
         """From a simulation on rows."""
         whose = (
             "declared public"
@@ -75,7 +75,7 @@ class Whence:
         return cls(origin, f"Accuracy on {origin}.")
 
     @classmethod
-    def measured(cls, similar: Nearest) -> "Whence":
+    def measured(cls, similar: Nearest) -> "AccuracySource":
         """From the comparison's own tables."""
         return cls(
             f"measured on {similar.words}",
@@ -96,7 +96,7 @@ class Comparison:
     budget: Budget
     question: Question
     found: Recommendation
-    whence: Whence
+    accuracy_from: AccuracySource
     command: str
     tiers: tuple[PlannedTier, ...] = ()
     expectation: Expectation | None = None
@@ -117,6 +117,7 @@ def command_for(found: Recommendation, n: int, whole: int, queries: int | None) 
     words = _command(found.chosen.release, made)
     if found.chosen.features == "fourier":
         words += f" --features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}"
+        words += f" --clip-norm {rules.UNIT_ROWS:.7g}"
     return words
 
 
@@ -127,7 +128,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "delta": budget.delta,
         "rho": budget.picorho / PICORHO_PER_RHO,
         "asked_queries": shown.question.queries,
-        "accuracy_from": shown.whence.origin,
+        "accuracy_from": shown.accuracy_from.origin,
         "recommended": found.option,
         "reason": found.reason,
         "command": shown.command,
@@ -178,7 +179,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     for name in (name for name in OPTIONS if name not in known):
         table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "")
     console.print(table, highlight=False)
-    console.print(shown.whence.note, highlight=False)
+    console.print(shown.accuracy_from.note, highlight=False)
     if shown.expectation is not None:
         console.print(shown.expectation.words("answers from released weights"), highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
@@ -220,7 +221,6 @@ def _command(release: str | None, made: Mapping[str, object]) -> str:
         words.append(f"--release {release}")
     for option, value in made.items():
         words += [f"--{option.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
-    words.append("--clip-norm 1e-6")
     return " ".join(words)
 
 
@@ -281,25 +281,25 @@ def choose(
     question: Question,
     *,
     rows: Records | None,
-    whence: Whence | None,
+    accuracy_from: AccuracySource | None,
     tiers: Sequence[str] = (),
     as_json: bool,
 ) -> None:
     """Compare the options, recommend one and print why: by simulation where there are rows, and by rule otherwise.
 
-    rows, whence: to simulate on, and where they are from. tiers: NAME=PRICE, precisions of released weights to plan
-    beside it, the coarsest first.
+    rows, accuracy_from: to simulate on, and their source. tiers: NAME=PRICE, precisions of released weights to plan
+    as well, the coarsest first.
     """
     n, whole, expected = question.n, budget.picorho, None
     ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()
-    if rows is not None and whence is not None:
+    if rows is not None and accuracy_from is not None:
         found = simulated(rows, n, whole, question.queries)
         if ladder:
             ladder = _simulated_tiers(ladder, found, rows, n)
         n = n or len(rows)
     elif n is not None and question.classes is not None:
         found, similar = by_rule(n, question.classes, whole, question.queries)
-        whence = Whence.measured(similar)
+        accuracy_from = AccuracySource.measured(similar)
         expected = expectation_of_weights(n, question.classes, whole)
     else:
         raise typer.BadParameter(
@@ -307,7 +307,7 @@ def choose(
             f"or --public FILE or {OUTSIDE} FILE, to choose a mechanism"
         )
     shown = Comparison(
-        budget, question, found, whence, command_for(found, n, whole, question.queries), ladder, expected
+        budget, question, found, accuracy_from, command_for(found, n, whole, question.queries), ladder, expected
     )
     if as_json:
         typer.echo(json.dumps(as_dict(shown), indent=2))

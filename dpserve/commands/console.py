@@ -1,4 +1,4 @@
-"""Where commands print for people: nothing is cut, whoever reads it. And how far long work has come, on stderr."""
+"""How commands print for people, with nothing cut off; and how they show progress, on stderr."""
 
 import os
 import sys
@@ -59,7 +59,7 @@ def shares(what: str) -> Iterator[Callable[[str, float], None]]:
 
 @contextmanager
 def minimising(goal: float) -> Iterator[Callable[[float], None]]:
-    """Show how far the gradient norm, which the yielded function is told, is from its goal: from the first time on."""
+    """Show how far the gradient norm is from its goal; yields a function that takes the norm."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task("training", total=None)
@@ -76,7 +76,7 @@ def minimising(goal: float) -> Iterator[Callable[[float], None]]:
 
 @contextmanager
 def steps_with_progress(steps: int, what: str = "training") -> Iterator[Callable[[int], None]]:
-    """Show a bar of `steps` steps on the terminal; yields what is to be told how many are done."""
+    """Show a bar of `steps` steps on the terminal; yields a function that takes how many are done."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("training", total=steps)

@@ -2,52 +2,45 @@
 
 import asyncio
 import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from accounting.budgets import Budget
-from accounting.ledger import ClientAccount, Ledger, key_digest, new_api_key
-from dpserve.commands.inspecting import print_certificate
-from dpserve.commands.releases import train_with_progress
-from dpserve.configuration import environment_without_settings
+from accounting.ledger import ClientAccount, Ledger
+from dpserve.commands.console import steps_with_progress
+from dpserve.commands.inspecting import print_release
+from dpserve.local_services import StartedService, started
+from mechanisms.gaussian_vector import mu_for, whole_picorho
+from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
 from service.serving import ServiceSettings, bind
-from training.bundle import save_bundle
 from training.data.digits import Digits, load_digits
-from training.feature_maps import Fourier, default_clip_norm
 from training.lineage import DIGITS
-from training.recipe import Recipe
+from training.planning import rules
+from training.releases.dpsgd.choices import by_rule
+from training.releases.dpsgd.model import save_dpsgd
+from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
 
-STRONG_CONVEXITY = 100.0
-RANDOM_FEATURES = 1000
-BANDWIDTH = 0.4
-NOISE_MULTIPLIER = 4
+EPSILON = 3.0
 DELTA = 1e-6
-LINEAGE_EPSILON = 8.0
-CLIENT_EPSILON = 5.0
-CLIENT = "visitor"
+TOO_LITTLE = 1.0
+"""What the second client may spend: less than the model costs."""
+CLIENT, SECOND_CLIENT = "visitor", "second visitor"
 DIGITS_TO_TRY = 12
-
-_OWNER = "dpserve: the owner's port is "
 
 
 def demo(
     stay: Annotated[bool, typer.Option("--stay", help="Keep the service up and print how to call it.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 0,
 ) -> None:
-    """Train on scikit-learn's digits, serve, ask until the budget is gone, and show what was learnt and spent."""
+    """Train a pay-once model on scikit-learn's digits, serve it, ask, and show what was learnt and spent."""
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that a stopped demonstration also cleans up
@@ -55,125 +48,77 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
         digits = load_digits()
-        bundle, lineage = _train(console, digits, folder)
-        with _service(bundle, lineage, folder, port, quiet=not stay) as service:
-            key = new_api_key()
-            asyncio.run(_add_client(service, key))
+        bundle = _train(console, digits, folder)
+        options = ["--epsilon", str(EPSILON), "--delta", str(DELTA)]
+        with started(bundle, folder, options, port=port, quiet=not stay) as service:
+            key, second_key = (
+                service.add_client(DIGITS, client, Budget.from_epsilon_delta(epsilon, DELTA, "gaussian"))
+                for client, epsilon in ((CLIENT, EPSILON), (SECOND_CLIENT, TOO_LITTLE))
+            )
             if stay:
                 _say_how_to_call(console, service, key, digits, _held_out_csv(folder, digits))
                 with suppress(KeyboardInterrupt):
                     service.process.wait()
             else:
-                _ask_until_refused(console, service, key, digits)
+                _ask(console, service, key, digits)
+                _be_refused(console, service, second_key, digits)
 
 
-@dataclass(frozen=True)
-class Service:
-    """A service that was started for the demonstration."""
-
-    address: str
-    lineage: str
-    ledger: Path
-    owner: str
-    """What the service says of the owner's port."""
-    process: subprocess.Popen[str]
-
-
-def _train(console: Console, digits: Digits, folder: Path) -> tuple[Path, str]:
-    """Return the bundle and its lineage."""
-    declaration = digits.train.declaration
-    feature_map = Fourier(
-        lower=declaration.lower,
-        upper=declaration.upper,
-        clip_norm=default_clip_norm(declaration.features),
-        bias=0.0,
-        random_features=RANDOM_FEATURES,
-        bandwidth=BANDWIDTH,
-        seed=0,
-    )
-    head = train_with_progress(digits.train, Recipe("digits", feature_map, STRONG_CONVEXITY), DIGITS)
-    print_certificate(console, save_bundle(folder / "digits", head))
-    return folder / "digits", DIGITS
+def _train(console: Console, digits: Digits, folder: Path) -> Path:
+    """Return the bundle."""
+    declaration, whole = digits.train.declaration, whole_picorho(f"epsilon:{EPSILON}@{DELTA}")
+    feature_map = rules.feature_map("identity", declaration)
+    size = feature_map.dimension * len(declaration.classes)
+    choices = by_rule(len(digits.train), mu_for(whole), size)
+    with steps_with_progress(choices.steps) as progress:
+        model = train_dpsgd(
+            digits.train, DpSgdRecipe("digits", feature_map, choices, whole), DIGITS, SystemRandomness(), progress
+        )
+    print_release(console, save_dpsgd(folder / "digits", model))
+    return folder / "digits"
 
 
-@contextmanager
-def _service(bundle: Path, lineage: str, folder: Path, port: int, *, quiet: bool) -> Iterator[Service]:
-    ledger = folder / "ledger"
-    command = [sys.executable, "-m", "dpserve", "serve", str(bundle)]
-    command += ["--port", str(port), "--ledger", str(ledger), "--price", f"noise-multiplier:{NOISE_MULTIPLIER}"]
-    command += ["--epsilon", str(LINEAGE_EPSILON), "--delta", str(DELTA)]
-    log = (folder / "service.log").open("w+") if quiet else None
-    process = subprocess.Popen(  # noqa: S603
-        command,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        env=environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)},
-    )
-    try:
-        address = owner = ""
-        for line in process.stdout or ():
-            if line.startswith(_OWNER):
-                owner = line.removeprefix(_OWNER).strip()
-            if line.startswith("dpserve: serving"):
-                address = line.split()[-1]
-                break
-        if not address:
-            if log is not None:
-                log.seek(0)
-                raise CannotServe(log.read().strip().removeprefix("dpserve: "))
-            sys.exit(1)  # the service has said why
-        yield Service(address, lineage, ledger, owner, process)
-    finally:
-        process.terminate()
-        process.wait()
-        if log is not None:
-            log.close()
+def _ask(console: Console, service: StartedService, key: str, digits: Digits) -> None:
+    """Ask about every digit that was held out, and once more."""
+    from dpserve.client import Client
+
+    rows, labels = digits.held_out_rows, digits.held_out_labels.astype(str)
+    with Client(service.address, key) as client:
+        right = np.mean(client.predict(rows) == labels)
+        console.print(
+            f"\nThe model was paid for once, for any number of answers: epsilon = {EPSILON:g} at delta = {DELTA:g}."
+            f"\nAccuracy on all {len(rows)} held-out digits: {right:.2f}",
+            highlight=False,
+        )
+        client.predict(rows)
+        charged = [receipt["charged_rho"] for receipt in client.receipts()]
+        console.print(
+            f"Asked twice about all of them; charged {len(charged)} time, rho = {sum(charged):g}.", highlight=False
+        )
+    _print_analyses(console, asyncio.run(_account(service)))
 
 
-async def _add_client(service: Service, key: str) -> None:
-    budget = Budget.from_epsilon_delta(CLIENT_EPSILON, DELTA, "gaussian")
-    async with Ledger.open(service.ledger) as ledger:
-        await ledger.add_client(service.lineage, CLIENT, budget, key_digest(key), time=time.time())
-
-
-def _ask_until_refused(console: Console, service: Service, key: str, digits: Digits) -> None:
+def _be_refused(console: Console, service: StartedService, key: str, digits: Digits) -> None:
+    """Ask for a client whose budget does not pay for the model."""
     from dpserve.client import BudgetExhausted, Client
 
     with Client(service.address, key) as client:
-        affordable = client.budget()["queries_left"]
-        console.print(
-            f"\nThe client may spend epsilon = {CLIENT_EPSILON:g} at delta = {DELTA:g}: {affordable} answers. "
-            "It asks about held-out digits, one at a time, until it is refused.",
-            highlight=False,
-        )
-        right = asked = 0
-        columns = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[accuracy]}"))
-        with Progress(*columns, console=console) as progress:
-            task = progress.add_task("asking", total=affordable, accuracy="")
-            for row, label in zip(digits.held_out_rows, digits.held_out_labels, strict=True):
-                try:
-                    (answer,) = client.predict(row[None])
-                except BudgetExhausted as refusal:
-                    refused = refusal
-                    break
-                asked += 1
-                right += int(answer == str(label))
-                progress.update(task, advance=1, accuracy=f"{right} of {asked} right")
-        console.print(f"\nAccuracy on the {asked} held-out digits that were answered: {right / asked:.2f}")
-        account = asyncio.run(_account(service))
-        _print_analyses(console, account)
-        console.print("\nThe next question was refused:", style="bold")
-        console.print(
-            f"  {type(refused).__name__}: {refused}\n  scope: {refused.scope}, cost: rho = {refused.cost:g}"
-            f"\n  {refused.problem}",
-            highlight=False,
-        )
+        try:
+            client.predict(digits.held_out_rows[:1])
+        except BudgetExhausted as refusal:
+            console.print(f"\nA client who may spend epsilon = {TOO_LITTLE:g} was refused:", style="bold")
+            console.print(
+                f"  {type(refusal).__name__}: {refusal}\n  scope: {refusal.scope}, cost: rho = {refusal.cost:g}"
+                f"\n  {refusal.problem}",
+                highlight=False,
+            )
+            return
+    raise CannotServe("a client was answered whose budget does not pay for the model")
 
 
-async def _account(service: Service) -> ClientAccount:
+async def _account(service: StartedService) -> ClientAccount:
     async with Ledger.open(service.ledger) as ledger:
-        return await ledger.client(service.lineage, CLIENT)
+        return await ledger.client(DIGITS, CLIENT)
 
 
 def _print_analyses(console: Console, account: ClientAccount) -> None:
@@ -195,13 +140,13 @@ def _held_out_csv(folder: Path, digits: Digits) -> Path:
     return path
 
 
-def _say_how_to_call(console: Console, service: Service, key: str, digits: Digits, held_out: Path) -> None:
+def _say_how_to_call(console: Console, service: StartedService, key: str, digits: Digits, held_out: Path) -> None:
     row = ",".join(f"{pixel:g}" for pixel in digits.held_out_rows[0])
     bearer = f"-H 'Authorization: Bearer {key}'"
     body = f"'{{\"instances\": [[{row}]]}}'"
     for line in (
         f"\nOpen {service.address}/ in a browser (the API: {service.address}/docs). Stop the service with Ctrl-C.",
-        f"Sign in with the API key of {CLIENT!r}, for epsilon = {CLIENT_EPSILON:g} at delta = {DELTA:g}: {key}",
+        f"Sign in with the API key of {CLIENT!r}, for epsilon = {EPSILON:g} at delta = {DELTA:g}: {key}",
         f"Digits to ask about: {held_out}",
         f"The owner's page: {service.owner}\n",
         f"curl -s {bearer} {service.address}/budget\n",

@@ -39,7 +39,7 @@ class EveryLineage(LedgerOption):
         None, "The lineage, or a bundle of it.", default_text="every lineage", complete=completing.lineages
     )
     journal: list[Path] | None = option(
-        None, "A journal of another service, or a folder of them, beside those in your state folder."
+        None, "A journal of another service, or a folder of them, in addition to those in your state folder."
     )
 
 

@@ -116,12 +116,21 @@ def plan(
     check_files(plot)
     budgets = budget.budgets()
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
-        from dpserve.commands.choosing import Question, Whence, choose
+        from dpserve.commands.choosing import AccuracySource, Question, choose
 
         question, rows = Question(given.n, given.classes, given.queries), given.rows()
         source = given.public or given.outside or ""
-        whence = None if rows is None else Whence.simulated(source, len(rows), declared_public=bool(given.public))
-        choose(budgets["gaussian"], question, rows=rows, whence=whence, tiers=given.tier or (), as_json=as_json)
+        accuracy_from = (
+            None if rows is None else AccuracySource.simulated(source, len(rows), declared_public=bool(given.public))
+        )
+        choose(
+            budgets["gaussian"],
+            question,
+            rows=rows,
+            accuracy_from=accuracy_from,
+            tiers=given.tier or (),
+            as_json=as_json,
+        )
         return
     if given.outside or given.bounds or given.tier or (given.class_names and not (bundle and given.public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")

@@ -96,7 +96,7 @@ def stored(resume: Path | None, *others: ModuleType) -> "Iterator[ResultStore]":
 def _print(report: "Report", *, as_json: bool) -> None:
     """Print the report.
 
-    Where whoever reads it stops before its end, as `head` does, the rest is dropped: what follows, the exit status
+    Where the reader stops before its end, as `head` does, the rest is dropped: what follows, the exit status
     above all, does not depend on it.
     """
     from rich.console import Console

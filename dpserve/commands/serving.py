@@ -89,37 +89,37 @@ class _Model:
 class Service:
     """A service by these settings. It goes to every worker."""
 
-    told: ServeSettings
+    settings: ServeSettings
 
     @property
-    def settings(self) -> ServiceSettings:
+    def server(self) -> ServiceSettings:
         """How it listens and what it takes."""
-        told = self.told
+        settings = self.settings
         return ServiceSettings(
-            host=told.host,
-            port=told.port,
-            workers=told.workers,
-            largest_batch=told.largest_batch,
-            max_batch_size=told.max_batch_size,
-            max_batch_time=told.max_batch_time,
-            trusted_proxies=told.proxies,
-            tls=told.tls(),
+            host=settings.host,
+            port=settings.port,
+            workers=settings.workers,
+            largest_batch=settings.largest_batch,
+            max_batch_size=settings.max_batch_size,
+            max_batch_time=settings.max_batch_time,
+            trusted_proxies=settings.proxies,
+            tls=settings.tls(),
         )
 
     def open_ledger(self) -> AbstractAsyncContextManager[Ledger]:
         """Return the ledger, opened for as long as its context lasts."""
         return Ledger.open(
-            options.ledger_location(self.told.ledger),
-            rehearsal=self.told.rehearsal,
-            replicas=self.told.ledger_replicas,
+            options.ledger_location(self.settings.ledger),
+            rehearsal=self.settings.rehearsal,
+            replicas=self.settings.ledger_replicas,
             # What a rehearsal loses is no loss.
-            journals=None if self.told.rehearsal else options.journals_folder(),
+            journals=None if self.settings.rehearsal else options.journals_folder(),
         )
 
     def run(self) -> None:
-        """Answer until told to stop. Raises CannotServe and what loading a bundle and opening the ledger raise."""
+        """Answer until stopped. Raises CannotServe and what loading a bundle and opening the ledger raise."""
         os.umask(0o077)  # what this process and its store write is the owner's alone
-        _raise_file_limit(self.settings.max_connections)
+        _raise_file_limit(self.server.max_connections)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _stop)
         try:
@@ -131,14 +131,14 @@ class Service:
             raise typer.Exit(status)
 
     def _run(self, opened: ExitStack) -> int:
-        listening = opened.enter_context(bind(self.settings))
-        admin = open_port(self.told, listening.getsockname()[1])
+        listening = opened.enter_context(bind(self.server))
+        admin = open_port(self.settings, listening.getsockname()[1])
         if admin is not None:
             opened.enter_context(admin.listening)
         loaded = self._load()
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
         audit = self._audit(loaded, folder)
-        # The owner's port, and the embedded store, are looked after beside the server, and outlive its workers.
+        # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
         portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
         portal.call(self._prepare, ledger, loaded)
@@ -146,12 +146,12 @@ class Service:
         if admin is not None:
             watched = replace(admin, live_audit=None if audit is None else audit.published)
             self._open_admin_port(
-                opened, portal, watched, loaded.predictor(ledger, self.settings), ledger, metrics, counts
+                opened, portal, watched, loaded.predictor(ledger, self.server), ledger, metrics, counts
             )
-        address = url_of(listening, self.settings.tls)
-        when_answering(address, self.settings.tls, partial(self._announce, loaded, address, admin, audit))
+        address = url_of(listening, self.server.tls)
+        when_answering(address, self.server.tls, partial(self._announce, loaded, address, admin, audit))
         try:
-            return run(application, self.settings, listening)
+            return run(application, self.server, listening)
         finally:
             if audit is not None:
                 audit.stop()
@@ -161,7 +161,7 @@ class Service:
     ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
         """Return where the owner's port counts, what to read all counts from, and what makes an application."""
         metrics = Metrics()
-        if self.settings.workers == 1:
+        if self.server.workers == 1:
             application = Application(self._opened(loaded, metrics, published))
             return metrics, lambda: [metrics.registry], lambda: application
         os.environ[MULTIPROCESS_FOLDER] = str(folder)
@@ -177,7 +177,9 @@ class Service:
         metrics: Metrics,
         counts: Callable[[], Sequence[CollectorRegistry]],
     ) -> None:
-        port = admin_port(admin, predictor, ledger, metrics, counts, tls=self.settings.tls, log=_request_log(self.told))
+        port = admin_port(
+            admin, predictor, ledger, metrics, counts, tls=self.server.tls, log=_request_log(self.settings)
+        )
         opened.enter_context(portal.wrap_async_context_manager(port))
 
     async def _prepare(self, ledger: Ledger, loaded: _Model) -> None:
@@ -189,7 +191,7 @@ class Service:
             return
         assert isinstance(loaded.model, ReleasedModel)
         await check_release(ledger, loaded.model.certificate)
-        predictor = PayOncePredictor(loaded.model, ledger, largest_batch=self.settings.largest_batch)
+        predictor = PayOncePredictor(loaded.model, ledger, largest_batch=self.server.largest_batch)
         charged = await predictor.hold_for_owner()
         if charged:
             logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
@@ -199,19 +201,19 @@ class Service:
         self, loaded: _Model, metrics: Metrics, published: Callable[[], dict[str, Any]] | None
     ) -> AsyncIterator[ASGIApp]:
         """Give the application of one process. published: what the service's own audit has found."""
-        http = await _http_options(self.told)
+        http = await _http_options(self.settings)
         async with self.open_ledger() as ledger:
             certificate = loaded.model.certificate
             await ledger.join(certificate.lineage)
             if ledger.rehearsal:
                 logs.log.warning("this is a rehearsal: the ledger may lose charges; use no private records")
-            predictor = loaded.predictor(ledger, self.settings)
+            predictor = loaded.predictor(ledger, self.server)
             logs.log.info("serving %s", certificate.name)
             try:
                 yield create_app(
                     predictor,
                     ledger,
-                    largest_body=self.settings.largest_body(len(certificate.feature_names)),
+                    largest_body=self.server.largest_body(len(certificate.feature_names)),
                     metrics=metrics,
                     options=http,
                     audit=published,
@@ -223,42 +225,44 @@ class Service:
 
     def worker_application(self, folder: Path) -> Application:
         """Return the application of one of several workers. folder: what they share with the owner's process."""
-        logs.configure(self.told.log_format)
+        logs.configure(self.settings.log_format)
         logs.name_worker()
         _end_with_parent()
         published = None
-        if self.told.self_audit_key is not None:
+        if self.settings.self_audit_key is not None:
             from dpserve.self_audit import shown_in
 
             published = partial(shown_in, folder / _SHOWN_AUDIT)
         return Application(self._opened(self._load(), Metrics(), published))
 
     def _load(self) -> _Model:
-        assert self.told.bundle is not None  # `ServeSettings.checked`
-        model = load_model(self.told.bundle, self.told.device)
+        assert self.settings.bundle is not None  # `ServeSettings.checked`
+        model = load_model(self.settings.bundle, self.settings.device)
         if isinstance(model, ReleasedModel):
             self._check_release(model)
             return _Model(model, None)
         return _Model(model, self._priced(model))
 
     def _budget(self, loaded: _Model) -> Budget | None:
-        return self.told.budget(self.told.accepts or accepts_for(loaded.cost)) if self.told.is_given else None
+        return (
+            self.settings.budget(self.settings.accepts or accepts_for(loaded.cost)) if self.settings.is_given else None
+        )
 
     def _check_release(self, model: ReleasedModel) -> None:
-        if self.told.self_audit_key is not None:
+        if self.settings.self_audit_key is not None:
             raise CannotServe("a pay-once model has no noise left to audit: leave --self-audit-key out")
-        if self.told.mechanism is not None or self.told.price is not None:
+        if self.settings.mechanism is not None or self.settings.price is not None:
             raise CannotServe(
                 f"{model.certificate.name} is a pay-once model: its noise was drawn when it was "
                 "trained, and its price fixed, so leave --mechanism and --price out"
             )
 
     def _priced(self, model: ServedModel) -> Mechanism:
-        mechanism, price = self.told.mechanism or DEFAULT_MECHANISM, self.told.price or DEFAULT_PRICE
+        mechanism, price = self.settings.mechanism or DEFAULT_MECHANISM, self.settings.price or DEFAULT_PRICE
         chosen = priced(mechanism, price, len(model.certificate.classes))
         if isinstance(model, PublishedNetwork):
-            model.certificate.check_mechanism(chosen, accept_unproven=self.told.accept_unproven)
-        if chosen.status != "proven" and not self.told.accept_unproven:
+            model.certificate.check_mechanism(chosen, accept_unproven=self.settings.accept_unproven)
+        if chosen.status != "proven" and not self.settings.accept_unproven:
             raise CannotServe(
                 f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and "
                 "for three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a "
@@ -268,7 +272,7 @@ class Service:
 
     def _audit(self, loaded: _Model, folder: Path) -> "SelfAudit | None":
         """Return the service's own audit; the workers show what it writes in `folder`."""
-        key = self.told.self_audit_key
+        key = self.settings.self_audit_key
         if key is None:
             return None
         from dpserve.self_audit import SelfAudit
@@ -276,23 +280,23 @@ class Service:
         assert loaded.mechanism is not None
         assert not isinstance(loaded.model, ReleasedModel)
         kept = options.state_folder() / "self-audit"
-        shown = folder / _SHOWN_AUDIT if self.settings.workers > 1 else None
-        told = self.told
-        rows = min(told.self_audit_rows, told.largest_batch)
-        return SelfAudit(loaded.model, loaded.mechanism, key, told.self_audit_seconds, rows, kept, shown)
+        shown = folder / _SHOWN_AUDIT if self.server.workers > 1 else None
+        settings = self.settings
+        rows = min(settings.self_audit_rows, settings.largest_batch)
+        return SelfAudit(loaded.model, loaded.mechanism, key, settings.self_audit_seconds, rows, kept, shown)
 
     def _announce(self, loaded: _Model, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
-        kind = self.told.log_format
+        kind = self.settings.log_format
         if admin is not None:
-            own = url_of(admin.listening, self.settings.tls)
+            own = url_of(admin.listening, self.server.tls)
             typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
         typer.echo(logs.announcement(f"serving {loaded.model.certificate.name} on {address}", kind))
         if audit is not None:
-            audit.start(address, self.settings.tls)
+            audit.start(address, self.server.tls)
 
 
 def _raise_file_limit(connections: int) -> None:
-    """Let this process and its workers have so many connections beside the files that they need."""
+    """Let this process and its workers have so many connections in addition to the files that they need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
@@ -312,39 +316,44 @@ def _worker(service: Service, folder: Path) -> Application:
     return service.worker_application(folder)
 
 
-def _request_log(told: ServeSettings) -> RequestLog | None:
+def _request_log(settings: ServeSettings) -> RequestLog | None:
     """Return what writes a line for each request, or None."""
-    return RequestLog() if told.log_format == "json" else None
+    return RequestLog() if settings.log_format == "json" else None
 
 
-async def _http_options(told: ServeSettings) -> HttpOptions:
+async def _http_options(settings: ServeSettings) -> HttpOptions:
     """Return who may ask, how often, and what is written down. Raises CannotServe."""
     tokens = limit = None
-    if told.jwt_issuer and told.jwt_audience and told.jwt_keys:
+    if settings.jwt_issuer and settings.jwt_audience and settings.jwt_keys:
         with extra("jwt", "taking tokens"):
             from service.http.tokens import Tokens, TokenSettings
 
-        algorithms = told.algorithms
+        algorithms = settings.algorithms
         tokens = await Tokens.open(
             TokenSettings(
-                told.jwt_issuer, told.jwt_audience, told.jwt_keys, told.jwt_claim, algorithms, told.jwt_scope_claim
+                settings.jwt_issuer,
+                settings.jwt_audience,
+                settings.jwt_keys,
+                settings.jwt_claim,
+                algorithms,
+                settings.jwt_scope_claim,
             )
         )
-    if told.rate_limit is not None:
+    if settings.rate_limit is not None:
         from service.http.rate_limit import rate_limit
 
-        limit = rate_limit(told.rate_limit, told.rate_limit_store)
+        limit = rate_limit(settings.rate_limit, settings.rate_limit_store)
     tries = None
-    if told.failed_tries:
+    if settings.failed_tries:
         from service.http.failed_tries import FailedTries
 
-        tries = FailedTries(told.failed_tries)
+        tries = FailedTries(settings.failed_tries)
     return HttpOptions(
         tokens=tokens,
         rate_limit=limit,
         failed_tries=tries,
-        origins=told.origins,
-        log=_request_log(told),
+        origins=settings.origins,
+        log=_request_log(settings),
         tracing=configured_tracing(),
     )
 
@@ -355,6 +364,6 @@ def serve(settings: ServeSettings) -> None:
     --epsilon and --delta (or --rho) open the lineage's account: what all clients together may ever learn. They are
     needed the first time, and refused if they differ from what the account has.
     """
-    told = settings.checked()
-    logs.configure(told.log_format)
-    Service(told).run()
+    checked = settings.checked()
+    logs.configure(checked.log_format)
+    Service(checked).run()

@@ -36,8 +36,9 @@ from training.data.classes import parse_classes
 from training.data.records import Declaration, Records
 from training.errors import TrainingError
 from training.extras import extra
-from training.feature_maps import Backbone, FeatureMap, Fourier, Identity, Relu, default_clip_norm
+from training.feature_maps import Backbone, Bins, FeatureMap, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import DIGITS, KnownRecords, check_lineage_name
+from training.planning import rules
 from training.published.bundle import save_published
 from training.releases.certificate import ReleaseCertificate
 from training.schema import Schema, read_schema
@@ -134,7 +135,11 @@ class FeatureOptions(Options):
     """The public feature map."""
 
     features: str = option(
-        "identity", "The public feature map: identity, fourier or relu.", panel=FEATURES, complete=completing.features
+        "auto",
+        "The public feature map: auto, identity, bins, fourier or relu. auto: bins of each column for tables of up to "
+        f"{rules.MOST_BINNED} columns, otherwise rows of length 1; with --clip-norm or --bias, identity.",
+        panel=FEATURES,
+        complete=completing.features,
     )
     bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
     clip_norm: float | None = option(
@@ -156,18 +161,29 @@ class FeatureOptions(Options):
         """Return the map. Raises TrainingError for a kind or a parameter that there is not."""
         parameters = {
             "identity": (),
+            "bins": (),
             "fourier": ("random_features", "bandwidth", "seed"),
             "relu": ("random_features", "seed"),
         }
-        kinds: dict[str, type[FeatureMap]] = {"identity": Identity, "fourier": Fourier, "relu": Relu}
-        if self.features not in kinds:
-            raise TrainingError(f"--features takes identity, fourier or relu, not {self.features!r}")
-        given = self.shared(declaration) | {name: getattr(self, name) for name in parameters[self.features]}
-        if self.clip_norm is None:
+        kinds: dict[str, type[FeatureMap]] = {
+            "identity": Identity,
+            "bins": Bins,
+            "fourier": Fourier,
+            "relu": Relu,
+        }
+        if self.features == "auto" and self.clip_norm is None and not self.bias:
+            return rules.feature_map("identity", declaration)
+        kind = "identity" if self.features == "auto" else self.features
+        if kind not in kinds:
+            raise TrainingError(f"--features takes auto, identity, bins, fourier or relu, not {kind!r}")
+        given = self.shared(declaration) | {name: getattr(self, name) for name in parameters[kind]}
+        if kind == "bins":
+            given["clip_norm"] = 1.0
+        elif self.clip_norm is None:
             columns = declaration.columns
             given["clip_norm"] = usual_norm(columns) if columns else default_clip_norm(declaration.features)
         try:
-            return kinds[self.features].model_validate(given)
+            return kinds[kind].model_validate(given)
         except ValidationError as error:
             first = error.errors()[0]
             flag = str(first["loc"][0]).replace("_", "-")
@@ -245,7 +261,7 @@ class ChoosingOptions(Options):
 
 
 def train(
-    new: NewBundle, release: ReleaseOptions, map_: FeatureOptions, choosing: ChoosingOptions, network: BackboneOptions
+    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: BackboneOptions
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
@@ -256,7 +272,7 @@ def train(
     kind, budget, queries = release.release, choosing.budget, choosing.queries
     content = None
     if network.is_given:
-        if kind is not None or budget is not None or map_.features != "identity":
+        if kind is not None or budget is not None or map_.features not in ("auto", "identity"):
             raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
         feature_map: FeatureMap
         feature_map, content = network.feature_map(map_.shared(records.declaration), records.declaration.features)
@@ -298,15 +314,15 @@ def _train_head(training: Training, backbone: bytes | None) -> Certificate:
 def _check_features_are_free(given: FeatureOptions, kind: str | None) -> None:
     """Raise BadParameter for options of a feature map in whose place the planner's rules would put their own.
 
-    The rules know `identity` and `fourier`, and an owner who names the release chooses between these two.
+    The rules have two maps of their own, and an owner who names the release chooses between these: `auto`, `fourier`.
     """
     for name, field in FeatureOptions.model_fields.items():
         value = getattr(given, name)
-        free = ("identity", "fourier") if name == "features" and kind is not None else (field.get_default(),)
+        free = ("auto", "fourier") if name == "features" and kind is not None else (field.get_default(),)
         if value not in free:
             raise typer.BadParameter(
                 f"chooses {'the options' if kind else 'the mechanism and its options'}: leave "
-                f"--{name.replace('_', '-')} out. Its rules are for identity and fourier features",
+                f"--{name.replace('_', '-')} out. Its rules are for auto and fourier features",
                 param_hint="--budget",
             )
 
@@ -432,7 +448,7 @@ def next_step(
         return f"{warning}\nOnly if these records shall have a second budget: {serve} {opening}"
     if others:
         return (
-            f"Next: {serve} {opening}\nThis opens a budget for {certificate.lineage!r} beside those of "
+            f"Next: {serve} {opening}\nThis opens a budget for {certificate.lineage!r} in addition to those of "
             f"{', '.join(map(repr, others))}. If any record is also in one of them, train with --lineage and its name "
             "instead."
         )

@@ -32,10 +32,10 @@ def report(setting: Setting, found: Mapping[Kind, Found], source: str, convictio
     judged = said[_JUDGED]
     return Report(
         title=f"The adversary who knows all but one record, on {setting.dataset}, beside Bernau et al. 2021, Table 2",
-        verdict=f"{'Convicted' if convicted else 'Not refuted'}: with global sensitivity and a record added or removed "
+        finding=f"with global sensitivity and a record added or removed "
         f"the advantage in {judged.games} games is {number(judged.advantage, 3)} "
         f"(95 %: {interval(*judged.advantage_interval)}), and {number(gaussian_advantage(mu), 3)} is the most that the "
-        "noise allows.",
+        "noise allows",
         convicted=convicted,
         content={
             "setting": asdict(setting),

@@ -25,7 +25,7 @@ from training.published.setting import Recipe
 Floats = NDArray[np.float64]
 
 TRAINING_SET = 24_000
-"""Answers that an attack learns from; docs/reproduction-lu2022.md says what more or fewer do."""
+"""Answers that an attack learns from; research/lu2022/README.md says what more or fewer do."""
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ Head = Literal["certified", "convexified"]
 Status = Literal["proven", "unproven"]
 
 MATCHING_READING: Objective = "per-record-and-class"
-"""The reading of the convexified loss under which Table V comes out; docs/reproduction-lu2022.md has the figures."""
+"""The reading of the convexified loss under which Table V comes out; research/lu2022/README.md has the figures."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import typer
 from audit import presentation
 from audit.reports import Report
 from audit.white_box import experiments
-from audit.white_box.canaries import Canary
 from audit.white_box.experiments import Material, Setting
+from audit.white_box.observations import Canary
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research import white_box

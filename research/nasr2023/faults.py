@@ -15,9 +15,8 @@ from audit.pieces import ResultStore
 from audit.reports import Report
 from audit.white_box import findings
 from audit.white_box.bounds import POWER, ClaimedRun, power
-from audit.white_box.canaries import Canary
 from audit.white_box.experiments import Material, Measured, Progress, Setting, measure_implementation
-from audit.white_box.observations import AuditedStep, clipped, sound
+from audit.white_box.observations import AuditedStep, Canary, clipped, sound
 from dpserve.commands.console import shares
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.commands import stored

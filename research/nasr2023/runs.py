@@ -19,9 +19,18 @@ from audit.estimators import Family, LowerBound
 from audit.pieces import ResultStore
 from audit.reports import Report, Table, number
 from audit.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
-from audit.white_box.canaries import Canary, Example, FixedCanary
 from audit.white_box.experiments import Material, Progress, Setting, piece_of, record_canary
-from audit.white_box.observations import AuditedStep, Descent, Moment, Records, rate_of, sound
+from audit.white_box.observations import (
+    AuditedStep,
+    Canary,
+    Descent,
+    Example,
+    FixedCanary,
+    Moment,
+    Records,
+    rate_of,
+    sound,
+)
 from mechanisms.seeded import derived_seed
 from training.releases.dpsgd.step import StepRelease
 
@@ -190,7 +199,7 @@ def of_runs(
     )
     return Report(
         title=title,
-        verdict=f"{'Convicted' if convicted else 'Not refuted'}: {shown}, and {number(claim.epsilon)} is claimed.",
+        finding=f"{shown}, and {number(claim.epsilon)} is claimed",
         convicted=convicted,
         content={
             "setting": dict(setting),

@@ -37,11 +37,11 @@ def table_1(findings: Mapping[int, StepFinding], column: str, setting: Mapping[s
         for epsilon, finding in findings.items()
     )
     said = f"f-DP (CP) reaches every printed column at epsilon {', '.join(map(str, reached)) or 'none'}"
-    verdict = f"Convicted at epsilon {', '.join(map(str, convicted))}." if convicted else f"Not refuted; {said}."
+    finding = f"at epsilon {', '.join(map(str, convicted))}" if convicted else said
     power_note = "; ".join(f"at epsilon {epsilon:g}, {seen(one, None)}" for epsilon, one in findings.items())
     return Report(
         title=f"Lower bounds of a training run's epsilon on {column}, beside Table 1 of Nasr et al. 2023",
-        verdict=verdict,
+        finding=finding,
         convicted=bool(convicted),
         content={
             "setting": dict(setting),

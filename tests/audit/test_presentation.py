@@ -1,6 +1,6 @@
 """The pictures of the audits of the sampler and of sensitivities."""
 
-from audit.distinguishing.sensitivity import Measurement
+from audit.distinguishing.neighbours import Measurement
 from audit.presentation import of_sampler, of_sensitivity
 from audit.sampler import ChiSquare, Timing, Timings
 

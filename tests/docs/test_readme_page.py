@@ -66,9 +66,9 @@ class Reader(Walkthrough):
 
 @pytest.fixture
 def reader(tmp_path):
-    """A reader in a folder with records of 200 patients."""
+    """A reader in a folder with records of 2,000 patients."""
     rows = ["id,age,pressure,outcome"]
-    rows += [f"{n},{20 + n % 70},{80 + 3 * (n % 37)},{'ill' if n % 70 > 35 else 'well'}" for n in range(200)]
+    rows += [f"{n},{20 + n % 70},{80 + 3 * (n % 37)},{'ill' if n % 70 > 35 else 'well'}" for n in range(2000)]
     (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
     with Reader(tmp_path) as found:
         yield found

@@ -130,7 +130,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     (folder / "own.csv").write_text(CSV)
     run = CommandLine(folder, tmp_path_factory.mktemp("written"))
-    run(*run.train, "--data", "own.csv", "--out", "model")
+    run(*run.train, "--data", "own.csv", "--features", "identity", "--out", "model")
     return folder
 
 

@@ -81,7 +81,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_row_is_paid_for(run
 
 INTERRUPTIBLE = """
 import os, signal
-from audit.membership.journal import Journal
+from audit.membership.asking import Journal
 from dpserve.cli import main
 
 def add(journal, *words, before=Journal.add):
@@ -127,7 +127,7 @@ def test_records_that_are_told_apart_without_the_model_are_inconclusive(run, bun
     younger = [",".join([str(20 + index % 5), *line.split(",")[1:]]) for index, line in enumerate(lines)]
     (run.folder / "out.csv").write_text("\n".join([header, *younger]) + "\n")
     done = run("attack", bundle, *files, *QUICK, status=4)
-    assert "inconclusive: members and non-members cannot be compared" in " ".join(done.stdout.split())
+    assert "Inconclusive: members and non-members cannot be compared" in " ".join(done.stdout.split())
     # The same where nobody reads what is printed, as in `| head`: the status and the report are what counts.
     reader, writer = os.pipe()
     os.close(reader)

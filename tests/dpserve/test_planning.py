@@ -318,6 +318,8 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
         (("--release", "teachers"), "say for how many, with --queries"),
         (("--release", "weights", "--public", "digits"), "leave --release out"),
         (("--features", "fourier"), "chooses the mechanism and its options: leave --features out"),
+        (("--release", "weights", "--features", "relu"), "chooses the options: leave --features out"),
+        (("--release", "weights", "--bias", "0.5"), "chooses the options: leave --bias out"),
     ):
         done, found = trained(*arguments, "--out", str(tmp_path / "none"))
         assert done.exit_code != 0

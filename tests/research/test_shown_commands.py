@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "research").rglob("*.md"))]
 COMMANDS_OF = (r"^ *(?:\$ )?python -m (research\.\w+)(.*)$", r"`python -m (research\.\w+)([^`]*)`")
 """Lines of blocks, and what stands between backquotes."""
 

@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from training.feature_maps import STEP, Backbone, Fourier, Identity, Relu, default_clip_norm
+from training.feature_maps import (
+    DOUBLING_BINS,
+    STEP,
+    UNIFORM_BINS,
+    Backbone,
+    Bins,
+    Fourier,
+    Identity,
+    Relu,
+    default_clip_norm,
+)
 
 LOWER, UPPER = (0.0, -5.0, 1e-3), (1.0, 5.0, 1e9)
 MAPS = [
@@ -16,6 +26,8 @@ MAPS = [
     Identity(lower=LOWER, upper=UPPER, clip_norm=3.0, bias=0.7),
     Identity(lower=LOWER, upper=UPPER, clip_norm=2.0**-20, bias=0.0),
     Identity(lower=LOWER, upper=UPPER, clip_norm=2.0**20, bias=0.1),
+    Bins(lower=LOWER, upper=UPPER, bias=0.0),
+    Bins(lower=LOWER, upper=UPPER, bias=0.3),
     Relu(lower=LOWER, upper=UPPER, clip_norm=2.0**-20, bias=0.3, random_features=41, seed=1),
     Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=40, bandwidth=0.4, seed=1),
     Relu(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=41, seed=1),
@@ -76,6 +88,8 @@ def exact(feature_map, row):
     v = [value / feature_map.clip_norm for value in clip(u, feature_map.clip_norm)]
     if feature_map.kind == "identity":
         h = v
+    elif feature_map.kind == "bins":
+        h = [each for value in u for each in bins_of(value, len(u))]
     else:
         turn = 2 * mpmath.pi if feature_map.kind == "fourier" else 1
         z = [turn * mpmath.fdot(map(mpmath.mpf, omega), v) for omega in feature_map.public_tensors()["omega"]]
@@ -87,8 +101,31 @@ def exact(feature_map, row):
     return [value * mpmath.sqrt(1 - bias**2) * shrink for value in h] + [bias * shrink]
 
 
+def bins_of(u, features):
+    doubling = max(mpmath.ceil(-mpmath.log(u, 2)) - 1, 0) if u > 0 else mpmath.inf
+    bins = [0] * (UNIFORM_BINS + DOUBLING_BINS)
+    for place in (
+        min(int(u * UNIFORM_BINS), UNIFORM_BINS - 1),
+        UNIFORM_BINS + int(min(doubling, DOUBLING_BINS - 1)),
+    ):
+        bins[place] = 1 / mpmath.sqrt(2 * features)
+    return bins
+
+
 def clip(vector, largest):
     return [value * min(1, largest / max(mpmath.norm(vector), mpmath.mpf(largest))) for value in vector]
+
+
+def test_a_row_lies_in_one_bin_of_each_kind_for_each_feature():
+    feature_map = Bins(lower=(0.0,), upper=(1.0,), bias=0.0)
+    values = [0.0, 2.0**-40, 2.0**-31, 0.1, 0.25, 0.5, 1 - 2.0**-53, 1.0]
+    phi = feature_map(np.array(values)[:, None], {})[:, :-1]
+    uniform, doubling = phi[:, :UNIFORM_BINS], phi[:, UNIFORM_BINS:]
+    assert ((uniform > 0).sum(axis=1) == 1).all()
+    assert ((doubling > 0).sum(axis=1) == 1).all()
+    assert uniform.argmax(axis=1).tolist() == [0, 0, 0, 3, 8, 16, 31, 31]
+    # From half of the range up; from a quarter; ...; what is below 2^-31, and the lower bound itself.
+    assert doubling.argmax(axis=1).tolist() == [32, 32, 30, 3, 1, 0, 0, 0]
 
 
 def test_the_same_seed_draws_the_same_tensors():

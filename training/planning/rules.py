@@ -9,9 +9,12 @@ from typing import Literal
 
 from accounting import domains
 from training.data.records import Declaration
-from training.feature_maps import FeatureMap, Fourier, Identity
+from training.feature_maps import Bins, FeatureMap, Fourier, Identity
 
 Features = Literal["identity", "fourier"]
+
+MOST_BINNED = 32
+"""Tables of up to so many columns have bins: 65 coordinates for each. Wider ones are mostly coded already."""
 
 UNIT_ROWS = 2.0**-20
 """A clip norm that draws every row to length 1: shorter rows would get the same noise for a smaller signal."""
@@ -35,7 +38,9 @@ def strong_convexity(mu: float) -> float:
 
 
 def feature_map(features: Features, declaration: Declaration) -> FeatureMap:
-    """Return the rows drawn to length 1, or random Fourier features of them."""
+    """Return bins for tables of few columns; for wide rows these, drawn to length 1, or random Fourier features."""
+    if declaration.features <= MOST_BINNED:
+        return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0, columns=declaration.columns)
     if features == "identity":
         return Identity(
             lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0, columns=declaration.columns

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from audit.distinguishing.live import LiveAudit, TooMuchNoise, auditable
+from audit.distinguishing.service import LiveAudit, TooMuchNoise, auditable
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -148,7 +148,7 @@ def test_an_error_on_the_way_leaves_the_counts_as_they_were(monkeypatch):
     def fails(*_):
         raise ValueError("no such luck")
 
-    monkeypatch.setattr("audit.distinguishing.live.refuted_by_limits", fails)
+    monkeypatch.setattr("audit.distinguishing.service.refuted_by_limits", fails)
     with pytest.raises(ValueError, match="no such luck"):
         audit.look(answers, np.ones(64), rng)
     assert (audit.latest, audit.kept()) == before

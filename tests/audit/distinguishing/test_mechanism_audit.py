@@ -8,9 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from audit.distinguishing.likelihood import scores
+from audit.distinguishing.likelihood import Worlds, scores, worst_case
 from audit.distinguishing.mechanism import CONVICTION_CONFIDENCE, claimed_tradeoff, contradicts, judge, observe
-from audit.distinguishing.worlds import Worlds, worst_case
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import priced
 from mechanisms.published import Published

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.distinguishing.sensitivity import of_certified_head, of_published_network
+from audit.distinguishing.neighbours import of_certified_head, of_published_network
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.published.train import train_published

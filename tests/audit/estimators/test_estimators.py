@@ -205,7 +205,6 @@ def test_pooled_errors_come_closer_than_two_limits():
 MEDIANS_OF_MANY_THRESHOLDS = {
     "the truth": {1: 0.90, 2: 0.943, 4: 0.968, 8: 0.980},
     "half of it": {1: 0.898, 2: 0.943, 4: 0.970, 8: 0.980},
-    "a quarter of the scores": {1: 0.868, 2: 0.931, 4: 0.965, 8: 0.976},
 }
 """Of the bound over the truth, by what the design was made for and by epsilon."""
 
@@ -237,7 +236,7 @@ def test_the_exact_bound_of_a_gaussian_of_known_epsilon_is_close_and_seldom_abov
     assert np.sum(shares > 1) <= 88
 
 
-@pytest.mark.parametrize("designed_for", ["the truth", "half of it", "a quarter of the scores"])
+@pytest.mark.parametrize("designed_for", ["the truth", "half of it"])
 @pytest.mark.parametrize("epsilon", [1, 2, 4, 8])
 def test_many_thresholds_are_close_whatever_they_were_designed_for(epsilon, designed_for):
     """20 audits. The lines lie 5 deviations of a median of 20 below what 400 audits had (docs/auditing.md).
@@ -249,7 +248,6 @@ def test_many_thresholds_are_close_whatever_they_were_designed_for(epsilon, desi
     design = {
         "the truth": Design.of_log_ratios(mu, 10_000),
         "half of it": Design.of_log_ratios(mu / 2, 10_000),
-        "a quarter of the scores": None,
     }[designed_for]
     shares = shares_found(epsilon, 20, lambda *scores: estimators.gdp_of_many_thresholds(*scores, 0.95, design=design))
     expected = MEDIANS_OF_MANY_THRESHOLDS[designed_for][epsilon]
@@ -286,6 +284,6 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="delta"):
         estimators.epsilon_delta(good, good, 0.95, delta=1.0)
     with pytest.raises(ValueError, match="at least 500"):
-        estimators.gdp_of_many_thresholds(good, good, 0.95)
+        estimators.gdp_of_many_thresholds(good, good, 0.95, design=Design.of_log_ratios(1.0, 1000))
     with pytest.raises(ValueError, match="family"):
         LowerBound("sigma", 1.0, 0.95, "exact").epsilon(DELTA)

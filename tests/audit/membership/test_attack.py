@@ -77,7 +77,7 @@ def test_a_network_whose_noise_is_missing_is_convicted(remembered):
     assert outcome.verdict.best.epsilon > 0.2
     page = of_attack(outcome)
     assert page.exit_status == 3
-    assert page.verdict.startswith("CONVICTED")
+    assert page.verdict.startswith("Convicted")
     assert len(page.pictures) == 1
     roc = json.loads(reports.as_json(page))["roc"]
     rates = np.array(roc["false_positive_rates"])
@@ -115,7 +115,7 @@ def test_a_sound_model_is_not_convicted_of_what_its_records_say_without_it(split
     assert not outcome.convicted
     page = of_attack(outcome)
     assert page.exit_status == 4
-    assert page.verdict.startswith("inconclusive: ")
+    assert page.verdict.startswith("Inconclusive: ")
     assert "differ by themselves" in page.warnings[0]
 
 
@@ -228,7 +228,7 @@ def test_the_report_says_everything(bundle, candidates, tmp_path):
     page = of_attack(outcome)
     file = io.StringIO()
     reports.print_text(page, Console(file=file, width=80))
-    assert "not convicted" in file.getvalue()
+    assert "Not refuted" in file.getvalue()
     assert "LiRA, online" in file.getvalue()
     assert plans[0].of_each == 40
     read = json.loads(reports.as_json(page))

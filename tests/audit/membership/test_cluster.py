@@ -6,9 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from audit.membership.cluster import train_on_ray
-from audit.membership.shadow_heads import HeadRecipe
-from audit.membership.shadow_models import Draws, Pool, train_shadow_models
+from audit.membership.shadow_models import Draws, HeadRecipe, Pool, train_on_ray, train_shadow_models
 
 
 @pytest.fixture(scope="module")

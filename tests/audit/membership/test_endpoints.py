@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from audit.endpoint import EndpointError, Exhausted
-from audit.membership.asking import ask
+from audit.membership.asking import Journal, ask
+from audit.membership.candidates import as_asked
 from audit.membership.charges import ask_again
-from audit.membership.journal import Journal
 from audit.membership.plan import near_copies, rows_of_keys
-from audit.membership.questions import as_asked
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
 from tests.audit.membership.conftest import forget

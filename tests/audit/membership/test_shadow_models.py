@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from audit.membership.shadow_heads import HeadRecipe, head_logits, train_heads
-from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
+from audit.membership.shadow_models import (
+    Draws,
+    HeadRecipe,
+    NetworkRecipe,
+    Pool,
+    head_logits,
+    train_heads,
+    train_shadow_models,
+)
 from training.objective import RegularisedCrossEntropy
 from training.published.bounds import Topology
 from training.published.setting import Recipe

@@ -1,9 +1,13 @@
 import numpy as np
 
-from audit.white_box.canaries import Example, FixedCanary, blank, mislabelled, quiet_coordinate
 from audit.white_box.observations import (
     Descent,
+    Example,
+    FixedCanary,
+    blank,
+    mislabelled,
     observe_steps,
+    quiet_coordinate,
     sound,
 )
 from training.releases.dpsgd.step import StepRelease

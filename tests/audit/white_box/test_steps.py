@@ -6,8 +6,7 @@ import scipy.stats
 
 from accounting.conversions import gaussian_mu
 from audit.white_box.bounds import pooled_bound, repetition_bound
-from audit.white_box.canaries import DiracCanary
-from audit.white_box.observations import Descent, clipped, observe_steps, sound
+from audit.white_box.observations import Descent, DiracCanary, clipped, observe_steps, sound
 from training.releases.dpsgd.step import StepRelease
 
 DELTA = 1e-5

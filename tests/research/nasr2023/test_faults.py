@@ -5,8 +5,7 @@ import pytest
 
 from accounting.conversions import gaussian_mu
 from audit.white_box.bounds import largest_ratio, pooled_bound, power, repetition_bound
-from audit.white_box.canaries import DiracCanary
-from audit.white_box.observations import Descent, observe_steps
+from audit.white_box.observations import Descent, DiracCanary, observe_steps
 from research.nasr2023 import faults
 from research.nasr2023.faults import FAULT_EPSILON, FAULTS, faulty, noise_ratio_of, observations_for, planted_fault
 from training.releases.dpsgd.step import StepRelease

@@ -5,8 +5,7 @@ import pytest
 import scipy.stats
 
 from audit.white_box.bounds import ClaimedRun
-from audit.white_box.canaries import Example, blank
-from audit.white_box.observations import Descent, sound
+from audit.white_box.observations import Descent, Example, blank, sound
 from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,

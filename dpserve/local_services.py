@@ -1,11 +1,11 @@
-"""Two services of neighbouring models to be told apart: trained and started here, or running already."""
+"""Services that commands start; and two services of neighbouring models, for an audit."""
 
 import asyncio
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +34,18 @@ Floats = NDArray[np.float64]
 _ACCOUNT_DELTA = 1e-6
 _POOL = 2000
 _SPARE = 1.001
+_OWNER = "dpserve: the owner's port is "
 
 
 @dataclass(frozen=True, eq=False)
 class ServicePair:
-    """Two running services, first the one with the record. row: (1, d), the strongest; said: what the models are."""
+    """Two running services, first the one with the record. row: (1, d), the strongest; note: what the models are."""
 
     models: Neighbours
     row: Floats
     urls: tuple[str, str]
     keys: tuple[str, str]
-    said: str
+    note: str
 
 
 def running_services(
@@ -57,8 +58,8 @@ def running_services(
     declaration = Declaration(public.feature_names, lower, upper, public.classes)
     pool = random_rows(declaration, _POOL, rng)
     pair = Neighbours("natural", heads[0], heads[1], pool[0], 0)
-    said = "The two bundles are taken for neighbours: that one record makes their difference is the auditor's word."
-    return ServicePair(pair, strongest_row(pair, declaration, pool, rng), urls, keys, said)
+    note = "The two bundles are taken for neighbours: that one record makes their difference is the auditor's word."
+    return ServicePair(pair, strongest_row(pair, declaration, pool, rng), urls, keys, note)
 
 
 @contextmanager
@@ -82,11 +83,11 @@ def own_services(
             stack.enter_context(_service(cast(CertifiedHead, head), folder / which, chosen, price, trials))
             for head, which in ((pair.head_in, "in"), (pair.head_out, "out"))
         )
-        said = (
+        note = (
             f"The models were trained on the digits, Lambda = {lam:g}, with and without "
             f"{'a searched' if kind == 'mislabelled' else 'one'} {kind} record."
         )
-        yield ServicePair(pair, row, (first[0], second[0]), (first[1], second[1]), said)
+        yield ServicePair(pair, row, (first[0], second[0]), (first[1], second[1]), note)
 
 
 def trained(records: Records, lam: float) -> CertifiedHead:
@@ -111,29 +112,61 @@ def _service(
     save_bundle(folder / "bundle", head)
     rho = float(mechanism.cost.rho) * trials * _SPARE
     accepts = accepts_for(mechanism.cost)
-    command = [sys.executable, "-m", "dpserve", "serve", str(folder / "bundle"), "--port", "0", "--price", price]
-    command += ["--mechanism", mechanism.name, "--ledger", str(folder / "ledger"), "--rho", repr(rho)]
-    command += ["--delta", repr(_ACCOUNT_DELTA), "--accepts", accepts]
-    command += ["--accept-unproven"] if mechanism.status != "proven" else []
+    options = ["--price", price, "--mechanism", mechanism.name, "--rho", repr(rho), "--delta", repr(_ACCOUNT_DELTA)]
+    options += ["--accepts", accepts] + ["--accept-unproven"] * (mechanism.status != "proven")
+    with started(folder / "bundle", folder, options) as service:
+        key = service.add_client(head.certificate.lineage, "auditor", Budget.from_rho(rho, _ACCOUNT_DELTA, accepts))
+        yield service.address, key
+
+
+@dataclass(frozen=True)
+class StartedService:
+    """A service in a process of its own. owner: what it prints about the owner's port."""
+
+    address: str
+    owner: str
+    ledger: Path
+    process: subprocess.Popen[str]
+
+    def add_client(self, lineage: str, name: str, budget: Budget) -> str:
+        """Give a client a budget; return its API key."""
+        key = new_api_key()
+
+        async def add() -> None:
+            async with Ledger.open(self.ledger) as ledger:
+                await ledger.add_client(lineage, name, budget, key_digest(key), time=time.time())
+
+        asyncio.run(add())
+        return key
+
+
+@contextmanager
+def started(
+    bundle: Path, folder: Path, options: Sequence[str], *, port: int = 0, quiet: bool = True
+) -> Iterator[StartedService]:
+    """Start a service of a bundle with a ledger in the folder; stop it at the end. port: 0 for a free one.
+
+    quiet: keep its log in the folder, for the error if it does not start. Raises CannotServe.
+    """
+    command = [sys.executable, "-m", "dpserve", "serve", str(bundle), "--port", str(port)]
+    command += ["--ledger", str(folder / "ledger"), *options]
     environment = environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)}
-    with (folder / "log").open("w+") as log:
+    with (folder / "service.log").open("w+") as log:
         process = subprocess.Popen(  # noqa: S603
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            command, stdout=subprocess.PIPE, stderr=log if quiet else None, text=True, env=environment
         )
         try:
-            lines = process.stdout or ()
-            address = next((line.split()[-1] for line in lines if line.startswith("dpserve: serving")), "")
+            address = owner = ""
+            for line in process.stdout or ():
+                if line.startswith(_OWNER):
+                    owner = line.removeprefix(_OWNER).strip()
+                if line.startswith("dpserve: serving"):
+                    address = line.split()[-1]
+                    break
             if not address:
                 log.seek(0)
-                raise CannotServe(log.read().strip().removeprefix("dpserve: "))
-            key, budget = new_api_key(), Budget.from_rho(rho, _ACCOUNT_DELTA, accepts)
-            asyncio.run(_add_client(folder / "ledger", head.certificate.lineage, budget, key))
-            yield address, key
+                raise CannotServe(log.read().strip().removeprefix("dpserve: ") or "the service did not start")
+            yield StartedService(address, owner, folder / "ledger", process)
         finally:
             process.terminate()
             process.wait()
-
-
-async def _add_client(ledger: Path, lineage: str, budget: Budget, key: str) -> None:
-    async with Ledger.open(ledger) as opened:
-        await opened.add_client(lineage, "auditor", budget, key_digest(key), time=time.time())
