@@ -51,6 +51,7 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
     figures = [
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
+        *([("unit", f"records with one value of {certificate.unit!r}")] if certificate.unit is not None else []),
         ("objective", certificate.objective),
         ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"),
         *_backbone_rows(feature_map),

@@ -49,13 +49,16 @@ class FileOptions(RowOptions):
         bounds: Sequence[str] = (),
         clip: bool = False,
         schema: Schema | None = None,
+        unit: str | None = None,
     ) -> Records:
         """Read the rows. source: 'digits', a path ending in .npz, or a table; flag: the option that names it.
 
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
-        or NAME=LOW:HIGH. schema: of a table, in place of these three. Raises TrainingError for a file of another kind
-        and for rows that break the declaration.
+        or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units. Raises
+        TrainingError for a file of another kind and for rows that break the declaration.
         """
+        if unit is not None and (source == "digits" or Path(source).suffix.lower() == ".npz"):
+            raise TrainingError("--unit names a column of a table: digits and .npz files have none")
         if source == "digits":
             return load_digits().train
         declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
@@ -73,9 +76,11 @@ class FileOptions(RowOptions):
 
             if schema is not None:
                 return read_with_schema(
-                    source, schema, self.label, ignore=self.ignore or (), clip=clip, progress=progress
+                    source, schema, self.label, ignore=self.ignore or (), clip=clip, unit=unit, progress=progress
                 )
-            return read_numbers(source, label=self.label, ignore=self.ignore or (), progress=progress, **declared)
+            return read_numbers(
+                source, label=self.label, ignore=self.ignore or (), unit=unit, progress=progress, **declared
+            )
 
     def read_like(
         self,

@@ -81,6 +81,11 @@ class NewBundle(FileOptions):
     bounds: list[str] | None = option(
         None, "LOW:HIGH for every feature, NAME=LOW:HIGH for one; public, not read off the records."
     )
+    unit: str | None = option(
+        None,
+        "Of a table: the column that names whose each record is. All records of one are then protected together. For a "
+        "head, without --release.",
+    )
     name: str | None = option(None, "The model's public name.", default_text="the bundle's folder name")
     clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=rows.READING)
 
@@ -112,7 +117,7 @@ class NewBundle(FileOptions):
                 "classes occur in them"
             )
         declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
-        found = self.read(self.data, "--data", clip=self.clip, **declared)
+        found = self.read(self.data, "--data", clip=self.clip, unit=self.unit, **declared)
         if self.out.exists():
             raise TrainingError(
                 f"{self.out} exists already; a bundle is never overwritten, so name a new one with --out"
@@ -270,6 +275,12 @@ def train(
     """
     lineage, records = new.lineage_name, new.records()
     kind, budget, queries = release.release, choosing.budget, choosing.queries
+    if new.unit is not None and (kind is not None or budget is not None):
+        raise typer.BadParameter(
+            "is proved for a head alone: leave --release and --budget out. The other kinds would protect one record, "
+            "and not all of a unit",
+            param_hint="--unit",
+        )
     content = None
     if network.is_given:
         if kind is not None or budget is not None or map_.features not in ("auto", "identity"):
@@ -374,6 +385,8 @@ class PublishedOptions(Options):
 def train_published(new: NewBundle, network: PublishedOptions) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
     lineage = new.lineage_name
+    if new.unit is not None:
+        raise typer.BadParameter("does not go with a network as Lu et al. train it", param_hint="--unit")
     with extra("torch", "training networks"):
         from training.published.train import train_published as train_network
 

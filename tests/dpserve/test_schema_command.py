@@ -159,3 +159,17 @@ def test_a_client_asks_by_name(run, table):
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+def test_a_head_protects_all_records_of_a_unit(run, table):
+    table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
+    done = run(*TRAIN, "--data", "t.csv", "--unit", "person", "--lam", "1")
+    assert "add or remove all records of one unit" in done.stdout
+    assert "records with one value of 'person'" in run("inspect", "model").stdout
+
+
+@pytest.mark.parametrize("arguments", [["--release", "objective", "--price", "rho:1"], ["--budget", "rho:1"]])
+def test_a_unit_is_refused_where_it_is_not_proved(run, table, arguments):
+    table.assign(person=1).to_csv(run.folder / "t.csv", index=False)
+    said = run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments, status=2).stderr
+    assert "is proved for a head alone" in said

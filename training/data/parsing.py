@@ -178,6 +178,20 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
+def numbered(array: pa.Array, known: dict[str, int]) -> tuple[NDArray[np.int64], Mask]:
+    """Return a number for each value (n,), equal for equal values, and where there is none (n,).
+
+    known: the numbers given so far, by the values' texts; new ones are added.
+    """
+    array = _plain(array)
+    if pa.types.is_nested(array.type) or pa.types.is_floating(array.type):
+        return np.zeros(len(array), np.int64), np.ones(len(array), np.bool_)
+    kinds, codes = _encoded(array)
+    texts = [_canonical(value).strip() for value in kinds]
+    numbers = np.array([-1, *(known.setdefault(text, len(known)) if text else -1 for text in texts)])[codes + 1]
+    return numbers, numbers < 0
+
+
 def digests_of(names: Sequence[str], arrays: Sequence[pa.Array]) -> NDArray[np.uint8]:
     """Return 16 bytes for each row (n, 16): a function of the row's values by column, whatever the columns' order.
 

@@ -49,6 +49,27 @@ class Declaration:
         return len(self.feature_names)
 
 
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Whose each record is, where neighbouring data sets differ by all records of one privacy unit.
+
+    column: its name, public. of: (n,), for each record the index of its unit.
+    """
+
+    column: str
+    of: NDArray[np.int64]
+
+    def weights(self) -> Floats:
+        """Return 1/n_u for each record (n,), n_u being how many records its unit has, so that a unit's add up to <= 1.
+
+        1/n is rounded by at most u = 2^-53 of itself, and so is its product with 1 - 2u: n times that is at most
+        (1 + u)^2 (1 - 2u) = 1 - 3u^2 - 2u^3 < 1. A unit's only record has the weight 1.
+        """
+        counts = np.bincount(self.of)[self.of]
+        shares: Floats = np.where(counts == 1, 1.0, 1.0 / counts * (1 - 2.0**-52))
+        return shares
+
+
 class Digests(Sequence[bytes]):
     """16 bytes of each record, in an array (n, 16)."""
 
@@ -76,13 +97,15 @@ class Records:
     """n records that fit their declaration. X: (n, d) float64 within the bounds; y: (n,) int64 class indices.
 
     source: the canonical bytes of every row of the file or set they come from, or a digest of them, whether it, or each
-    of its columns, is used or not: what makes two trainings ones on the same records.
+    of its columns, is used or not: what makes two trainings ones on the same records. units: whose each record is; None
+    where every record is a unit of its own.
     """
 
     X: Floats
     y: NDArray[np.int64]
     declaration: Declaration
     source: Sequence[bytes]
+    units: Units | None = None
 
     def __len__(self) -> int:
         """How many records there are: private."""

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from training.columns import Column, LevelsColumn, NumberColumn, blocks_of, coordinates_of
 from training.data.bounds import parse_bounds
-from training.data.parsing import digests_of, parse
-from training.data.records import Declaration, Digests, Records
+from training.data.parsing import digests_of, numbered, parse
+from training.data.records import Declaration, Digests, Records, Units
 from training.data.tables import Batch, Table, open_table
 from training.errors import DataError
 from training.schema import Label, Schema
@@ -35,20 +35,23 @@ def read_with_schema(
     *,
     ignore: Sequence[str] = (),
     clip: bool = False,
+    unit: str | None = None,
     progress: Progress = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) whose columns a schema describes.
 
     label: the field of classes. ignore: columns to leave out, and those of the schema too. clip: draw numbers and times
-    back to their bounds instead of refusing them. Raises DataError that names every column that does not fit, with the
-    line where it first does not and what to do.
+    back to their bounds instead of refusing them. unit: the column that names each record's privacy unit; it is no
+    feature. Raises DataError that names every column that does not fit, with the line where it first does not and what
+    to do.
     """
     columns, classes = schema.split(label)
+    ignore = _with_unit(ignore, unit, label)
     columns = tuple(column for column in columns if column.name not in ignore)
     table = open_table(source)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
     declaration = Declaration(*coordinates_of(columns), classes.classes, columns)
-    return _read(table, _Reading(columns, classes, clip, encoded=True), declaration, progress)
+    return _read(table, _Reading(columns, classes, clip, unit, encoded=True), declaration, progress)
 
 
 def read_numbers(
@@ -60,14 +63,16 @@ def read_numbers(
     ignore: Sequence[str] = (),
     clip: bool = False,
     values: Sequence[str] | None = None,
+    unit: str | None = None,
     progress: Progress = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) in which every column but the label is a number.
 
     label: the column of class names, or of `values`, what each class is called in this table. ignore: columns to leave
     out. bounds: of every other column, as `parse_bounds` takes them; true and false are the numbers 1 and 0. clip: draw
-    values back to their bounds instead of refusing them. Raises DataError as `read_with_schema` does.
+    values back to their bounds instead of refusing them. unit: as for `read_with_schema`, which says what is raised.
     """
+    ignore = _with_unit(ignore, unit, label)
     table = open_table(source)
     features = [name for name in table.names if name != label and name not in ignore]
     _check_names(table, features, label, ignore, subset=False)
@@ -81,7 +86,14 @@ def read_numbers(
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
     known = Label(LevelsColumn(name=label, levels=values), tuple(classes))
-    return _read(table, _Reading(columns, known, clip, encoded=False), declaration, progress)
+    return _read(table, _Reading(columns, known, clip, unit, encoded=False), declaration, progress)
+
+
+def _with_unit(ignore: Sequence[str], unit: str | None, label: str) -> tuple[str, ...]:
+    """Return the columns that are no features, beside the label."""
+    if unit == label:
+        raise DataError(f"the column {label!r} cannot name both the classes and the units")
+    return tuple(ignore) if unit is None or unit in ignore else (*ignore, unit)
 
 
 def column_names(source: Any) -> tuple[str, ...]:
@@ -114,6 +126,7 @@ class _Reading:
     columns: tuple[Column, ...]
     label: Label
     clip: bool
+    unit: str | None
     encoded: bool
 
     def advice(self, column: Column, said: str) -> str:
@@ -129,8 +142,9 @@ class _Reading:
 
 def _read(table: Table, reading: _Reading, declaration: Declaration, progress: Progress) -> Records:
     X, y = _Growing((declaration.features,), np.float64), _Growing((), np.int64)
-    source = _Growing((16,), np.uint8)
-    problems: dict[str, tuple[Column, str, str]] = {}
+    source, units = _Growing((16,), np.uint8), _Growing((), np.int64)
+    known: dict[str, int] = {}
+    problems: dict[str, tuple[Column | None, str, str]] = {}
     for batch, share in table.batches():
         arrays = dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
         rows = batch.data.num_rows
@@ -151,25 +165,37 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
             _note(problems, reading.label.column, batch, refused)
         else:
             y.more(rows)[:] = labels.values
+        if reading.unit is not None:
+            units.more(rows)[:], nameless = numbered(arrays[reading.unit], known)
+            if nameless.any():
+                _note(problems, None, batch, (int(np.argmax(nameless)), "the record has no unit's name"), reading.unit)
         source.more(rows)[:] = digests_of(list(arrays), list(arrays.values()))
         progress(len(X), share)
     if problems:
         raise DataError(_said(problems, reading))
     if not len(X):
         raise DataError(f"{table.name} has a header and no records")
-    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()))
+    whose = None if reading.unit is None else Units(reading.unit, units.whole())
+    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose)
 
 
-def _note(problems: dict[str, tuple[Column, str, str]], column: Column, batch: Batch, refused: tuple[int, str]) -> None:
-    if column.name not in problems:
+def _note(
+    problems: dict[str, tuple[Column | None, str, str]],
+    column: Column | None,
+    batch: Batch,
+    refused: tuple[int, str],
+    unit: str = "",
+) -> None:
+    """Note what is wrong with a column, or with that of units, unless something is noted already."""
+    name = unit if column is None else column.name
+    if name not in problems:
         row, said = refused
-        where = f"{batch.part.name}, {batch.place(row)}, column {column.name!r}"
-        problems[column.name] = column, where, said
+        problems[name] = column, f"{batch.part.name}, {batch.place(row)}, column {name!r}", said
 
 
-def _said(problems: dict[str, tuple[Column, str, str]], reading: _Reading) -> str:
+def _said(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> str:
     found = [f"{where}: {said}" for _, where, said in problems.values()]
-    advice = dict.fromkeys(reading.advice(column, said) for column, _, said in problems.values())
+    advice = dict.fromkeys(reading.advice(column, said) for column, _, said in problems.values() if column)
     more = [f"and {len(found) - _MOST_SHOWN} more columns"] if len(found) > _MOST_SHOWN else []
     lines = [*found[:_MOST_SHOWN], *more, *filter(None, advice)]
     return "\n".join(lines) if len(found) > 1 else ". ".join(lines)
