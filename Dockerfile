@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
-# The service in an image: docs/deploying.md. EXTRAS=jwt,otel,torch adds PyTorch with CUDA; without it the image is
-# for certified heads. tests/deployment lints this file and checks its sources and commands.
+# The service in an image: docs/deploying.md. EXTRAS=jwt,otel,onnx-gpu adds ONNX Runtime with CUDA, for encoders;
+# without it the image is for other models. tests/deployment lints this file and checks its sources and commands.
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build

@@ -43,7 +43,7 @@ docs: $(TESTS)
 # PyTorch and its CUDA libraries this takes some gigabytes.
 lock:
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/pip install --quiet --disable-pip-version-check '.[jwt,otel,torch]'
+	@build/lock/bin/pip install --quiet --disable-pip-version-check '.[jwt,onnx,otel,torch]'
 	@(sed -n 1p deploy/constraints.txt; build/lock/bin/pip freeze --all --exclude dpserve --exclude pip) > build/constraints.txt
 	@mv build/constraints.txt deploy/constraints.txt && rm -rf build/lock
 

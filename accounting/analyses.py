@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 
 from accounting import conversions, domains
+from accounting.compositions import numerical_curve, renyi_curve, total_mu
 from accounting.crossings import crossing
 from accounting.losses import (
     BoundedRangeLoss,
@@ -25,8 +26,6 @@ from accounting.losses import (
     composition_of,
     without_coins,
 )
-from accounting.numerical_pld import numerical_curve, total_mu
-from accounting.renyi import renyi_curve
 
 _ROUND_UP = 1 + 2.0**-40
 

@@ -1,8 +1,8 @@
 """What releases let anyone infer about one record: bounds on beliefs and on attacks.
 
 Of a composition, whose prices were settled before the first release, and with ideal noise; and of an account, at its
-limit, for clients who choose on the way and stop when they like, and the noise as drawn (`accounting.budgets`). Proven
-bounds stand beside the published formulas, which are named as such. Every proven bound is rounded up.
+limit, for clients who choose on the way and stop when they like, and the noise as drawn (`accounting.budgets`). Every
+bound is rounded up.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import conversions, domains, identifiability, numerical_pld, picorho, renyi, tradeoff
+from accounting import compositions, conversions, domains, identifiability, tradeoff
 from accounting.budgets import Budget
 from accounting.losses import Composition, Cost, GaussianLoss, composition_of, without_coins
 
@@ -36,20 +36,9 @@ class Identifiability(BaseModel):
     posterior_belief_at_epsilon: Annotated[
         float, Field(description="1/(1 + e^-epsilon) at the tightest epsilon (Bernau et al. 2021, Theorem 1)")
     ]
-    posterior_belief_under_rdp_as_published: Annotated[
-        float, Field(description="1/(1 + e^-epsilon) at the RDP epsilon of their Section 4.4, at the best order")
-    ]
     membership_advantage_bound: Annotated[float, Field(description="no attack has a larger TPR - FPR")]
     advantage_bound_from_epsilon_delta: Annotated[
         float, Field(description="(e^epsilon - 1 + 2 delta)/(e^epsilon + 1) at the tightest epsilon")
-    ]
-    advantage_bound_of_erlingsson: Annotated[float, Field(description="1 - e^-epsilon + delta e^-epsilon")]
-    advantage_bound_of_yeom: Annotated[float, Field(description="e^epsilon - 1, for pure epsilon; 1 if above")]
-    advantage_as_published_by_bernau: Annotated[
-        float | None, Field(description="Theorem 2 as printed, for Gaussian noise of the classical size only")
-    ]
-    advantage_under_rdp_as_published: Annotated[
-        float | None, Field(description="2 Phi(sqrt(D/(2 order))) - 1 (their Section 4.4), for Gaussian noise only")
     ]
 
 
@@ -72,13 +61,6 @@ class AttackReading(BaseModel):
     least_epsilon: Annotated[
         float, Field(description="ln((1 - delta)/(1 - advantage)), or 0: no smaller epsilon can be true at delta")
     ]
-    epsilon_of_classical_noise: Annotated[
-        float | None,
-        Field(
-            description="the epsilon whose classical Gaussian noise lets the best attack have this advantage (Bernau "
-            "et al. 2021, Equation 15, with the factor 2 that inverts their Theorem 2); null without an advantage"
-        ),
-    ]
     true_positive_rate_bound: float
     possible: Annotated[bool, Field(description="false: the attack is better than what was released allows")]
 
@@ -92,16 +74,12 @@ def identifiability_of(composition: Composition, rho: float, epsilon: float, del
     composition, ideal_delta = _coins_off(composition, delta)
     spare = delta - ideal_delta
     pure = math.fsum(count * loss.pure_epsilon for loss, count in composition.items())
-    gaussian = is_gaussian(composition)
-    orders, divergences = renyi.renyi_curve(composition, delta)
-    best = int(np.argmin(divergences - math.log(delta) / (orders - 1)))
-    order, divergence = float(orders[best]), float(divergences[best])
-    if gaussian:
+    if is_gaussian(composition):
         mu = _mu(rho)
         log_odds = identifiability.gaussian_log_odds(mu, ideal_delta)
         advantage = identifiability.gaussian_advantage(mu)
     else:
-        log_odds = renyi.log_odds(composition, ideal_delta)
+        log_odds = compositions.log_odds(composition, ideal_delta)
         advantage = identifiability.zcdp_advantage(rho)
         curve = _curve(composition, ideal_delta)
         if curve is not None:
@@ -112,47 +90,19 @@ def identifiability_of(composition: Composition, rho: float, epsilon: float, del
     return Identifiability(
         posterior_belief_bound=identifiability.posterior_belief(log_odds),
         posterior_belief_at_epsilon=identifiability.posterior_belief(epsilon),
-        posterior_belief_under_rdp_as_published=(
-            identifiability.published_rdp_belief(order, divergence, delta) if composition else 0.5
-        ),
         membership_advantage_bound=min(1.0, advantage + spare, from_curve),
         advantage_bound_from_epsilon_delta=from_curve,
-        advantage_bound_of_erlingsson=identifiability.erlingsson_advantage(epsilon, delta),
-        advantage_bound_of_yeom=identifiability.yeom_advantage(pure),
-        advantage_as_published_by_bernau=(
-            identifiability.published_gaussian_advantage(epsilon, delta) if gaussian and epsilon else None
-        ),
-        advantage_under_rdp_as_published=(
-            identifiability.rdp_gaussian_advantage(order, divergence) if gaussian else None
-        ),
     )
 
 
 def identifiability_at_limit(budget: Budget) -> Identifiability:
-    """Return the bounds on what an account with this budget may ever tell, whatever is asked and wherever one stops.
-
-    Nothing but the limit enters. The published formulas are those of the limit's epsilon, and of the Renyi divergence
-    alpha rho at the order that is best for them.
-    """
-    epsilon, rho = budget.epsilon_at(budget.picorho), budget.picorho / picorho.PICORHO_PER_RHO
-    gaussian = budget.accepts == "gaussian" and budget.picorho > 0
-    order = 1 + math.sqrt(-math.log(budget.delta) / rho) if rho else math.inf
+    """Return the bounds on what an account with this budget may ever tell, whatever is asked and wherever one stops."""
+    epsilon = budget.epsilon_at(budget.picorho)
     return Identifiability(
         posterior_belief_bound=budget.posterior_belief_at(budget.picorho),
         posterior_belief_at_epsilon=identifiability.posterior_belief(epsilon),
-        posterior_belief_under_rdp_as_published=(
-            identifiability.published_rdp_belief(order, order * rho, budget.delta) if rho else 0.5
-        ),
         membership_advantage_bound=budget.advantage_at(budget.picorho),
         advantage_bound_from_epsilon_delta=identifiability.advantage(epsilon, budget.delta),
-        advantage_bound_of_erlingsson=identifiability.erlingsson_advantage(epsilon, budget.delta),
-        advantage_bound_of_yeom=1.0 if rho else 0.0,
-        advantage_as_published_by_bernau=(
-            identifiability.published_gaussian_advantage(epsilon, budget.delta) if gaussian and epsilon else None
-        ),
-        advantage_under_rdp_as_published=(
-            identifiability.rdp_gaussian_advantage(order, order * rho) if gaussian else None
-        ),
     )
 
 
@@ -165,7 +115,7 @@ def attack_power(
 ) -> tuple[AttackPower, ...]:
     """Return the greatest true positive rate at each false positive rate, from the best trade-off function known.
 
-    Exact for Gaussian noise. Otherwise the least of what zCDP, (epsilon, delta) and, where it can be had, the
+    Exact for Gaussian noise. Otherwise the least of what zCDP, (epsilon, delta) and, where it is available, the
     PLD allow: lower bounds of f, so their maximum is one. Coins add their probability to any power.
 
     It holds for a composition settled beforehand. Where the client chose the prices, this is the composition of one
@@ -211,9 +161,6 @@ def reading_of_attack(
         true_positive_rate=true_positive_rate,
         false_positive_rate=false_positive_rate,
         least_epsilon=identifiability.epsilon_of_attack(advantage, delta),
-        epsilon_of_classical_noise=(
-            identifiability.published_gaussian_epsilon(advantage, delta) if advantage > 0 else None
-        ),
         true_positive_rate_bound=power.true_positive_rate_bound,
         possible=true_positive_rate <= power.true_positive_rate_bound
         and 1 - true_positive_rate <= complement.true_positive_rate_bound,
@@ -257,8 +204,8 @@ def _coins_off(composition: Composition, delta: float) -> tuple[Composition, flo
     return rest, math.nextafter(delta - coins, 0.0) if coins else delta
 
 
-def _curve(composition: Composition, delta: float) -> numerical_pld.NumericalCurve | None:
-    found = numerical_pld.numerical_curve(composition, delta) if composition else ""
+def _curve(composition: Composition, delta: float) -> compositions.NumericalCurve | None:
+    found = compositions.numerical_curve(composition, delta) if composition else ""
     return None if isinstance(found, str) else found
 
 

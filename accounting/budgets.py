@@ -1,4 +1,4 @@
-"""Budgets: how much one account may ever learn, given in the owner's words and held as a whole number.
+"""Budgets: how much one account may ever learn, given in the owner's words and kept as a whole number.
 
 Whatever the words, a budget becomes picorho, rounded down, before the first release, and the ledger admits a
 release when an integer sum stays within it. That filter (Rogers, Roth, Ullman and Vadhan 2016) is valid when a client
@@ -126,7 +126,7 @@ class Budget:
     def from_advantage(cls, advantage: float, delta: float, accepts: Accepts) -> Self:
         """Return the largest budget under which no attack has TPR - FPR above `advantage`.
 
-        delta plays no part but for the sampler's reserve and the epsilon reported.
+        delta plays no part except for the sampler's reserve and the epsilon reported.
         """
         domains.require_delta(delta)
         reserved = sampling_error.RESERVED_SHARE * delta
@@ -151,7 +151,7 @@ class Budget:
         return _epsilon(spent_picorho, self.accepts, self.delta)
 
     def posterior_belief_at(self, spent_picorho: int) -> float:
-        """Return what a belief of 1/2 in one record's presence can rise to, but for a probability of delta.
+        """Return what a belief of 1/2 in one record's presence can rise to, except with probability delta.
 
         The power bound of `accounting.sampling_error` in the argument of `identifiability.gaussian_log_odds`:
         P(A) - r <= 1 - f(e^-t P(A)) gives the ideal log-odds at delta less the reserve r, and ln(delta/(delta -

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import analyses, domains, dpsgd, sampling_error
+from accounting import analyses, domains, sampling_error
 from accounting.attack_bounds import (
     AttackPower,
     AttackReading,
@@ -28,7 +28,6 @@ from accounting.budgets import Accepts, Budget
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
-    Composition,
     Cost,
     GaussianLoss,
     LaplaceLoss,
@@ -73,14 +72,6 @@ class DeltaReading(_Frozen):
     delta: float
 
 
-class TheoremReading(_Frozen):
-    """What one theorem about DP-SGD says as it is taught."""
-
-    name: str
-    epsilon: Annotated[float | None, Field(description="at the explanation's delta; null beyond all numbers")]
-    premises_hold: Annotated[bool, Field(description="false: its classical noise is proved for epsilon < 1 only")]
-
-
 class Explanation(_Frozen):
     """The explanation of one account, or of releases given by hand."""
 
@@ -111,9 +102,6 @@ class Explanation(_Frozen):
             "at its limit"
         ),
     ]
-    published_theorems: Annotated[
-        tuple[TheoremReading, ...], Field(description="for steps of DP-SGD alone: three theorems as taught")
-    ]
     in_plain_words: str
 
 
@@ -137,7 +125,7 @@ def parse_release(text: str) -> Cost:
 
     `gaussian:S` and `laplace:B`, noise S or B times the sensitivity (mu = 1/S, epsilon = 1/B, rounded up);
     `exponential:EPSILON`; `sgm:S:Q`, a step of DP-SGD with noise multiplier S and sampling rate Q;
-    `approximate-gaussian:S:DELTA`, Gaussian but for a probability of DELTA. Raises ValueError for anything else.
+    `approximate-gaussian:S:DELTA`, Gaussian except with probability DELTA. Raises ValueError for anything else.
     """
     losses: list[PrivacyLoss] = []
     for part in text.split(","):
@@ -186,7 +174,6 @@ def explain(
         epsilon=side_by_side.epsilon,
         identifiability=meaning,
         attack_power=attack_power(composition, rho, side_by_side.epsilon, delta),
-        published_theorems=_theorems(composition, delta),
         in_plain_words=("" if _proven(releases) else _UNPROVEN) + _releases_in_words(side_by_side, meaning),
     )
     deltas: tuple[DeltaReading, ...] = ()
@@ -215,7 +202,7 @@ def explain_account(
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
 
     What is said about a record is said of the limit: of the releases so far, chosen and stopped at by a client that saw
-    them, no analysis holds (`accounting.budgets`). The five analyses of them stand beside it as what they are, readings
+    them, no analysis holds (`accounting.budgets`). The five analyses of them are shown as what they are, readings
     of this composition; the tightest is named among those whose argument knows nothing of the prices but their total.
 
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
@@ -246,7 +233,6 @@ def explain_account(
         epsilon=epsilon,
         identifiability=meaning,
         attack_power=attack_power_at_limit(ends),
-        published_theorems=_theorems(composition, left),
         in_plain_words=("" if proven else _UNPROVEN) + _account_in_words(side_by_side.releases, meaning, ends, account),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
@@ -278,23 +264,6 @@ _UNPROVEN = (
     "UNPROVEN: some of these results come from a mechanism whose privacy is claimed and not proven, so that nothing "
     "is promised about any record. What follows would hold if the claim did. "
 )
-
-
-def _theorems(composition: Composition, delta: float) -> tuple[TheoremReading, ...]:
-    if len(composition) != 1:
-        return ()
-    ((loss, steps),) = composition.items()
-    if not isinstance(loss, SubsampledGaussianLoss):
-        return ()
-    found = dpsgd.theorems(loss.noise_multiplier, loss.sampling_rate, steps, delta)
-    return tuple(
-        TheoremReading(
-            name=theorem.name,
-            epsilon=theorem.epsilon if math.isfinite(theorem.epsilon) else None,
-            premises_hold=theorem.proven,
-        )
-        for theorem in found
-    )
 
 
 _NOTHING = "Nothing computed from the records has been released, and nothing can be inferred about any of them."

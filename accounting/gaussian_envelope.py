@@ -1,4 +1,4 @@
-"""A whole run of DP-SGD as one Gaussian: the least mu that covers its privacy curve but for a delta of 2^-40.
+"""A whole run of DP-SGD as one Gaussian: the least mu that covers its privacy curve except for a delta of 2^-40.
 
 An account that accepts Gaussian charges adds up mu^2, and its figures are exact. A run of Poisson-sampled Gaussian
 steps is not Gaussian, but where the noise of a step is not small it nearly is, and then `ApproximateGaussianLoss(mu,
@@ -251,7 +251,7 @@ def _curves(noise_multiplier: float, sampling_rate: float, steps: int) -> tuple[
     about a sixth of its square to their variance. It is larger where the losses of one step would not fit on
     _MOST_POINTS: then they are rarely much above their deviation, and those that are decide.
 
-    Raises ValueError where there is so little noise that no mu up to LARGEST_MU could be had.
+    Raises ValueError where there is so little noise that no mu up to LARGEST_MU covers it.
     """
     roughly = min(_central_limit(noise_multiplier, sampling_rate, steps), math.sqrt(steps) / noise_multiplier)
     if roughly > 2 * LARGEST_MU:

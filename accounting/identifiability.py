@@ -1,9 +1,7 @@
 """What a budget means for one person: posterior belief, membership advantage, and the epsilon an attack implies.
 
 The observer of this module knows everything but whether one record is in the data, holds both for equally
-likely, sees every answer, and computes without limit. Two published statements are kept for comparison and are
-named as published; what they claim for delta > 0 is not what the figures named bounds claim, as the docstrings
-show.
+likely, sees every answer, and computes without limit.
 """
 
 import math
@@ -140,19 +138,6 @@ def advantage(epsilon: float, delta: float = 0.0) -> float:
     return math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))
 
 
-def yeom_advantage(epsilon: float) -> float:
-    """Return e^epsilon - 1, the bound of Yeom et al. 2018, Theorem 1, for epsilon-DP; 1 where it says nothing."""
-    domains.require_up_to("epsilon", epsilon, math.inf)
-    return math.expm1(epsilon) if epsilon < math.log(2) else 1.0
-
-
-def erlingsson_advantage(epsilon: float, delta: float) -> float:
-    """Return 1 - e^-epsilon + delta e^-epsilon (Erlingsson et al. 2019, Proposition 2)."""
-    domains.require_up_to("epsilon", epsilon, math.inf)
-    domains.require_up_to("delta", delta, 1)
-    return -math.expm1(-epsilon) + delta * math.exp(-epsilon)
-
-
 def epsilon_of_attack(attack_advantage: float, delta: float) -> float:
     """Return ln((1 - delta)/(1 - advantage)), or 0: no smaller epsilon can be true (Erlingsson 2019, Proposition 3)."""
     domains.require_up_to("delta", delta, 1)
@@ -161,50 +146,3 @@ def epsilon_of_attack(attack_advantage: float, delta: float) -> float:
     if delta >= 1:
         return 0.0
     return max(0.0, math.log1p(-delta) - math.log1p(-attack_advantage))
-
-
-def published_gaussian_advantage(epsilon: float, delta: float) -> float:
-    """Return 2 Phi(epsilon / (2 sqrt(2 ln(1.25/delta)))) - 1 as printed (Bernau et al. 2021, Theorem 2).
-
-    It presumes the classical noise sigma = sqrt(2 ln(1.25/delta))/epsilon, which gives (epsilon, delta)-DP only
-    for epsilon < 1; `gaussian_advantage(gaussian_mu(epsilon, delta))` is the exact figure.
-    """
-    domains.require_above_zero("epsilon", epsilon)
-    domains.require_delta(delta)
-    return math.erf(epsilon / (2 * math.sqrt(2 * math.log(1.25 / delta))) / math.sqrt(2))
-
-
-def published_gaussian_epsilon(attack_advantage: float, delta: float) -> float:
-    """Return 2 sqrt(2 ln(1.25/delta)) Phi^-1((advantage + 1)/2), the inverse of `published_gaussian_advantage`.
-
-    Bernau et al. 2021, Equation 15, prints it without the leading 2, which does not invert their Theorem 2.
-    """
-    domains.require_between("the membership advantage", attack_advantage, 0, 1)
-    domains.require_delta(delta)
-    quantile = math.sqrt(2) * float(scipy.special.erfinv(attack_advantage))
-    return 2 * math.sqrt(2 * math.log(1.25 / delta)) * quantile
-
-
-def published_rdp_belief(order: float, divergence: float, delta: float) -> float:
-    """Return rho_beta under RDP composition: `posterior_belief` at divergence + ln(1/delta)/(order - 1).
-
-    Bernau et al. 2021, Section 4.4; `divergence` is the composed RDP of that order.
-    """
-    _check_rdp(order, divergence)
-    domains.require_delta(delta)
-    return posterior_belief(divergence - math.log(delta) / (order - 1))
-
-
-def rdp_gaussian_advantage(order: float, divergence: float) -> float:
-    """Return rho_alpha under RDP composition, 2 Phi(sqrt(divergence/(2 order))) - 1 (Bernau et al. 2021, Section 4.4).
-
-    Exact for Gaussian releases, whose composed RDP is order mu^2/2: the argument is then mu/2.
-    """
-    _check_rdp(order, divergence)
-    return math.erf(math.sqrt(divergence / (2 * order)) / math.sqrt(2))
-
-
-def _check_rdp(order: float, divergence: float) -> None:
-    if not order > 1:
-        raise ValueError(f"the order of a Renyi divergence must be above 1, not {order}")
-    domains.require_up_to("the divergence", divergence, math.inf)

@@ -33,9 +33,9 @@ class PrivacyLoss(ABC):
         """The zCDP parameter, exactly."""
 
     @property
-    @abstractmethod
     def pure_epsilon(self) -> float:
-        """The epsilon of pure differential privacy, or infinity."""
+        """The epsilon of pure differential privacy; infinity where, as for Gaussian noise, there is none."""
+        return math.inf
 
     def __post_init__(self) -> None:
         """Refuse a parameter that describes no loss; hold it as a float, so that equal losses have equal texts."""
@@ -64,11 +64,6 @@ class GaussianLoss(PrivacyLoss):
     def rho(self) -> Fraction:
         """mu^2 / 2."""
         return Fraction(self.mu) ** 2 / 2
-
-    @property
-    def pure_epsilon(self) -> float:
-        """No finite epsilon holds at delta = 0."""
-        return math.inf
 
 
 @dataclass(frozen=True)
@@ -145,11 +140,6 @@ class SubsampledGaussianLoss(PrivacyLoss):
         """1/(2 sigma^2)."""
         return 1 / (2 * Fraction(self.noise_multiplier) ** 2)
 
-    @property
-    def pure_epsilon(self) -> float:
-        """No finite epsilon holds at delta = 0."""
-        return math.inf
-
 
 LARGEST_COIN = 2.0**-40
 """No loss may have a larger delta of its own, so that accounts need only count them (`accounting.sampling_error`)."""
@@ -183,11 +173,6 @@ class ApproximateGaussianLoss(PrivacyLoss):
     def rho(self) -> Fraction:
         """mu^2 / 2."""
         return Fraction(self.mu) ** 2 / 2
-
-    @property
-    def pure_epsilon(self) -> float:
-        """No finite epsilon holds at delta = 0."""
-        return math.inf
 
 
 @dataclass(frozen=True)
@@ -305,7 +290,7 @@ class Cost:
 
     @property
     def coins(self) -> int:
-        """How many coins it takes, each of a probability of at most LARGEST_COIN: what an account counts beside rho."""
+        """How many coins it takes, each of a probability of at most LARGEST_COIN; an account counts them, too."""
         return sum(isinstance(loss, ApproximateGaussianLoss) for loss in self.losses)
 
     @property
@@ -357,7 +342,7 @@ def composition_of(releases: Mapping[Cost, int]) -> Composition:
 def without_coins(losses: Composition) -> tuple[Composition, float]:
     """Return the composition with Gaussian losses for the approximate ones, and their deltas together, rounded up.
 
-    Let delta'(epsilon) be valid for the first. Then coins + delta'(epsilon) is valid for `losses`: but for the event
+    Let delta'(epsilon) be valid for the first. Then coins + delta'(epsilon) is valid for `losses`: except for the event
     that some coin shows everything, whose probability is at most the sum of the deltas, whoever chose what on the
     way, the releases are those of the first (`ApproximateGaussianLoss`). The same goes for the power of any test.
     """

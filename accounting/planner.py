@@ -1,11 +1,8 @@
-"""What a budget buys: for each proven mechanism and composition, the noise, the price of a row, rows and accuracy.
+"""What a budget buys: for each proven mechanism, the noise, the price of a row, rows and accuracy.
 
 Works before training, from the sensitivity alone, and after it, with logits on data that the owner declares
 public. No private record is touched: an accuracy is a property of the public sample given, and is computed by
 quadrature over the noise, not by drawing it.
-
-The ledger enforces rho. The compositions that it does not enforce stand beside those it does, to show what they
-would buy for a number of rows fixed in advance.
 """
 
 import math
@@ -19,31 +16,16 @@ import scipy.special
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import analyses, domains, picorho, sampling_error
+from accounting import domains, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
 from accounting.crossings import crossing
-from accounting.losses import (
-    MOST_RELEASES,
-    BoundedRangeLoss,
-    Composition,
-    Cost,
-    GaussianLoss,
-    LaplaceLoss,
-    composition_of,
-)
+from accounting.losses import MOST_RELEASES, BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
 
 Floats = NDArray[np.float64]
 MechanismName = Literal["gaussian", "laplace", "selected-neuron", "label"]
-CompositionName = Literal["filter", "basic", "advanced", "rdp"]
 
 MECHANISMS: tuple[MechanismName, ...] = ("gaussian", "laplace", "selected-neuron", "label")
-COMPOSITIONS: tuple[CompositionName, ...] = ("filter", "basic", "advanced", "rdp")
 MOST_QUERIES = MOST_RELEASES
-_COMPOSITIONS: dict[CompositionName, Callable[[Composition, float], analyses.Analysis]] = {
-    "basic": analyses.basic,
-    "advanced": analyses.advanced,
-    "rdp": analyses.rdp,
-}
 _USUAL_QUERIES = 1000
 _QUANTILES = (np.arange(256) + 0.5) / 256
 
@@ -156,17 +138,15 @@ class PlannedBudget(BaseModel):
 
 
 class Option(BaseModel):
-    """One mechanism under one composition."""
+    """One mechanism at one price."""
 
     model_config = ConfigDict(frozen=True)
 
     mechanism: MechanismName
-    composition: Annotated[CompositionName, Field(description="filter: what the ledger enforces")]
-    enforced: Annotated[bool, Field(description="whether the ledger enforces it, so that clients may adapt")]
     queries: Annotated[int, Field(ge=0, description="rows that the budget buys at this price")]
     losses: Annotated[str, Field(description="the price of one row, as kind:parameter")]
     rho: Annotated[float, Field(description="the price of one row as rho")]
-    price: Annotated[str | None, Field(description="what to serve it at, as --price; null where not enforced")]
+    price: Annotated[str, Field(description="what to serve it at, as --price")]
     noise_multiplier: Annotated[
         float | None, Field(description="standard deviation of the noise on a logit over the row's L2 sensitivity")
     ]
@@ -175,7 +155,7 @@ class Option(BaseModel):
 
 
 class Plan(BaseModel):
-    """What was asked for, and every option that the budget allows, the best enforced one for it first."""
+    """What was asked for, and every option that the budget allows, the best first."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -243,25 +223,15 @@ def plan(
         budget = budgets.get(account_of(mechanism))
         if budget is None:
             continue
-        needed = None
         if accuracy is not None and sample is not None:
             needed = _price_for_accuracy(mechanism, accuracy, sample)
-            if needed is None:
-                continue
-        for composition in COMPOSITIONS:
-            if needed is not None:
-                rho, count = needed, _queries_at(mechanism, composition, needed, budget)
-            else:
-                count = queries or _USUAL_QUERIES
-                affordable = _price_for_queries(mechanism, composition, count, budget)
-                if affordable is None:
-                    continue
-                rho = affordable
-            options.append(_option(mechanism, composition, rho, count, classes, sensitivity, sample))
-    if accuracy is not None:
-        options.sort(key=lambda option: (not option.enforced, -option.queries))
-    else:
-        options.sort(key=lambda option: (not option.enforced, -(option.accuracy or 0.0)))
+            count = budget.picorho // cost_of(mechanism, needed).picorho if needed is not None else 0
+        else:
+            count = queries or _USUAL_QUERIES
+            needed = _price_for_queries(count, budget)
+        if needed is not None:
+            options.append(_option(mechanism, needed, count, classes, sensitivity, sample))
+    options.sort(key=lambda option: -option.queries if accuracy is not None else -(option.accuracy or 0.0))
     return Plan(
         delta=delta,
         budgets=tuple(
@@ -341,7 +311,6 @@ def _noise_law(
 
 def _option(
     mechanism: MechanismName,
-    composition: CompositionName,
     rho: float,
     queries: int,
     classes: int,
@@ -352,12 +321,10 @@ def _option(
     cost = cost_of(mechanism, rho)
     return Option(
         mechanism=mechanism,
-        composition=composition,
-        enforced=composition == "filter",
         queries=queries,
         losses=str(cost),
         rho=rho,
-        price=f"rho:{Decimal(cost.picorho).scaleb(-12):f}" if composition == "filter" else None,
+        price=f"rho:{Decimal(cost.picorho).scaleb(-12):f}",
         noise_multiplier=multiplier,
         noise=multiplier * sensitivity if multiplier is not None and sensitivity is not None else None,
         accuracy=expected_accuracy(mechanism, rho, sample) if sample is not None else None,
@@ -376,26 +343,10 @@ def _noise_multiplier(mechanism: MechanismName, rho: float, classes: int) -> flo
             return None
 
 
-def _price_for_queries(
-    mechanism: MechanismName, composition: CompositionName, queries: int, budget: Budget
-) -> float | None:
+def _price_for_queries(queries: int, budget: Budget) -> float | None:
     """Return the largest rho per row at which `queries` rows stay within the budget, None if not allowed."""
-    low, high = sampling_error.LEAST_ROW_RHO, sampling_error.LARGEST_ROW_RHO
-    if composition == "filter":
-        rho = budget.picorho // queries / picorho.PICORHO_PER_RHO
-        return min(rho, high) if rho >= low else None
-    analyse = _COMPOSITIONS[composition]
-    epsilon, ideal = budget.epsilon_at(budget.picorho), sampling_error.ideal_delta(budget.delta)
-
-    def excess(log_rho: float) -> float:
-        found = analyse(composition_of({cost_of(mechanism, math.exp(log_rho)): queries}), ideal)
-        return math.inf if found.epsilon is None else found.epsilon - epsilon
-
-    if excess(math.log(low)) > 0:
-        return None
-    if excess(math.log(high)) <= 0:
-        return high
-    return math.exp(crossing(excess, math.log(low), math.log(high), tolerance=1e-6).met)
+    rho = budget.picorho // queries / picorho.PICORHO_PER_RHO
+    return min(rho, sampling_error.LARGEST_ROW_RHO) if rho >= sampling_error.LEAST_ROW_RHO else None
 
 
 def _price_for_accuracy(mechanism: MechanismName, accuracy: float, sample: PublicSample) -> float | None:
@@ -415,26 +366,6 @@ def _price_for_accuracy(mechanism: MechanismName, accuracy: float, sample: Publi
             return math.exp(last if before is None else crossing(missing, last, before, tolerance=1e-4).met)
         before = float(log_rho)
     return None
-
-
-def _queries_at(mechanism: MechanismName, composition: CompositionName, rho: float, budget: Budget) -> int:
-    """Return how many rows at that price stay within the budget."""
-    cost = cost_of(mechanism, rho)
-    if composition == "filter":
-        return budget.picorho // cost.picorho
-    epsilon, ideal = budget.epsilon_at(budget.picorho), sampling_error.ideal_delta(budget.delta)
-
-    def within(count: int) -> bool:
-        found = _COMPOSITIONS[composition](composition_of({cost: count}), ideal).epsilon
-        return found is not None and found <= epsilon
-
-    enough, too_many = 0, 1
-    while too_many <= MOST_QUERIES and within(too_many):
-        enough, too_many = too_many, 2 * too_many
-    while too_many - enough > 1:
-        middle = (enough + too_many) // 2
-        enough, too_many = (middle, too_many) if middle <= MOST_QUERIES and within(middle) else (enough, middle)
-    return enough
 
 
 def _noiseless(sample: PublicSample) -> float:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from training.extras import extra
+from training.errors import extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

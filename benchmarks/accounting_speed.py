@@ -14,7 +14,7 @@ import numpy as np
 from accounting import explanation, planner, report
 from accounting.budgets import Budget, _belief, _epsilon
 from accounting.ledger import ChargeRequest
-from accounting.ledger.values import terms_of
+from accounting.ledger.receipts import terms_of
 from accounting.losses import Cost
 from mechanisms.mechanism import priced
 

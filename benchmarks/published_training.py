@@ -15,9 +15,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from research.lu2022 import printed
-from training.published.batched import Assignment, batch_loss, record_losses, train_stack
-from training.published.bounds import Topology
-from training.published.setting import Recipe
+from training.published.bounds import Recipe, Topology
+from training.published.train import Assignment, batch_loss, record_losses, train_stack
 
 RECORDS, N, FEATURES, CLASSES = 5010, 1200, 446, 30
 

@@ -76,7 +76,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     port: int = option(8000, "The port to listen on; 0 picks a free one.", ge=0, le=65535)
     workers: int = option(1, "How many processes answer at the port, on one ledger.", ge=1, le=64)
     accept_unproven: bool = option(False, "Needed for --mechanism published, whose guarantee is claimed, not proven.")
-    device: str | None = option(None, "Where the model's backbone computes: cpu or cuda.", default_text="cpu")
+    device: str | None = option(None, "Where the model's encoder computes: cpu or cuda.", default_text="cpu")
 
     largest_batch: int = _batches(1000, "The most rows of one request.", ge=1, le=10_000)
     max_batch_size: int | None = _batches(

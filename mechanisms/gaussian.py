@@ -49,13 +49,6 @@ class Gaussian:
         """mu-GDP."""
         return Cost((GaussianLoss(self.mu),))
 
-    def describe(self) -> str:
-        """Say in one sentence what is released."""
-        return (
-            f"The softmax of the logits with Gaussian noise of {self.noise_multiplier:.6g} times the row's L2 "
-            f"sensitivity on each: {self.mu:.6g}-GDP."
-        )
-
     def prepare(self, classes: int) -> None:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
         rounded_gaussian(_calibration(self, classes)[0])

@@ -1,4 +1,4 @@
-"""N(0, sigma^2 I) on a whole vector, drawn once: weights, class sums, the noise of a perturbed objective."""
+"""N(0, sigma^2 I) drawn once: on a whole vector, such as weights or class sums, or by itself for an objective."""
 
 import functools
 import math
@@ -14,7 +14,7 @@ from accounting.losses import Cost, GaussianLoss
 from mechanisms import grid
 from mechanisms.grid import Floats
 from mechanisms.mechanism import Price
-from mechanisms.noise import rounded_gaussian
+from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, rounded_gaussian
 from mechanisms.randomness import Randomness
 
 LARGEST_SIZE = sampling_error.DRAWS_PER_RELEASE
@@ -123,3 +123,45 @@ def _calibration(mu: float, size: int) -> tuple[int, float]:
     rounding = grid.ROUNDING * grid.square_root(size)
     scale = grid.gaussian_scale(mu, rounding)
     return scale, grid.step_per_sensitivity(scale, mu, Fraction(1), rounding)
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """`size` independent values of N(0, sigma^2), each rounded to the nearest multiple of `step`.
+
+    Nothing private is added to it here, so no grid has to fit a sensitivity: it is drawn on the finest grid that has a
+    table, and the caller accounts for the rounding.
+
+    Raises ValueError for a sigma or a size out of range.
+    """
+
+    sigma: float
+    size: int
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        if not 2.0**-100 <= self.sigma <= 2.0**100:
+            raise ValueError(f"the standard deviation must lie between 2^-100 and 2^100, not be {self.sigma}")
+        if not 1 <= self.size <= sampling_error.DRAWS_PER_RELEASE:
+            raise ValueError(f"a release has between 1 and {sampling_error.DRAWS_PER_RELEASE} values, not {self.size}")
+
+    @property
+    def step(self) -> float:
+        """The grid step: exactly sigma / 2^16."""
+        return self.sigma / LARGEST_GAUSSIAN_SCALE
+
+    @property
+    def rounding(self) -> float:
+        """How far in L2 the values may be from ideal noise, rounded up.
+
+        Each is an integer k of magnitude up to 12 2^16 times the step: half a step from ideal noise, and the product
+        of k and the step is rounded once, by less than 2^-29 of a step.
+        """
+        return self.step * (0.5 + 2.0**-29) * math.sqrt(self.size) * (1 + 2.0**-40)
+
+    def draw(self, randomness: Randomness) -> Floats:
+        """Return the values, (size,). Takes 2 words for each, in order."""
+        law = rounded_gaussian(LARGEST_GAUSSIAN_SCALE)
+        words = randomness.words(self.size * law.words_per_draw).reshape(self.size, law.words_per_draw)
+        drawn: Floats = np.multiply(law.draw(words), self.step)
+        return drawn

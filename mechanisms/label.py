@@ -38,10 +38,6 @@ class Label:
         """A loss of range epsilon."""
         return Cost((BoundedRangeLoss(self.epsilon),))
 
-    def describe(self) -> str:
-        """Say in one sentence what is released."""
-        return f"One class, drawn by the exponential mechanism on the logits with a loss of range {self.epsilon:.6g}."
-
     def scale(self, sensitivity: Floats) -> Floats:
         """Return for rows of these sensitivities, (n,), how much higher a logit makes its class e times likelier."""
         return scale(sensitivity, self.epsilon)

@@ -39,13 +39,6 @@ class Laplace:
         """Pure epsilon, of one Laplace variable; the sampler's error is paid from the budget's delta."""
         return Cost((LaplaceLoss(self.epsilon),))
 
-    def describe(self) -> str:
-        """Say in one sentence what is released."""
-        return (
-            f"The softmax of the logits with Laplace noise of {1 / self.epsilon:.6g} times the row's L1 sensitivity "
-            f"on each: {self.epsilon:.6g}-DP, up to the sampler's error of less than 2^-100 for each draw."
-        )
-
     def prepare(self, classes: int) -> None:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
         _step_per_sensitivity(self.epsilon, classes)

@@ -102,7 +102,7 @@ in two ways, or of two k, tell of k."""
 
 
 def noise_context(model_id: str, mechanism: Mechanism) -> bytes:
-    """Return what a question's noise depends on beside the question itself: the context of `KeyedRandomness`.
+    """Return what a question's noise depends on in addition to the question: the context of `KeyedRandomness`.
 
     A mechanism's text holds its name and every parameter, as a frozen dataclass's does: with the model, which has the
     sensitivity and the classes, these decide the scale of the noise. So one draw is never scaled in two ways.

@@ -11,7 +11,7 @@ Why the noise may be a function of the question. Let a row be answered by M(k, N
 and of the public phi that is protected, N the mechanism's noise. Give every question q = (model, mechanism and
 price, phi and its sensitivity) an N_q of its own, independent of all others, drawn when q is first asked and kept for
 ever. Answers to the same question
-are then one release, told several times: the first is M(k_q, N_q), and the others are copies of it, because k_q is the
+are then one release, sent several times: the first is M(k_q, N_q), and the others are copies of it, because k_q is the
 same number whenever it is computed (`training.quantised`). Answers to distinct questions are releases with independent
 noise, which compose, also if the questions are chosen adaptively. So what all answers cost is the sum over distinct
 questions, each paid for once, whoever asks.

@@ -54,14 +54,6 @@ class SelectedNeuron:
         """A loss of range selection_epsilon, and that of the noise."""
         return Cost((BoundedRangeLoss(self.selection_epsilon), self.noise))
 
-    def describe(self) -> str:
-        """Say in one sentence what is released."""
-        return (
-            "One class, drawn by the exponential mechanism on the logits with a loss of range "
-            f"{self.selection_epsilon:.6g}, and its log-odds with {self.noise.kind} noise ({self.noise}); the other "
-            "classes share the rest evenly."
-        )
-
     def prepare(self) -> None:
         """Build the noise table ahead of the first release."""
         _law(self.noise)

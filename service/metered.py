@@ -94,14 +94,14 @@ class MeteredPredictor(Predictor):
         self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
         self.cost = self.price_per_row = mechanism.cost
         limits = BatchLimits(
-            max_batch_size=max_batch_size or (_DEEP_BATCH_SIZE if self._on_backbone else _BATCH_SIZE),
+            max_batch_size=max_batch_size or (_DEEP_BATCH_SIZE if self._on_encoder else _BATCH_SIZE),
             max_batch_time=max_batch_time,
         )
         self._batcher: Batcher[_Request, Prediction] = Batcher(self._answer, limits)
 
     @property
-    def _on_backbone(self) -> bool:
-        return isinstance(self.head, CertifiedHead) and self.head.on_backbone
+    def _on_encoder(self) -> bool:
+        return isinstance(self.head, CertifiedHead) and self.head.on_encoder
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -193,8 +193,8 @@ class MeteredPredictor(Predictor):
         return [refused.get(place) or next(decisions) for place in range(len(requests))]
 
     async def _features(self, X: Floats) -> Floats:
-        """phi of each row, (n, D). A backbone takes its time, in which the loop serves others."""
-        if self._on_backbone:
+        """phi of each row, (n, D). An encoder takes its time, in which the loop serves others."""
+        if self._on_encoder:
             return await asyncio.to_thread(self.head.features, X)
         return self.head.features(X)
 

@@ -34,9 +34,9 @@ ALLOWED = re.compile(
 )
 
 OF_PYTORCH = re.compile(r"^(nvidia-[\w-]+|cuda-toolkit|triton)$")
-"""What PyTorch's CUDA build brings: NVIDIA's runtime under NVIDIA's own terms, and Triton (MIT, not in its metadata).
+"""What CUDA builds bring: NVIDIA's runtime under NVIDIA's own terms, and Triton (MIT, not in its metadata).
 
-Only the extras that name torch have it: no certified head, and no image but one built with EXTRAS=...,torch.
+Only the extras torch and onnx-gpu have it, and no image but one built with one of them.
 """
 
 
@@ -117,11 +117,11 @@ def test_no_version_has_a_known_hole():
     assert "CVE-2025-43859" in found
 
 
-@pytest.mark.parametrize("torch", ["", ",torch"])
-def test_whatever_extras_an_image_is_built_with_are_pinned(torch):
+@pytest.mark.parametrize("more", ["", ",torch", ",onnx"])
+def test_whatever_extras_an_image_is_built_with_are_pinned(more):
     """By what is installed here, where torch may be another build, without NVIDIA's libraries."""
     default = re.search(r'^ARG EXTRAS="(.*)"$', (ROOT / "Dockerfile").read_text(), re.MULTILINE)[1]
-    extras = (default + torch).split(",")
+    extras = (default + more).split(",")
     assert {"jwt", "otel"} <= set(extras)
     assert "torch" not in default  # the slim image is for certified heads
     assert f"EXTRAS={default},torch" in (ROOT / "docs" / "deploying.md").read_text()

@@ -1,8 +1,8 @@
 """A bundle: a certified head in a folder, its certificate sealed into its weights (`training.sealing`).
 
 Loading verifies: the certificate's numbers are derived again, both files are compared with each other, and the public
-random tensors are drawn again from their seed. A head on a backbone has the network's public weights beside it, in
-`backbone.safetensors`, and the certificate has that file's digest. Only such a bundle needs PyTorch.
+random tensors are drawn again from their seed. The bundle of a head on an encoder also holds the public ONNX model, in
+`encoder.onnx`, and the certificate has that file's digest. Only such a bundle needs ONNX Runtime.
 """
 
 import functools
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from mechanisms.randomness import NoiseKey
 from training.certificate import Certificate
+from training.encoder import OnnxEncoder
 from training.errors import BundleError, TrainingError
-from training.extras import extra
-from training.feature_maps import Backbone
+from training.feature_maps import Encoder
 from training.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
 from training.sealing import (
     Tensors,
@@ -33,7 +33,7 @@ from training.sensitivity import weight_norm
 
 Floats = NDArray[np.float64]
 
-BACKBONE_FILE = "backbone.safetensors"
+ENCODER_FILE = "encoder.onnx"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +50,9 @@ class CertifiedHead:
     noise_key: NoiseKey
 
     @property
-    def on_backbone(self) -> bool:
-        """Whether features come from a deep network, and take their time."""
-        return isinstance(self.certificate.feature_map, Backbone)
+    def on_encoder(self) -> bool:
+        """Whether features come from an encoder, and take their time."""
+        return isinstance(self.certificate.feature_map, Encoder)
 
     def features(self, X: Floats) -> Floats:
         """phi of each row, (n, D): the questions. Public."""
@@ -72,22 +72,22 @@ class CertifiedHead:
         return summands(self.weights)
 
 
-def save_bundle(folder: Path, head: CertifiedHead, backbone: bytes | None = None) -> Certificate:
+def save_bundle(folder: Path, head: CertifiedHead, encoder: bytes | None = None) -> Certificate:
     """Write the bundle into a new folder; return its certificate with the digest.
 
-    backbone: the safetensors file with the backbone's weights, if the head stands on one. Raises BundleError.
+    encoder: the ONNX file, if the head stands on one. Raises BundleError.
     """
     tensors = with_public_tensors({"weights": head.weights}, head.tensors) | with_noise_key(head.noise_key)
-    public = {} if backbone is None else {BACKBONE_FILE: backbone}
-    _check_backbone(head.certificate, backbone)
+    public = {} if encoder is None else {ENCODER_FILE: encoder}
+    _check_encoder(head.certificate, encoder)
     return save_sealed(folder, tensors, head.certificate, public)
 
 
 def load_bundle(folder: Path, device: str | None = None) -> CertifiedHead:
     """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different.
 
-    device: where a backbone computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not there, or
-    if one is named and the head stands on no backbone.
+    device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not there, or
+    if one is named and the head stands on no encoder.
     """
     if (kind := kind_of(folder)) not in ("head", "published"):
         raise BundleError(
@@ -95,35 +95,33 @@ def load_bundle(folder: Path, device: str | None = None) -> CertifiedHead:
         )
     head = _checked_head(*load_sealed(folder, Certificate))
     feature_map = head.certificate.feature_map
-    if not isinstance(feature_map, Backbone):
+    if not isinstance(feature_map, Encoder):
         if device is not None:
-            raise TrainingError(f"{head.certificate.name} has no backbone to compute on a device: leave --device out")
+            raise TrainingError(f"{head.certificate.name} has no encoder to compute on a device: leave --device out")
         return head
     try:
-        content = (folder / BACKBONE_FILE).read_bytes()
+        content = (folder / ENCODER_FILE).read_bytes()
     except OSError as error:
-        raise BundleError(f"{folder} lacks its backbone: cannot read {error.filename}: {error.strerror}") from error
-    _check_backbone(head.certificate, content)
-    attached = with_network(feature_map, content, device or "cpu")
+        raise BundleError(f"{folder} lacks its encoder: cannot read {error.filename}: {error.strerror}") from error
+    _check_encoder(head.certificate, content)
+    attached = with_encoder(feature_map, content, device or "cpu")
     return replace(head, certificate=head.certificate.model_copy(update={"feature_map": attached}))
 
 
-def with_network(feature_map: Backbone, content: bytes, device: str) -> Backbone:
-    """Return the map with its network, ready to answer: rows are computed together. Raises TrainingError."""
-    with extra("torch", "a backbone"):
-        from training.backbones.extractor import Extractor, load_network
-    network = load_network(feature_map.architecture, content, len(feature_map.lower))
-    if network.width != feature_map.width:
-        raise BundleError(f"the backbone gives {network.width} features, and the certificate says {feature_map.width}")
-    return feature_map.computed_by(Extractor(network, device).together)
+def with_encoder(feature_map: Encoder, content: bytes, device: str) -> Encoder:
+    """Return the map with its model, ready to answer: rows are computed together. Raises TrainingError."""
+    encoder = OnnxEncoder(content, len(feature_map.lower), device)
+    if encoder.width != feature_map.width:
+        raise BundleError(f"the encoder gives {encoder.width} features, and the certificate says {feature_map.width}")
+    return feature_map.computed_by(encoder.together)
 
 
-def _check_backbone(certificate: Certificate, content: bytes | None) -> None:
+def _check_encoder(certificate: Certificate, content: bytes | None) -> None:
     feature_map = certificate.feature_map
-    expected = feature_map.weights_sha256 if isinstance(feature_map, Backbone) else None
+    expected = feature_map.model_sha256 if isinstance(feature_map, Encoder) else None
     found = None if content is None else hashlib.sha256(content).hexdigest()
     if found != expected:
-        raise BundleError(f"the backbone's weights have the SHA-256 {found}, and the certificate says {expected}")
+        raise BundleError(f"the encoder has the SHA-256 {found}, and the certificate says {expected}")
 
 
 def _checked_head(certificate: Certificate, tensors: Tensors) -> CertifiedHead:

@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, Field, model_validator
 
 from training.columns import coordinates_of
 from training.errors import BundleError
-from training.feature_maps import NORM_BOUND, STEP, Backbone, FeatureMap, HeadFeatureMap
+from training.feature_maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
 from training.quantised import weight_step
 from training.sealing import SealedCertificate
 from training.sensitivity import (
@@ -73,16 +73,16 @@ ASSUMPTIONS = (
     "they are published.",
 )
 
-BACKBONE_ASSUMPTIONS = (
-    "The backbone's weights, which `weights_sha256` of the feature map names, were made without the private records: "
-    "nobody trained, tuned, distilled or chose them on these records or by results on them. What a public collection "
-    "that they were trained on says about a person who is also in the private records is not covered.",
-    "While the private records' features were computed, the network gave the same numbers for the same row in the same "
-    "place of a batch of the same size, whatever stood in the other places; this was checked on public rows.",
-    "While it answers, the network may give other numbers for a row on another device or in another batch. Where they "
+ENCODER_ASSUMPTIONS = (
+    "The encoder, which `model_sha256` of the feature map names, was made without the private records: "
+    "nobody trained, tuned, distilled or chose it on these records or by results on them. What a public collection "
+    "that it was trained on says about a person who is also in the private records is not covered.",
+    "While the private records' features were computed, one at a time, the encoder gave the same numbers for the same "
+    "row, whatever rows came before; this was checked on public rows.",
+    "While it answers, the encoder may give other numbers for a row on another device or in another batch. Where they "
     "round to another phi that is another question, with noise of its own and charged as one.",
 )
-"""What a head on a backbone rests on beside the rest."""
+"""What a head on an encoder rests on in addition."""
 
 
 UNIT_ASSUMPTION = (
@@ -210,7 +210,7 @@ class Certificate(ProvenCertificate):
 def assumptions_on(feature_map: FeatureMap, *, units: bool = False) -> tuple[str, ...]:
     """Return what the proof for a head on this feature map assumes. units: whether records are weighted by units."""
     first = (UNIT_ASSUMPTION, *ASSUMPTIONS[1:]) if units else ASSUMPTIONS
-    return (*first, *BACKBONE_ASSUMPTIONS) if isinstance(feature_map, Backbone) else first
+    return (*first, *ENCODER_ASSUMPTIONS) if isinstance(feature_map, Encoder) else first
 
 
 def derive(strong_convexity: float, tolerance: float, classes: int, dimension: int) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""What can go wrong offline, each as one clear sentence for the owner."""
+"""What can go wrong offline, each as one clear sentence for the owner; a missing optional dependency among it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class TrainingError(Exception):
@@ -15,3 +18,19 @@ class NotConverged(TrainingError):
 
 class BundleError(TrainingError):
     """A bundle is missing, damaged, or does not match its certificate."""
+
+
+class MissingExtra(TrainingError):
+    """An optional dependency is not installed; names what to install."""
+
+
+@contextmanager
+def extra(name: str, purpose: str) -> Iterator[None]:
+    """Import optional modules in this block: `with extra("torch", "training networks"): import torch`.
+
+    Raises MissingExtra saying what to install where one is not there.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{purpose} needs {error.name}: pip install 'dpserve[{name}]'") from error

@@ -4,10 +4,10 @@ Every coordinate of phi(x) is a whole multiple of STEP = 2^-24, and phi(x) is th
 phi are one question (`mechanisms.randomness`). So phi(x) is *defined* by the operations below, rounding included, and
 what is computed is phi itself, with no error to bound.
 
-Every map begins alike. A row x is clipped to its declared bounds and scaled to u in [0, 1]^d, then, except for
-backbones and bins, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public `clip_norm` c. Every
-map ends alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant coordinate beta (the
-bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
+Every map begins alike. A row x is clipped to its declared bounds and, except for encoders, scaled to u in [0, 1]^d,
+then, except for encoders and bins, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public
+`clip_norm` c. Every map ends alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant
+coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
 
 - identity: h = v.
 - fourier: h = (cos(Omega v), sin(Omega v)) / sqrt(k) with k = D/2 public random frequencies: ||h|| = 1, as
@@ -16,7 +16,7 @@ bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
 - relu: h = relu(Omega v) sqrt(2/D), drawn radially into the unit ball. Omega has N(0, 1) entries.
 - bins: h has 65 coordinates for each feature, two of them 1 / sqrt(2 d) and the others 0, so that ||h|| = 1: one says
   in which 32nd of the declared range u lies, the other between which powers of two, down to 2^-32.
-- backbone: h = b min(1, c / ||b||) / c, where b is what a frozen public network makes of u.
+- encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
 
 Rounding. Everything is shrunk by 1 - 2^-30, more than the few roundings of a factor can add, and numbers are rounded to
 multiples of STEP towards zero, which makes no vector longer: the numbers that are really used have norm <= 1.
@@ -25,7 +25,7 @@ The same bits everywhere. Only these operations occur: rounding to whole numbers
 powers of two, all of which are exact; single additions, multiplications, divisions and square roots, which IEEE 754
 rounds in one way; and sums of products of whole numbers below 2^53, which are exact in any order (`_into_ball`,
 `_products`). So phi(x) does not depend on the processor, the library of linear algebra, the number of threads, or the
-rows beside x. A backbone is the exception: what a deep network gives for x can differ in the last bits between devices
+rows beside x. An encoder is the exception: what a deep network gives for x can differ in the last bits between devices
 and batches. Another b may round to another phi, which is another question then, answered with other noise and charged.
 """
 
@@ -225,54 +225,67 @@ class Bins(FeatureMap):
         return hidden.reshape(rows, features * _BINS)
 
 
-class Backbone(FeatureMap):
-    """The features of a frozen public network, drawn radially into a ball of radius `clip_norm`.
+class Encoder(FeatureMap):
+    """The features of a frozen public ONNX model, drawn radially into a ball of radius `clip_norm`.
 
     What the proofs need of it, although nobody bounds a deep network's rounding errors:
 
     - Training (`sensitivity.weight_sensitivity`): neighbouring data sets have the same features for the records that
       they share, of norm at most 1. Any function of the record alone will do, continuous or not. So b(x) is *defined*
-      as the single-precision numbers that the device gives for x; `Extractor.apart` sees to it that they are a
+      as the single-precision numbers that the device gives for x; `OnnxEncoder.apart` sees to it that they are a
       function of x alone, whatever other records there are.
     - Answering (`sensitivity.logit_sensitivity_per_norm`): neighbouring weights meet the same phi, of a known norm.
       It depends on no private record, whatever shares its batch. It need not be the one that training would have
       computed: another device, another batch and another order of summation cost accuracy of the order of 1e-6, and
       no privacy. But phi is the question: one that differs in a step is another, with noise of its own, and charged.
-    - Whatever the network gives, the norm is at most 1: numbers that are not finite count as a row of zeros.
+    - Whatever the model gives, the norm is at most 1: numbers that are not finite count as a row of zeros.
 
-    None of this holds if the weights themselves come from the private records: that is an assumption, which the
+    None of this holds if the model itself comes from the private records: that is an assumption, which the
     certificate states.
     """
 
-    kind: Literal["backbone"] = "backbone"
-    architecture: str = Field(pattern=r"^[a-z0-9_-]{1,64}$")
-    """Its name in `training.backbones.architectures`."""
+    kind: Literal["encoder"] = "encoder"
     width: int = Field(ge=1, lt=_LARGEST_DIMENSION)
-    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of the safetensors file with the public weights."""
-    _extract: Callable[[Singles], Singles] | None = PrivateAttr(default=None)
+    model_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the ONNX file."""
+    input_range: tuple[float, float] | None = None
+    """What the declared bounds are scaled to for the model; None: rows are given to it as they are, clipped."""
+    _compute: Callable[[Floats], Singles] | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _range_is_in_order(self) -> Self:
+        if self.input_range is not None and not -math.inf < self.input_range[0] < self.input_range[1] < math.inf:
+            raise ValueError("the range of the encoder's inputs must be finite and in order")
+        return self
 
     @property
     def dimension(self) -> int:
-        """The network's features and the bias."""
+        """The model's features and the bias."""
         return self.width + 1
 
     @property
     def _rows_at_once(self) -> None:
-        """All: how rows are put together is the network's."""
+        """All: how rows are put together is the model's."""
         return None
 
-    def computed_by(self, extract: Callable[[Singles], Singles]) -> Self:
-        """Return this map, computed by a network: from scaled rows (n, d) to features (n, width)."""
+    def computed_by(self, compute: Callable[[Floats], Singles]) -> Self:
+        """Return this map with its model: from the model's inputs (n, d) to features (n, width)."""
         attached = self.model_copy()
-        attached._extract = extract
+        attached._compute = compute
         return attached
+
+    def _scaled(self, X: Floats) -> Floats:
+        lower, upper, _ = _bounds(self.lower, self.upper)
+        if self.input_range is None:
+            return np.clip(X, lower, upper)
+        low, high = self.input_range
+        return low + (high - low) * super()._scaled(X)
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
-        if self._extract is None:
-            raise RuntimeError("a backbone computes nothing before its network is attached: see `computed_by`")
-        b = self._extract(u.astype(np.float32)).astype(np.float64)
+        if self._compute is None:
+            raise RuntimeError("an encoder computes nothing before its model is attached: see `computed_by`")
+        b = self._compute(u).astype(np.float64)
         b[~np.isfinite(b).all(axis=1)] = 0.0
         return _into_ball(b, self.clip_norm, length)
 
@@ -280,7 +293,7 @@ class Backbone(FeatureMap):
 AnyFeatureMap = Annotated[Identity | Bins | Fourier | Relu, Field(discriminator="kind")]
 """Those that are computed from a seed."""
 
-HeadFeatureMap = Annotated[Identity | Bins | Fourier | Relu | Backbone, Field(discriminator="kind")]
+HeadFeatureMap = Annotated[Identity | Bins | Fourier | Relu | Encoder, Field(discriminator="kind")]
 """Those that a certified head may stand on."""
 
 

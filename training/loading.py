@@ -25,11 +25,11 @@ AnyModel = CertifiedHead | PublishedNetwork | Teachers | ReleasedModel
 def load_model(folder: Path, device: str | None = None) -> AnyModel:
     """Read and verify a bundle of any kind. Raises BundleError saying what is missing, damaged or different.
 
-    device: where a backbone computes, as for `load_bundle`. Raises TrainingError if the model has none.
+    device: where an encoder computes, as for `load_bundle`. Raises TrainingError if the model has none.
     """
     kind = kind_of(folder)
     if device is not None and kind != "head":
-        raise TrainingError(f"{folder} has no backbone to compute on a device: leave --device out")
+        raise TrainingError(f"{folder} has no encoder to compute on a device: leave --device out")
     match kind:
         case "head":
             return load_bundle(folder, device)

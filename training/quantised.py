@@ -53,7 +53,7 @@ def products(phi: Floats, parts: Floats) -> Floats:
 
     ||W||_F <= LARGEST_WEIGHT_NORM; phi is from a feature map: multiples of its step, ||phi|| <= 1.
 
-    Exact but for the last addition, which is rounded once; so the same bits in every order of summation, beside
+    Exact except for the last addition, which is rounded once; so the same bits in every order of summation, beside
     whatever other rows, on every processor and with every library that adds products in double precision.
 
     Proof. phi is s times whole numbers, s = 2^-24, of norm at most 2^24. Let c be the least whole number with 2^c >=

@@ -82,8 +82,8 @@ def logit_sensitivity_per_norm(weights: float) -> float:
     """Return s such that the logits at x as computed move by at most s ||phi(x)||_2 in L2, and in each coordinate.
 
     weights: Delta_W of the rounded weights V. ||(V - V') phi|| <= ||V - V'||_F ||phi|| = Delta_W ||phi||. The logits
-    are exact but for one rounded addition (`training.quantised.products`): for each neighbour and class at most 2^-53
-    of |v_c phi|, hence 2^-53 ||V||_F ||phi|| in L2 over the classes, and ||V||_F <= LARGEST_WEIGHT_NORM.
+    are exact except for one rounded addition (`training.quantised.products`): for each neighbour and class at most
+    2^-53 of |v_c phi|, hence 2^-53 ||V||_F ||phi|| in L2 over the classes, and ||V||_F <= LARGEST_WEIGHT_NORM.
     """
     return (weights + 2 * _UNIT_ROUNDOFF * LARGEST_WEIGHT_NORM) * _UP
 

@@ -5,37 +5,32 @@ acts asks for the end of the chain first, computes the act's hash, and is told i
 """
 
 import asyncio
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from accounting.budgets import Budget
-from accounting.ledger import chain, wire
-from accounting.ledger.api_keys import ApiKey, KeyScope, read_keys, read_owner
+from accounting.ledger import wire
+from accounting.ledger.api_keys import ApiKey, KeyScope
 from accounting.ledger.errors import (
-    AcceptsTooLate,
-    ClientExists,
+    ActRefused,
     ClientRevoked,
-    CoinsNotProvidedFor,
     KeyExpired,
-    KeyInUse,
     LedgerBusy,
     LedgerDamaged,
-    LedgerError,
     LedgerRefusal,
     ScopeMissing,
     StoreBehind,
-    TooManyKeys,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
 )
 from accounting.ledger.journal import Acknowledged, Journal, Witness, journal_folder, read_acknowledged
+from accounting.ledger.receipts import GENESIS, Act, Numbers, Receipt, Words, act_hash, read_act, read_receipt
 from accounting.ledger.store import OWNER, Asker, Store
-from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
-from accounting.ledger.wire import Argument, LineageKeys, Names
+from accounting.ledger.values import ClientAccount, LineageAccount
+from accounting.ledger.wire import Fields, LineageKeys
 
 _MOST_NAMED = 10_000
 """Of how many API keys it is remembered whose they were, so that one call is enough to look at both."""
@@ -53,7 +48,7 @@ def reading(lineage: str) -> Iterator[None]:
         raise unreadable(lineage, error) from error
 
 
-UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, struct.error)
+UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """What reading a damaged value raises."""
 
 
@@ -87,9 +82,10 @@ class Accounts:
         if self._journals_folder is None or isinstance(self._witnesses.get(lineage), Journal):
             return
         self._witnesses[lineage] = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
-        await self._compare(lineage)
+        self._store.forget(lineage)
+        await self._read(lineage)
 
-    async def _compare(self, lineage: str) -> None:
+    async def _compare(self, lineage: str, mark: str) -> None:
         """Raise StoreBehind if the store is older than any journal of a lineage that this service has joined says.
 
         A store that comes back may lack what it acknowledged to another service of this machine alone.
@@ -97,10 +93,9 @@ class Accounts:
         if self._journals_folder is None or not isinstance(self._witnesses.get(lineage), Journal):
             return
         folder = journal_folder(self._journals_folder, lineage)
+        services = [LineageKeys(lineage).services]
         for known in await asyncio.to_thread(read_acknowledged, folder):
-            await self._store.call(
-                lineage, "read", [LineageKeys(lineage).services], [], asker=known.asker, durably=False, compared=True
-            )
+            await self._store.call(lineage, "read", services, [], asker=known.asker, durably=False, mark=mark)
 
     async def check(self, lineage: str) -> LineageAccount:
         """Return the lineage's account, if it can be charged now: what a service is ready for.
@@ -137,19 +132,19 @@ class Accounts:
         return OWNER if witness is None else witness.known.asker
 
     async def call(
-        self, lineage: str, function: str, keys: Sequence[str], arguments: Sequence[Argument], *, durably: bool
+        self, lineage: str, function: str, keys: Sequence[str], arguments: Words, *, durably: bool
     ) -> list[Any]:
         """Call a function of the library on a lineage, as this service, and return its reply."""
         named = [LineageKeys(lineage).services, *keys]
         asker = self._asker(lineage)
-        return (await self._store.call(lineage, function, named, arguments, asker=asker, durably=durably)).values
+        return (await self._store.call(lineage, function, named, arguments, asker=asker, durably=durably))[0]
 
     async def act(
         self,
         lineage: str,
         function: str,
         keys: Sequence[str],
-        arguments: Sequence[Argument],
+        arguments: Words,
         *,
         kind: str,
         subject: str,
@@ -161,36 +156,52 @@ class Accounts:
             count, newest, now = await self.call(lineage, "end_of_acts", [own.account], [], durably=False)
             with reading(lineage):
                 number, time = int(count) + 1, now.decode()
-            hash_ = chain.act_hash(newest or chain.GENESIS, number, kind, subject, detail, time)
+            hash_ = act_hash(newest or GENESIS, number, kind, subject, detail, time)
             named = [own.account, own.acts, *keys]
-            words: list[Argument] = [count, kind, subject, detail, time, hash_, *arguments]
+            words: Words = [count, kind, subject, detail, time, hash_, *arguments]
             reply = await self.call(lineage, function, named, words, durably=True)
             if reply != [b"stale"]:
                 return reply
         raise LedgerBusy
 
-    async def _read(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Any]:
+    async def _read(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Fields]:
         """Return the fields of each key, or raise LedgerDamaged for one that is no hash."""
         named = [LineageKeys(lineage).services, *keys]
         asker = asker or self._asker(lineage)
-        values = (await self._store.call(lineage, "read", named, [], asker=asker, durably=False)).values
+        values, _ = await self._store.call(lineage, "read", named, [], asker=asker, durably=False)
         for value in values:
             if isinstance(value, bytes):
                 raise LedgerDamaged(lineage, value.decode())
-        return values
+        return [wire.fields_of(value) for value in values]
 
     async def key_types(self, lineage: str, keys: Sequence[str]) -> list[str]:
         """Return the type of each key of the lineage, `none` where there is none; with a stream's newest number."""
         return [found.decode() for found in await self.call(lineage, "types", keys, [], durably=False)]
 
-    async def _unknown(
-        self, lineage: str, unknown: LedgerRefusal, others: Sequence[str], client: str = ""
-    ) -> LedgerError:
-        """Return what to raise where an account is not there: it was lost if others of its keys are."""
-        account = f"the account of {client}" if client else "the lineage's account"
+    async def _lineage_of(self, lineage: str, fields: Fields) -> LineageAccount:
+        """Read the lineage's account. Raises UnknownLineage."""
+        with reading(lineage):
+            account = wire.read_lineage(lineage, fields)
+        if account is None:
+            await self._check_unused(lineage, "the lineage's account", LineageKeys(lineage).contents)
+            raise UnknownLineage(lineage)
+        return account
+
+    async def _client_of(self, lineage: str, client: str, fields: Fields, *, listed: bool = False) -> ClientAccount:
+        """Read a client's account; one that is `listed` somewhere is lost if there is none. Raises UnknownClient."""
+        with reading(lineage):
+            account = wire.read_client(lineage, client, fields)
+        if account is None:
+            if listed:
+                raise LedgerDamaged(lineage, f"the account of {client} is lost")
+            await self._check_unused(lineage, f"the account of {client}", LineageKeys(lineage).client(client).contents)
+            raise UnknownClient(client)
+        return account
+
+    async def _check_unused(self, lineage: str, account: str, others: Sequence[str]) -> None:
+        """Raise LedgerDamaged if other keys of an account that is not there are: then it was lost."""
         if any(found != "none" for found in await self.key_types(lineage, others)):
-            return LedgerDamaged(lineage, f"{account} is lost")
-        return unknown
+            raise LedgerDamaged(lineage, f"{account} is lost")
 
     # Lineages
 
@@ -219,13 +230,8 @@ class Accounts:
 
     async def lineage(self, lineage: str) -> LineageAccount:
         """Return the lineage's account. Raises UnknownLineage."""
-        keys = LineageKeys(lineage)
-        (fields,) = await self._read(lineage, keys.account)
-        with reading(lineage):
-            account = wire.read_lineage(lineage, fields)
-        if account is None:
-            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        return account
+        (fields,) = await self._read(lineage, LineageKeys(lineage).account)
+        return await self._lineage_of(lineage, fields)
 
     async def lineages(self) -> list[LineageAccount]:
         """Return every lineage's account, by name."""
@@ -246,10 +252,9 @@ class Accounts:
     async def set_lineage_budget(self, lineage: str, budget: Budget) -> LineageAccount:
         """Replace the lineage's budget; what is spent stays spent.
 
-        A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage, and
-        AcceptsTooLate if an account that accepted any charge would, after its first release, accept only
-        Gaussian ones: that would choose the conversion by looking at what was charged. Raises CoinsNotProvidedFor if
-        the account paid for more coins than the new delta provides for.
+        A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage; ActRefused if an
+        account that accepted any charge would, after its first release, accept only Gaussian ones, which would choose
+        the conversion by looking at what was charged, or if it paid for more coins than the new delta provides for.
         """
         await self._set_budget(lineage, "", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
         return await self.lineage(lineage)
@@ -260,17 +265,11 @@ class Accounts:
         Raises UnknownLineage.
         """
         names, (fields, *others) = await self.read_with_clients(lineage, [LineageKeys(lineage).account])
-        with reading(lineage):
-            account = wire.read_lineage(lineage, fields)
-            found = [wire.read_client(lineage, name, own) for name, own in zip(names, others, strict=True)]
-        if account is None:
-            raise await self._unknown(lineage, UnknownLineage(lineage), LineageKeys(lineage).contents)
-        for name, client in zip(names, found, strict=True):
-            if client is None:
-                raise LedgerDamaged(lineage, f"the account of {name} is lost")
-        return account, [client for client in found if client is not None]
+        account = await self._lineage_of(lineage, fields)
+        found = zip(names, others, strict=True)
+        return account, [await self._client_of(lineage, name, own, listed=True) for name, own in found]
 
-    async def read_with_clients(self, lineage: str, keys: Sequence[str]) -> tuple[list[str], list[Any]]:
+    async def read_with_clients(self, lineage: str, keys: Sequence[str]) -> tuple[list[str], list[Fields]]:
         """Return every client's name, and the fields of keys of the lineage and then of each client's account."""
         own = LineageKeys(lineage)
         listed = await self._client_names(lineage)
@@ -281,46 +280,31 @@ class Accounts:
                 return listed, replies
 
     async def _client_names(self, lineage: str) -> list[str]:
-        (flat,) = await self._read(lineage, LineageKeys(lineage).clients)
+        (clients,) = await self._read(lineage, LineageKeys(lineage).clients)
         with reading(lineage):
-            return sorted(name.decode() for name in wire.fields_of(flat))
+            return sorted(name.decode() for name in clients)
 
-    async def names(self, lineage: str) -> Names:
+    async def numbers(self, lineage: str) -> Numbers:
         """Return what the numbers in the lineage's receipts stand for."""
         keys = LineageKeys(lineage)
         found = await self._read(lineage, keys.terms, keys.clients, keys.services)
         with reading(lineage):
-            return Names.read(*found)
+            return wire.read_numbers(*found)
 
-    async def scan(self, lineage: str, key: str) -> set[bytes] | dict[bytes, bytes]:
-        """Return what is in a set or a hash of the lineage, which may be large."""
-        cursor, found = b"0", list[bytes]()
-        is_set = await self.key_types(lineage, [key]) == ["set"]
+    async def scan(self, lineage: str, key: str) -> dict[bytes, bytes]:
+        """Return the fields of a hash of the lineage, which may be large; of a set its members, with nothing."""
+        cursor, found = b"0", dict[bytes, bytes]()
         while True:
             cursor, some = await self.call(lineage, "scan", [key], [cursor], durably=False)
-            found += some
+            found |= wire.fields_of(some)
             if cursor == b"0":
-                return set(found) if is_set else wire.fields_of(found)
-
-    async def api_keys(self, lineage: str) -> tuple[list[tuple[str, ApiKey]], dict[str, tuple[ApiKey, ...]]]:
-        """Return each API key that opens something with whose it is, and the keys that each client's account states.
-
-        There are none of the latter for a client that only its receipts brought back.
-        """
-        names, (known, *accounts) = await self.read_with_clients(lineage, [LineageKeys(lineage).api_keys])
-        with reading(lineage):
-            owners = [read_owner(digest, entry) for digest, entry in wire.fields_of(known).items()]
-            stated = {
-                name: read_keys(wire.fields_of(fields)[b"api_keys"])
-                for name, fields in zip(names, accounts, strict=True)
-            }
-            return owners, stated
+                return found
 
     async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
         """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""
         entries = await self.call(lineage, "page", [LineageKeys(lineage).acts], [after, count, 0], durably=False)
         with reading(lineage):
-            return [wire.read_act(entry) for entry in entries]
+            return [read_act(entry) for entry in entries]
 
     # Clients
 
@@ -331,7 +315,7 @@ class Accounts:
 
         time: seconds since the epoch.
 
-        Raises UnknownLineage, ClientExists, and KeyInUse if the key is another client's.
+        Raises UnknownLineage, and ActRefused if there is a client of this name or the key is another client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
         keys, own = LineageKeys(lineage), LineageKeys(lineage).client(client)
@@ -346,22 +330,15 @@ class Accounts:
             detail=_detail(words),
         )
         if status == b"unknown-lineage":
-            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        if status == b"exists":
-            raise ClientExists(client)
-        if status == b"key-in-use":
-            raise KeyInUse
+            await self._check_unused(lineage, "the lineage's account", keys.contents)
+            raise UnknownLineage(lineage)
+        _check_done(status, UnknownClient(client))
         return await self.client(lineage, client)
 
     async def client(self, lineage: str, client: str) -> ClientAccount:
         """Return a client's account. Raises UnknownClient."""
-        keys = LineageKeys(lineage).client(client)
-        (fields,) = await self._read(lineage, keys.account)
-        with reading(lineage):
-            account = wire.read_client(lineage, client, fields)
-        if account is None:
-            raise await self._unknown(lineage, UnknownClient(client), keys.contents, client)
-        return account
+        (fields,) = await self._read(lineage, LineageKeys(lineage).client(client).account)
+        return await self._client_of(lineage, client, fields)
 
     async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, LineageAccount]:
         """Return both accounts that pay for a client's releases, as they are at one instant.
@@ -369,15 +346,8 @@ class Accounts:
         Raises UnknownClient and UnknownLineage.
         """
         keys = LineageKeys(lineage)
-        own = keys.client(client)
-        fields, whole_fields = await self._read(lineage, own.account, keys.account)
-        with reading(lineage):
-            account, whole = wire.read_client(lineage, client, fields), wire.read_lineage(lineage, whole_fields)
-        if account is None:
-            raise await self._unknown(lineage, UnknownClient(client), own.contents, client)
-        if whole is None:
-            raise await self._unknown(lineage, UnknownLineage(lineage), keys.contents)
-        return account, whole
+        own, whole = await self._read(lineage, keys.client(client).account, keys.account)
+        return await self._client_of(lineage, client, own), await self._lineage_of(lineage, whole)
 
     async def clients(self, lineage: str) -> list[ClientAccount]:
         """Return the lineage's clients, by name, the revoked ones included."""
@@ -400,7 +370,7 @@ class Accounts:
         try:
             status, *failure = await self.act(lineage, "revoke", [own], [], kind="revoke", subject=client, detail="")
         except LedgerDamaged as error:  # the act cannot be numbered, and must not keep the right alive
-            words: list[Argument] = ["", "revoke", client, "", "", bytes(32)]
+            words: Words = ["", "revoke", client, "", "", bytes(32)]
             await self.call(lineage, "revoke", [keys.account, keys.acts, own], words, durably=True)
             status, failure = b"", [error.what.encode()]
         if status == b"unknown":
@@ -414,38 +384,30 @@ class Accounts:
 
         Raises UnknownKey, KeyExpired, ScopeMissing and ClientRevoked.
         """
-        keys = LineageKeys(lineage)
-        expected = self._named.get((lineage, digest))  # who has this key now is asked all the same
-        own = [] if expected is None else [keys.client(expected).account]
-        found, refused, *fields = await self.call(
-            lineage, "find_client", [keys.api_keys, *own], [digest, scope], durably=False
-        )
-        if not found:
-            self.forget(lineage, digest)
-            raise UnknownKey
-        with reading(lineage):
-            name = found.decode()
-        account = None
-        if name == expected and isinstance(fields[0], list):
+        keys, name = LineageKeys(lineage), self._named.get((lineage, digest))
+        while True:  # who has this key now is asked, whoever had it before
+            own = [] if name is None else [keys.client(name).account]
+            found, *told = await self.call(
+                lineage, "find_client", [keys.api_keys, *own], [digest, scope], durably=False
+            )
+            if not found:
+                self.forget(lineage, digest)
+                raise UnknownKey
             with reading(lineage):
-                account = wire.read_client(lineage, name, fields[0])
-        if account is None:
-            try:
-                account = await self.client(lineage, name)
-            except UnknownClient as error:
-                raise LedgerDamaged(lineage, f"the account of {name} is lost") from error
+                expected, name = name, found.decode()
+            if name == expected:
+                break
+        refused, fields = told
+        account = await self._client_of(lineage, name, wire.fields_of(fields), listed=True)
+        error = ClientRevoked(name) if account.revoked else _refused_key(refused, scope)
+        if error is None:
             if len(self._named) >= _MOST_NAMED:
                 self._named.clear()
             self._named[lineage, digest] = name
-        if account.revoked:
+            return account
+        if not isinstance(error, ScopeMissing):
             self.forget(lineage, digest)
-            raise ClientRevoked(account.client)
-        if refused == b"key-expired":
-            self.forget(lineage, digest)
-            raise KeyExpired
-        if refused:
-            raise ScopeMissing(scope)
-        return account
+        raise error
 
     def forget(self, lineage: str, digest: bytes) -> None:
         """Remember no more whose API key this was: it is refused now, and no doing of that client's any more."""
@@ -467,13 +429,13 @@ class Accounts:
 
         key: or the `key_digest` of one that is good for all and for ever. replaced: the digest of the one key that
         ends, if not all of them do. Raises UnknownClient, ClientRevoked, UnknownKey if `replaced` is none of the
-        client's, and KeyInUse if the new key is known already.
+        client's, and ActRefused if the new key is known already.
         """
         new = key if isinstance(key, ApiKey) else ApiKey(key)
         await self._change_keys(lineage, client, "rotate-key", new, "all" if replaced is None else replaced, overlap)
 
     async def add_key(self, lineage: str, client: str, key: ApiKey) -> None:
-        """Give a client a further API key. Raises UnknownClient, ClientRevoked, KeyInUse and TooManyKeys."""
+        """Give a client a further API key. Raises UnknownClient, ClientRevoked and ActRefused."""
         await self._change_keys(lineage, client, "add-key", key, "none", 0)
 
     async def remove_key(self, lineage: str, client: str, digest: bytes) -> None:
@@ -484,7 +446,7 @@ class Accounts:
         self, lineage: str, client: str, kind: str, new: ApiKey | None, ending: str | bytes, seconds: int
     ) -> None:
         keys = LineageKeys(lineage)
-        named: Sequence[Argument] = ("", "", "") if new is None else (new.digest, *new.terms)
+        named: Words = ["", "", ""] if new is None else [new.digest, *new.terms]
         given = f"{new.id} {' '.join(new.terms)}, " if new is not None else ""
         which = ending if isinstance(ending, str) else ending[:6].hex()
         (status,) = await self.act(
@@ -496,17 +458,11 @@ class Accounts:
             subject=client,
             detail=f"{given}ends {which} after {seconds}",
         )
-        match status:
-            case b"unknown":
-                raise UnknownClient(client)
-            case b"revoked":
-                raise ClientRevoked(client)
-            case b"key-in-use":
-                raise KeyInUse
-            case b"unknown-key":
-                raise UnknownKey
-            case b"too-many-keys":
-                raise TooManyKeys(client)
+        if status == b"revoked":
+            raise ClientRevoked(client)
+        if status == b"unknown-key":
+            raise UnknownKey
+        _check_done(status, UnknownClient(client))
 
     # Receipts
 
@@ -534,9 +490,9 @@ class Accounts:
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         if not entries:
             return []
-        names = await self.names(lineage)
+        numbers = await self.numbers(lineage)
         with reading(lineage):
-            return [wire.read_receipt(lineage, entry, names) for entry in entries]
+            return [read_receipt(lineage, entry, numbers) for entry in entries]
 
     async def _set_budget(
         self, lineage: str, subject: str, account: str, budget: Budget, unknown: LedgerRefusal
@@ -545,13 +501,38 @@ class Accounts:
         (status,) = await self.act(
             lineage, "set_budget", [account], words, kind="budget", subject=subject, detail=_detail(words)
         )
-        if status == b"unknown":
-            raise unknown
-        if status == b"too-late":
-            raise AcceptsTooLate
-        if status == b"coins":
-            raise CoinsNotProvidedFor
+        _check_done(status, unknown)
 
 
-def _detail(words: Sequence[Argument]) -> str:
+_REFUSED = {
+    b"exists": "the lineage already has a client of this name, and a name is not given again once it is revoked",
+    b"key-in-use": "this API key is another client's",
+    b"too-many-keys": "the client has the most API keys that are allowed: remove one first",
+    b"too-late": "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
+    "which conversion holds is chosen before the first release",
+    b"coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
+    "budget's delta provides for; give it a larger delta",
+}
+
+
+def _check_done(status: bytes, unknown: LedgerRefusal) -> None:
+    """Raise for an act that was not done: `unknown` where there is no such account."""
+    if status in _REFUSED:
+        raise ActRefused(_REFUSED[status])
+    if status == b"unknown":
+        raise unknown
+
+
+def _refused_key(word: bytes, scope: KeyScope) -> LedgerRefusal | None:
+    match word:
+        case b"":
+            return None
+        case b"key-expired":
+            return KeyExpired()
+        case b"key-scope":
+            return ScopeMissing(scope)
+    return UnknownKey()
+
+
+def _detail(words: Words) -> str:
     return " ".join(map(str, words))

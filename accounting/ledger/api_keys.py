@@ -12,6 +12,9 @@ KeyScope = Literal["predict", "budget-read"]
 
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
+KEY = b"k:"
+"""What the fields of a client's account that say the terms of an API key begin with; the key's digest follows."""
+
 _DIGEST = hashlib.sha256().digest_size
 _NEVER = "-"
 _LONGEST_LIFE = 100 * 366 * 86400
@@ -75,26 +78,8 @@ def is_key_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def read_keys(packed: bytes) -> tuple[ApiKey, ...]:
-    """Read what an account's field `api_keys` holds (see `keys.lua`). Raises ValueError or IndexError."""
-    found, at = [], 0
-    while at < len(packed):
-        terms = at + _DIGEST + 1
-        end = terms + packed[terms - 1]
-        if end > len(packed):
-            raise ValueError("the API keys of an account are cut off")
-        found.append(_read(packed[at : at + _DIGEST], packed[terms:end].decode()))
-        at = end
-    return tuple(found)
-
-
-def read_owner(digest: bytes, entry: bytes) -> tuple[str, ApiKey]:
-    """Read whose a key is, and its terms, from the lineage's hash of keys. Raises ValueError."""
-    expires, scopes, client = entry.decode().split(" ", 2)
-    return client, _read(digest, f"{expires} {scopes}")
-
-
-def _read(digest: bytes, terms: str) -> ApiKey:
-    expires, scopes = terms.split(" ")
+def read_key(digest: bytes, terms: bytes) -> ApiKey:
+    """Read an API key from what its client's account says of it. Raises ValueError."""
+    expires, scopes = terms.decode().split(" ")
     named = cast(tuple[KeyScope, ...], tuple(scopes.split(",")))  # which ApiKey checks
     return ApiKey(digest, None if expires == _NEVER else int(expires), named)

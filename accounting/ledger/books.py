@@ -6,11 +6,11 @@ the one last set.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from accounting.ledger import chain, wire
-from accounting.ledger.values import Account, Act, ClientAccount, LineageAccount, Receipt
+from accounting.ledger.receipts import GENESIS, Act, Receipt, first_link, next_link
+from accounting.ledger.values import Account, ClientAccount, LineageAccount
 from accounting.losses import Cost
 
 
@@ -46,10 +46,11 @@ class Books:
         self.hashes: list[bytes] = []
         self.links: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
-        self._open_call: tuple[str, list[bytes]] = ("", [])
+        self._open_call: tuple[str, list[Receipt]] = ("", [])
         self._acts = acts
-        self._acts_head = chain.GENESIS
+        self._acts_head = GENESIS
         self._last: dict[tuple[str, str], str] = {}
+        self._limits: set[tuple[str, int]] = set()
         self._resumed: set[tuple[str, bytes]] = set()
         for number, act in enumerate(acts, 1):
             self._enter_act(number, act)
@@ -58,7 +59,11 @@ class Books:
         if act.sequence != number or not act.follows(self._acts_head):
             self.findings.append(f"act {number} was altered or is missing")
         self._acts_head = act.hash
-        self._last["budget" if act.kind in ("open", "add") else act.kind, act.subject] = act.detail
+        if act.kind in ("open", "add", "budget"):
+            self._last["budget", act.subject] = act.detail
+            self._limits.add((act.subject, int(act.detail.split(" ")[0])))
+        else:
+            self._last[act.kind, act.subject] = act.detail
         if act.kind == "reconcile":
             self._resumed |= resumed(act.detail)
 
@@ -69,10 +74,10 @@ class Books:
         if receipt.sequence != expected:
             self.findings.append(f"receipt {expected} is missing: the next one is {receipt.sequence}")
             self.hashes += [b""] * (receipt.sequence - expected)
-        if receipt.lineage != self.lineage or receipt.price != receipt.cost.picorho or not receipt.questions:
-            self.findings.append(f"{name} was altered: it charges {receipt.total} picorho, which its cost does not")
-        if not receipt.pays_for_its_step:
-            self.findings.append(f"{name} names a step that it does not pay for")
+        if receipt.lineage != self.lineage:
+            self.findings.append(f"{name} is of another lineage")
+        if receipt.flaw:
+            self.findings.append(f"{name} was altered: it {receipt.flaw}")
         self._enter_link(receipt)
         self._enter_questions(receipt)
         self.hashes.append(receipt.hash)
@@ -81,21 +86,21 @@ class Books:
         service, call = self._open_call
         if receipt.link:
             self._close_call()
-            before = self.links.get(receipt.service, chain.first_link(self.lineage, receipt.service))
+            before = self.links.get(receipt.service, first_link(self.lineage, receipt.service))
             if receipt.link != before and (receipt.service, receipt.link) not in self._resumed:
                 self.findings.append(f"receipt {receipt.sequence} does not follow from those of its service before it")
             self.links[receipt.service] = receipt.link
             self.calls[receipt.service] += 1
-            self._open_call = (receipt.service, [receipt.linked])
+            self._open_call = (receipt.service, [receipt])
         elif service == receipt.service:
-            call.append(receipt.linked)
+            call.append(receipt)
         else:
             self.findings.append(f"receipt {receipt.sequence} is without a link, and not of the call before it")
 
     def _close_call(self) -> None:
         service, call = self._open_call
         if call:
-            self.links[service] = chain.next_link(self.links[service], call)
+            self.links[service] = next_link(self.links[service], call)
         self._open_call = ("", [])
 
     def _enter_questions(self, receipt: Receipt) -> None:
@@ -149,6 +154,8 @@ class Books:
         stated = (int(limit), accepts, float(delta), int(coins))
         if (account.budget.picorho, account.budget.accepts, account.budget.delta, account.coins) != stated:
             self.findings.append(f"the budget of {who} is not the one that was last set")
+        if account.highest_limit > account.budget.picorho and (name, account.highest_limit) not in self._limits:
+            self.findings.append(f"the highest limit of {who} was never set")
 
     @property
     def reconciled(self) -> bool:
@@ -168,19 +175,3 @@ def resumed(detail: str) -> set[tuple[str, bytes]]:
         service, _, link = part.split(" ")
         found.add((service, bytes.fromhex(link)))
     return found
-
-
-def accounts_of(
-    lineage: str, account: Mapping[bytes, bytes], clients: Mapping[str, Mapping[bytes, bytes]]
-) -> tuple[LineageAccount, list[ClientAccount]]:
-    """Return accounts from their stored fields. Raises KeyError or ValueError for fields that cannot be read."""
-    whole = wire.read_lineage(lineage, flat(account))
-    found = [wire.read_client(lineage, name, flat(fields)) for name, fields in clients.items()]
-    if whole is None or None in found:
-        raise ValueError("an account has no fields")
-    return whole, [client for client in found if client is not None]
-
-
-def flat(fields: Mapping[bytes, bytes]) -> list[bytes]:
-    """Return fields and values, one after the other."""
-    return [word for pair in fields.items() for word in pair]

@@ -10,8 +10,8 @@
 -- A request is made of lines, each of questions at the same terms. For a request for rows there is one; whoever takes a
 -- pay-once model up to some tier has a line for each of its steps.
 --
--- KEYS  the lineage's account, receipts, questions, terms, clients, API keys; then each client's account, index of
---       receipts, questions, young requests, old requests
+-- KEYS  the lineage's account, receipts, questions, terms, clients; then each client's account, index of receipts,
+--       questions, young requests, old requests
 -- ARGV  how many of its writes the service knows of, the link of its chain, how many idempotency keys are kept, how
 --       many payers there are, how many terms; then what `read_payer` reads of each payer, `read_terms` of each of the
 --       terms, and `read_request` of each request until the end
@@ -19,8 +19,8 @@
 -- charge replies to each request {'charged', the number that the same request got before or nothing, how both accounts
 -- stand now, the lineage's and the client's number of its first receipt or 0, then for each line a letter for each
 -- question}: n, new to client and lineage; c, new to the client; f, free; a, free because it occurs before in the
--- request. Or it replies a refusal, or {word, line} for a request that failed alone. quote replies {'quoted', the
--- letters, and the refusal if any}.
+-- request. Or it replies a refusal, or {WORD, line} for a request that failed alone. quote replies {'quoted', the
+-- refusal if any, the letters}.
 --
 -- A service whose writes are not as many as it knows of is told {'stale'}, and nothing is decided: a call of its own
 -- was done whose reply it did not get. Receipts of a service form a chain: the first of a call carries the link, a hash
@@ -29,7 +29,7 @@
 -- `apply` is a charge of what was released before: it looks at no limit, no key and no right of the client's, and an
 -- account may come out of it having spent more than its limit, which refuses it everything from then on.
 
-local PAYER_FIELDS, TERMS_FIELDS, DIGEST = 3, 6, 16
+local PAYER_FIELDS, TERMS_FIELDS, DIGEST = 3, 7, 16
 
 local function escaped(name)
   return (string.gsub(name, '[^%w_.~-]', function(byte)
@@ -44,7 +44,7 @@ local function read_payer(call, keys, args, at)
   if not account and place == 0 then
     account = {name = '', number = '0'}
   elseif not account then
-    local first, ending = 5 * place + 2, ':client:' .. escaped(name)
+    local first, ending = 5 * place + 1, ':client:' .. escaped(name)
     if string.sub(keys[first] or '', -#ending) ~= ending or not keys[first + 4] then
       malformed('a request names no client') -- or its receipt would name another than who pays
     end
@@ -63,7 +63,7 @@ end
 local function read_terms(args, at)
   return {
     packed = args[at], cost = args[at + 1], kind = args[at + 2], price = amount(args[at + 3]),
-    times = amount(args[at + 4]), coins = amount(args[at + 5]),
+    times = amount(args[at + 4]), coins = amount(args[at + 5]), is_step = args[at + 6] == '1',
   }
 end
 
@@ -100,7 +100,7 @@ end
 local function read_call(keys, args)
   local call = {
     lineage = {key = keys[1], name = 'the lineage'}, receipts = keys[2], questions = keys[3], terms_key = keys[4],
-    clients = keys[5], api_keys = keys[6], link = args[2], capacity = amount(args[3]),
+    clients = keys[5], link = args[2], capacity = amount(args[3]),
     accounts = {}, payers = {}, terms = {}, new_terms = {}, requests = {}, entries = {}, paid = {}, fresh = {},
   }
   local at = 6
@@ -152,7 +152,7 @@ end
 local function bring_back(call, account, time)
   write_client(call.lineage.key, call.clients, account.key, account.name, {
     'limit', '0', 'accepts', 'any', 'delta', call.lineage.state.delta, 'coins', '0',
-    'created', string.format('%.6f', tonumber(time) / 1000000), 'revoked', '1', 'api_keys', '',
+    'created', string.format('%.6f', tonumber(time) / 1000000), 'revoked', '1',
   })
 end
 
@@ -183,28 +183,18 @@ local function read_client(call, account, time, forced)
   return state
 end
 
--- Returns the refusal of the API key that a request came with, or nil. Without a digest the client is known otherwise.
-local function refuse_key(call, payer)
-  if payer.digest == '' or payer.checked then
-    return nil
-  end
-  local owner, refused = find_key(call.api_keys, payer.digest, 'predict')
-  if owner ~= payer.account.name then
-    return {'unknown-key'}
-  end
-  payer.checked = not refused
-  return refused
-end
-
 -- Returns nothing for a request that may be decided, having read who pays; or the refusal.
 local function admit(call, request, forced)
   local payer = request.payer
   if not read_lineage(call) then
     return {'unknown-lineage'}
   end
-  local refused = not forced and refuse_key(call, payer)
-  if refused then
-    return refused
+  if not forced and payer.digest ~= '' and not payer.checked then -- without a digest the client is known otherwise
+    local refused = refuse_key(payer.account.key, payer.digest, 'predict')
+    if refused then
+      return refused
+    end
+    payer.checked = true
   end
   if payer.account.number == '0' then
     return nil
@@ -287,6 +277,7 @@ local function total_of(lines, count)
   return total, coins
 end
 
+-- What an account refuses of lines of each of which so many questions count as new to it.
 local function refusal(scope, state, lines, count)
   for _, line in ipairs(lines) do
     local kind = line.terms.kind
@@ -297,13 +288,18 @@ local function refusal(scope, state, lines, count)
   end
   local total, coins = total_of(lines, count)
   if coins > 0 and state.coined + coins > state.coins then
-    return {'coins', scope, text(state.coins - state.coined)}
+    return {'coins', scope}
   elseif total > 0 and state.spent + total > state.limit then
     return {'exhausted', scope, text(total), text(state.spent), text(state.limit)}
   end
   return nil
 end
 
+-- The lineage refuses by what is new to the client, and is charged only what is new to it: whether it pays for a row
+-- must not tell a client that somebody else asked for it. What is new to the client bounds what is new to the lineage,
+-- so the lineage's limit is kept. Of a pay-once model's steps it is no secret that the lineage pays once for all who
+-- hold them, and a lineage that paid for the finest must not refuse the second client: they count by what is new to it.
+--
 -- Decides on a request; writes nothing. Returns the number that it got when it came before, or nothing, and a refusal,
 -- or the letters of its lines and the refusal of an account that cannot pay.
 local function decide(call, request, forced)
@@ -320,10 +316,11 @@ local function decide(call, request, forced)
   for place, line in ipairs(request.lines) do
     letters[place], line.fresh, line.of_lineage = look_up(call, account, line.questions, seen)
     line.of_client = #line.fresh
+    line.at_most = line.terms.is_step and line.of_lineage or line.of_client
   end
   if not forced then
     refused = account.state and refusal('client', account.state, request.lines, 'of_client')
-      or refusal('lineage', call.lineage.state, request.lines, 'of_lineage')
+      or refusal('lineage', call.lineage.state, request.lines, 'at_most')
   end
   return earlier, nil, letters, refused
 end
@@ -403,12 +400,12 @@ local function enter(call, request, earlier, letters)
   return first, own
 end
 
--- How both accounts stand: what the client has spent, its limit, what it accepts, its delta; what the lineage has
--- spent, its limit.
+-- How both accounts stand: what the client has spent, its limit, what it accepts, its delta, its highest former limit;
+-- what the lineage has spent, its limit.
 local function standing(call, account)
   local own, all = account.state or call.lineage.state, call.lineage.state
-  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(all.spent), text(all.limit)},
-    ' ')
+  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(own.highest), text(all.spent),
+    text(all.limit)}, ' ')
 end
 
 local function write_account(account, ...)
@@ -438,8 +435,9 @@ local function write_receipts(call, asker)
   for place, entry in ipairs(call.entries) do
     local line, account = entry.line, entry.account
     redis.call('XADD', call.receipts, text(entry.number) .. '-' .. text(entry.own),
-      't', number_of_terms(call, line.terms), 'c', account.number, 'w', entry.time, 'l', text(line.of_lineage),
-      's', asker.number, 'q', table.concat(line.fresh), 'k', place == 1 and call.link or '')
+      'client', account.number, 'terms', number_of_terms(call, line.terms), 'microseconds', entry.time,
+      'questions', table.concat(line.fresh), 'lineage_questions', text(line.of_lineage), 'service', asker.number,
+      'link', place == 1 and call.link or '')
     if account.receipts then
       -- A mere index: that it takes no further entry must not leave the charge half done.
       redis.pcall('XADD', account.receipts, text(entry.own) .. '-' .. text(entry.number), '', '')
@@ -530,7 +528,7 @@ local function charge_each(keys, args, asker, forced)
   end
   for place, request in ipairs(call.requests) do
     local ok, reply, line = attempt(charge_request, call, request, forced)
-    replies[place] = ok and reply or {reply, line}
+    replies[place] = ok and reply or {string.upper(reply), line}
     wrote = wrote or replies[place][1] == 'charged'
   end
   if wrote then -- a free question, too: whoever answers it relies on its having been paid for durably

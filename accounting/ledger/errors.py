@@ -108,40 +108,8 @@ class ScopeMissing(LedgerRefusal):
         super().__init__(f"this {what} lacks the scope {needed!r}")
 
 
-class TooManyKeys(LedgerRefusal):
-    """The client has as many API keys as one may have."""
-
-    says = "client {!r} has the most API keys that are allowed: remove one first"
-
-
-class ClientExists(LedgerRefusal):
-    """The lineage already has a client of this name; a name, once revoked, is not given again."""
-
-    says = "the lineage already has a client {!r}"
-
-
-class KeyInUse(LedgerRefusal):
-    """The API key is another client's."""
-
-    says = "this API key is another client's"
-
-
-class AcceptsTooLate(LedgerRefusal):
-    """An account that accepts any charge was to accept only Gaussian ones, after its first release."""
-
-    says = (
-        "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
-        "which conversion holds is chosen before the first release"
-    )
-
-
-class CoinsNotProvidedFor(LedgerRefusal):
-    """An account that paid for what is Gaussian but for a coin was to get a budget that provides for fewer coins."""
-
-    says = (
-        "the account has paid for more releases that are Gaussian except with a small probability than this budget's "
-        "delta provides for; give it a larger delta"
-    )
+class ActRefused(LedgerRefusal):
+    """What the owner wants to change cannot be. The one line says why."""
 
 
 class LedgerUnavailable(LedgerError):
@@ -203,13 +171,4 @@ class WrongFormat(LedgerUnavailable):
         "lineage {} is written in format {} of the ledger, and this program knows format {}: use the release of "
         "dpserve that wrote it, or begin anew in an empty store with what that release says is left of each budget "
         "('dpserve lineage show', 'dpserve clients list')"
-    )
-
-
-class WrongFunctionVersion(LedgerUnavailable):
-    """The store holds an altered function library. Takes its version."""
-
-    says = (
-        "the ledger's store holds an altered version {} of dpserve's function library; run the same release of dpserve "
-        "everywhere"
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from accounting.ledger.accounts import Accounts
-from accounting.ledger.values import Act, Receipt
+from accounting.ledger.receipts import Act, Receipt
 from accounting.ledger.verification import all_acts, all_receipts
 
 Format = Literal["csv", "jsonl"]

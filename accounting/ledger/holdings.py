@@ -10,7 +10,7 @@ function of the store, so that all that holds for questions holds for steps:
 - Every step that is charged has a receipt, which says whether the lineage paid for it.
 - A step's question is a hash of the release, the costs of the steps up to it, and what was drawn. The receipt says what
   goes into the last link, so that no receipt can mark a step as held for less than the step costs
-  (`chain.step_question`): none is put back that does, and `verify` reports one.
+  (`receipts.step_question`): none is put back that does, and `verify` reports one.
 
 Why the lineage pays the maximum. A step is drawn once and is the same for everyone who holds it: who sees it second
 learns nothing that was not paid for. Everything that anyone can learn is computed from the steps that someone holds,
@@ -22,16 +22,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from accounting import sampling_error
-from accounting.ledger import chain
-from accounting.ledger.values import (
-    Asked,
-    Idempotency,
-    Line,
-    checked_client,
-    checked_lineage,
-    checked_time,
-    terms_of,
-)
+from accounting.ledger.receipts import checked_time, release_question, step_question, terms_of
+from accounting.ledger.values import Asked, Idempotency, Line, checked_client, checked_lineage
 from accounting.losses import Cost
 
 MOST_STEPS = 64
@@ -78,10 +70,10 @@ class HoldRequest:
     @cached_property
     def lines(self) -> tuple[Line, ...]:
         """One line for each step, of the one question that stands for it."""
-        lines, after = [], chain.release_question(self.model, self.drawn)
+        lines, after = [], release_question(self.model, self.drawn)
         for cost in self.steps:
             terms = terms_of(self.model, self.mechanism, cost, 1, after)
-            after = chain.step_question(after, self.model, str(cost))
+            after = step_question(after, self.model, str(cost))
             lines.append(Line(terms, (after,)))
         return tuple(lines)
 

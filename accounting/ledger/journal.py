@@ -1,8 +1,8 @@
 """What a service knows of its own chain of receipts, and its memory of what the store acknowledged to it.
 
 A journal is the witness against a store that comes back older: one file of JSON lines for one service and one lineage.
-Who it is, then for each call the receipts that the service got, and behind these how many of its writes the store had
-acknowledged by then, and the link of its chain.
+Its title says who the service is and what was acknowledged to it; each line behind it what was acknowledged then, and
+the receipts of that call.
 
 Promises: a write is in the journal before anything is answered on its strength, so it outlives the service's
 sudden death; it is on the disk about a second later, so that both the store and the journal's last second must be
@@ -11,38 +11,38 @@ services never share a journal; a line that was torn by a crash is dropped, and 
 """
 
 import fcntl
-import json
 import os
 import secrets
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
-from accounting.ledger import chain
 from accounting.ledger.errors import LedgerUnavailable
+from accounting.ledger.receipts import Receipt, first_link, link_after
 from accounting.ledger.store import Asker
-from accounting.ledger.values import Receipt, Terms, checked_lineage
+from accounting.ledger.values import checked_lineage
 
-LARGEST_FILE = 64 * 1024 * 1024
-"""Bytes after which a journal goes on in a new file; the one before it is kept, older ones are not."""
+LARGEST_FILE = 128 * 1024 * 1024
+"""Bytes after which a journal forgets the older half of its receipts."""
 
-_FORMAT = 3
+FORGETFUL = "~"
+"""What the id of a service that keeps no journal begins with."""
+
+_FORMAT = 4
 _BETWEEN_SYNCS = 1.0
-_SUFFIX, _FORMER = ".jsonl", ".jsonl.1"
-_TAIL = 1 << 16
+_SUFFIX = ".jsonl"
 _CLOSED = -1
-_MEASURE = b'{"writes":'
 
 
-@dataclass(frozen=True, kw_only=True)
-class Acknowledged:
-    """Whose a journal is, and what was acknowledged to that service.
+class Acknowledged(Struct, frozen=True, kw_only=True):
+    """Whose a journal is, and what was acknowledged to that service; as a line, a journal's title.
 
     `writes` is how many writes, `link` the end of its chain and `newest` the lineage's number of its newest receipt.
     """
@@ -58,11 +58,35 @@ class Acknowledged:
         """The service as the store's functions are told of it."""
         return self.service, self.writes
 
+    def after(self, writes: int, receipts: Sequence[Receipt]) -> "Acknowledged":
+        """Return what is acknowledged once these receipts and so many writes are, too."""
+        return replace(
+            self,
+            writes=max(self.writes, writes),
+            link=link_after(self.link, receipts),
+            newest=receipts[-1].sequence if receipts else self.newest,
+        )
 
-@dataclass(frozen=True, kw_only=True)
-class JournalContents(Acknowledged):
+
+class JournalContents(Acknowledged, frozen=True, kw_only=True):
     """All that a journal says: its receipts, too, in order."""
 
+    receipts: tuple[Receipt, ...]
+
+
+class _Title(Acknowledged, frozen=True, kw_only=True):
+    format: int
+
+
+class _Entry(Struct, frozen=True, kw_only=True):
+    """What was acknowledged by the call of these receipts."""
+
+    writes: int
+    link: bytes
+    newest: int
+
+
+class _Call(_Entry, frozen=True, kw_only=True):
     receipts: tuple[Receipt, ...]
 
 
@@ -83,53 +107,36 @@ class Witness:
 
     def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
         """Take down what the store acknowledged: receipts, in order, and how many writes of this service it has."""
-        self.known = self._after(writes, receipts)
+        self.known = self.known.after(writes, receipts)
 
     def close(self) -> None:
         """Leave it to others."""
 
-    def _after(self, writes: int, receipts: Sequence[Receipt]) -> Acknowledged:
-        known = self.known
-        return replace(
-            known,
-            writes=max(known.writes, writes),
-            link=_link_after(known.link, receipts),
-            newest=receipts[-1].sequence if receipts else known.newest,
-        )
-
-
-def _link_after(link: bytes, receipts: Sequence[Receipt]) -> bytes:
-    """Return the link after the receipts of one call or more."""
-    call: list[bytes] = []
-    for receipt in receipts:
-        if receipt.link:
-            link, call = chain.next_link(link, call), []
-        call.append(receipt.linked)
-    return chain.next_link(link, call)
-
-
-FORGETFUL = "~"
-"""What the id of a service that keeps no journal begins with."""
-
 
 def _newcomer(service: str, lineage: str) -> Acknowledged:
-    return Acknowledged(service=service, lineage=lineage, writes=0, link=chain.first_link(lineage, service), newest=0)
+    return Acknowledged(service=service, lineage=lineage, writes=0, link=first_link(lineage, service), newest=0)
 
 
 class Journal(Witness):
     """The journal that this process writes, from `open` to `close`."""
 
-    def __init__(self, path: Path, file: int, known: Acknowledged) -> None:
-        """Use `open`. `file` is open for appending, and locked."""
-        super().__init__(known)
-        self._path = path
-        self._file = file
-        self._size = os.fstat(file).st_size
-        self._unwritten = b""
-        self._failure: OSError | None = None
+    def __init__(self, path: Path, lock: int) -> None:
+        """Use `open`. `lock` is the locked file that makes the journal this process's own."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            super().__init__(_acknowledged(path) or _newcomer(secrets.token_hex(16), path.parent.name))
+            self._path = path
+            self._lock = lock
+            self._unwritten = b""
+            self._failure: OSError | None = None
+            self._mend()
+        except BaseException:
+            os.close(self._file)
+            raise
         self._written = threading.Event()
         self._closing = threading.Event()
         self._syncing = threading.Thread(target=self._sync, name="dpserve-journal", daemon=True)
+        self._syncing.start()
 
     @classmethod
     def open(cls, folder: Path, lineage: str) -> "Journal":
@@ -142,30 +149,22 @@ class Journal(Witness):
             for one in (folder, home):
                 one.mkdir(mode=0o700, parents=True, exist_ok=True)
             number = 0
-            while (file := _locked(path := home / f"{number}{_SUFFIX}")) is None:
+            while (lock := _locked(home / f"{number}.lock")) is None:
                 number += 1
             try:
-                journal = cls(path, file, _acknowledged(path) or _newcomer(secrets.token_hex(16), lineage))
-                journal.mend()
+                return cls(home / f"{number}{_SUFFIX}", lock)
             except BaseException:
-                os.close(file)
+                os.close(lock)
                 raise
-            journal.start()
         except OSError as error:
             raise _unusable(folder, error) from error
-        return journal
 
-    def start(self) -> None:
-        """Put what is written on the disk from now on."""
-        self._syncing.start()
-
-    def mend(self) -> None:
-        """Cut a torn last line off; give a new journal its first line."""
+    def _mend(self) -> None:
+        """Cut a torn last line off; give a new journal its title."""
         with self._path.open("rb") as file:
-            kept = sum(map(len, _whole_lines(file)))
-        os.ftruncate(self._file, kept)
-        self._size = kept
-        if not kept:
+            self._size = sum(map(len, _whole_lines(file)))
+        os.ftruncate(self._file, self._size)
+        if not self._size:
             self._append(_title(self.known))
         # What was read of it is relied on from now on, and so is that it will be found.
         os.fsync(self._file)
@@ -187,9 +186,8 @@ class Journal(Witness):
         charged before they are (`check`).
         """
         super().note(writes, receipts)
-        lines = _line({"receipts": [describe_receipt(receipt) for receipt in receipts]}) if receipts else b""
         known = self.known
-        self._write(lines + _line({"writes": known.writes, "link": known.link.hex(), "newest": known.newest}))
+        self._write(_line(_Call(writes=known.writes, link=known.link, newest=known.newest, receipts=tuple(receipts))))
         if self._failure is not None:
             raise _unusable(self._path.parent, self._failure)
         self._written.set()
@@ -204,6 +202,7 @@ class Journal(Witness):
         file, self._file = self._file, _CLOSED  # whose number another file may have next
         self._failure = OSError("it is closed")
         os.close(file)
+        os.close(self._lock)
 
     def _write(self, data: bytes) -> None:
         self._unwritten += data
@@ -214,7 +213,7 @@ class Journal(Witness):
         self._unwritten = b""
         if self._size > LARGEST_FILE:
             with suppress(OSError):  # what was noted is written all the same, and the next note tries again
-                self._go_on_in_a_new_file()
+                self._forget_older_half()
 
     def _append(self, data: bytes) -> None:
         written = os.write(self._file, data)
@@ -223,31 +222,27 @@ class Journal(Witness):
             raise OSError("the disk is full")
         self._size += len(data)
 
-    def _go_on_in_a_new_file(self) -> None:
-        """Leave the file to history. Until the new one is in its place, whole, this journal goes on in the old one."""
-        fresh, spare = self._path.with_suffix(".new"), self._path.with_suffix(".former")
-        for stale in (fresh, spare):
-            stale.unlink(missing_ok=True)
-        title = _title(self.known)
+    def _forget_older_half(self) -> None:
+        """Go on in a new file with the newer lines; what was acknowledged before them is its title."""
+        fresh = self._path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.write(file, title) != len(title):
-                raise OSError("the disk is full")
+            with self._path.open("rb") as old, open(file, "wb", closefd=False) as new:
+                old.seek(self._size // 2)
+                old.readline()
+                before = old.readline()
+                new.write(_title(_after(self.known, before) if before else self.known))
+                shutil.copyfileobj(old, new)
             os.fsync(file)
-            os.fsync(self._file)
-            # The path names a whole journal at every instant: nobody finds it free, and no crash leaves it so.
-            spare.hardlink_to(self._path)
-            spare.replace(self._path.with_suffix(_FORMER))
             fresh.replace(self._path)
         except OSError:
             os.close(file)
             fresh.unlink(missing_ok=True)
             raise
+        self._size = os.fstat(file).st_size
         os.dup2(file, self._file, inheritable=False)  # a sync that is under way stays with the former file
         os.close(file)
-        self._size = len(title)
-        spare.unlink(missing_ok=True)  # which is still there where a crash had left both names to one file
         _sync_folder(self._path.parent)
 
     def _sync(self) -> None:
@@ -270,166 +265,79 @@ def journal_folder(folder: Path, lineage: str) -> Path:
 
 
 def read_journals(folder: Path) -> list[JournalContents]:
-    """Return every journal below `folder`. Raises ValueError for a file that is none."""
-    found = map(read_journal, _paths(folder))
+    """Return every journal below `folder`. Raises ValueError for a file that is none, or was altered."""
+    found = map(read_journal, sorted(folder.rglob(f"*{_SUFFIX}")))
     return [contents for contents in found if contents is not None]
 
 
 def read_acknowledged(folder: Path) -> list[Acknowledged]:
     """Return of every journal below `folder` what was acknowledged last, without looking at its receipts."""
-    found = map(_acknowledged, _paths(folder))
+    found = map(_acknowledged, sorted(folder.rglob(f"*{_SUFFIX}")))
     return [contents for contents in found if contents is not None]
 
 
 def read_journal(path: Path) -> JournalContents | None:
-    """Return what a journal says, its former file included; None for one with nothing in it yet.
+    """Return what a journal says; None for one with nothing in it yet.
 
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """
-    found: Acknowledged | None = None
-    receipts, call = list[Receipt](), list[Receipt]()
-    for line in _lines(path):
-        try:
-            if "receipts" in line:
-                call = [_checked(described, path) for described in line["receipts"]]
-                receipts += call
-                continue
-            before, found = found, _read_line(line, found)
-            if before is not None and "service" not in line and found.link != _link_after(before.link, call):
-                raise ValueError(f"{path}: what was acknowledged as write {found.writes} was altered")
-            call = []
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is not a journal: {error!r}") from error
-    if found is None and receipts:
-        raise ValueError(f"{path} is not a journal: it does not begin with a title")
-    return None if found is None else JournalContents(**vars(found), receipts=tuple(receipts))
+    known: Acknowledged | None = None
+    receipts: list[Receipt] = []
+    with path.open("rb") as file:
+        for line in _whole_lines(file):
+            try:
+                if known is None:
+                    known = _read_title(line)
+                    continue
+                call = msgspec.json.decode(line, type=_Call)
+                known = known.after(call.writes, call.receipts)
+                if (known.writes, known.link, known.newest) != (call.writes, call.link, call.newest):
+                    raise ValueError(f"its receipts are not those of write {call.writes}")
+            except ValueError as error:
+                raise _no_journal(path, error) from error
+            receipts += call.receipts
+    return None if known is None else JournalContents(**asdict(known), receipts=tuple(receipts))
 
 
 def _acknowledged(path: Path) -> Acknowledged | None:
-    """Read a journal's first line, and the last one that says how many writes were acknowledged."""
-    for file in (path, path.with_suffix(_FORMER)):  # where it is cut short between two files, the former is whole
-        try:
-            if file.exists() and (found := _acknowledged_in(file)) is not None:
-                return found
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is not a journal: {error!r}") from error
-    return None
-
-
-def _acknowledged_in(path: Path) -> Acknowledged | None:
+    """Read a journal's title and its last line, which says what was acknowledged last."""
     with path.open("rb") as file:
-        first = next(_whole_lines(file), None)
-        if first is None:
-            return None
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(len(first), size - _TAIL))
-        newest = _last_measure(file.read())
-        if newest is None and size > _TAIL:  # there is one line with many receipts, or none
-            file.seek(len(first))
-            newest = _last_measure(file.read())
-    title = _read_line(_parsed(path, first), None)
-    return _read_line(_parsed(path, newest), title) if newest else title
+        lines = _whole_lines(file)
+        title = last = next(lines, None)
+        for line in lines:
+            last = line
+    try:
+        known = _read_title(title) if title else None
+        return known if known is None or last is title or last is None else _after(known, last)
+    except ValueError as error:
+        raise _no_journal(path, error) from error
 
 
-def _last_measure(data: bytes) -> bytes | None:
-    whole = data[: data.rfind(b"\n") + 1]
-    at = whole.rfind(b"\n" + _MEASURE)
-    if at >= 0:
-        return whole[at + 1 :].split(b"\n", 1)[0]
-    return whole.split(b"\n", 1)[0] if whole.startswith(_MEASURE) else None
+def _read_title(line: bytes) -> Acknowledged:
+    if msgspec.json.decode(line, type=dict).get("format") != _FORMAT:
+        raise ValueError("it is of another release of dpserve, in another format: move it away, or use that release")
+    return msgspec.json.decode(line, type=Acknowledged)
 
 
-def _read_line(line: dict[str, Any], title: Acknowledged | None) -> Acknowledged:
-    """Read a title, which begins a file, or what was acknowledged later."""
-    if "service" in line and line.get("format") != _FORMAT:
-        raise ValueError("is of another release of dpserve, in another format: move it away, or use that release")
-    if title is None or "service" in line:
-        title = Acknowledged(service=str(line["service"]), lineage=str(line["lineage"]), writes=0, link=b"", newest=0)
-    return Acknowledged(
-        service=title.service,
-        lineage=title.lineage,
-        writes=int(line["writes"]),
-        link=bytes.fromhex(line["link"]),
-        newest=int(line["newest"]),
-    )
+def _after(known: Acknowledged, line: bytes) -> Acknowledged:
+    return replace(known, **asdict(msgspec.json.decode(line, type=_Entry)))
 
 
-def _checked(described: dict[str, Any], path: Path) -> Receipt:
-    receipt = receipt_from(described)
-    if receipt.hash.hex() != described["hash"]:
-        raise ValueError(f"{path}: receipt {receipt.sequence} was altered")
-    if not receipt.pays_for_its_step:
-        raise ValueError(f"{path}: receipt {receipt.sequence} names a step that it does not pay for")
-    return receipt
-
-
-def _paths(folder: Path) -> list[Path]:
-    # One whose newer file is gone is a journal too.
-    return sorted({*folder.rglob(f"*{_SUFFIX}"), *(path.with_suffix("") for path in folder.rglob(f"*{_FORMER}"))})
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    former = path.with_suffix(_FORMER)
-    one_file = former.exists() and path.exists() and former.samefile(path)
-    with ExitStack() as opened:
-        # All before the first is read: their owner may go on in a new file meanwhile.
-        files = [
-            (one, opened.enter_context(one.open("rb")))
-            for one in ((path,) if one_file else (former, path))
-            if one.exists()
-        ]
-        for one, file in files:
-            for line in _whole_lines(file):
-                yield _parsed(one, line)
-
-
-def describe_receipt(receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as plain values that JSON can hold; digests in hexadecimal."""
-    return {
-        "sequence": receipt.sequence,
-        "number": receipt.number,
-        "lineage": receipt.lineage,
-        "client": receipt.client,
-        "terms": receipt.terms.packed.decode(),
-        "microseconds": receipt.microseconds,
-        "questions": b"".join(receipt.questions).hex(),
-        "lineage_questions": receipt.lineage_questions,
-        "service": receipt.service,
-        "link": receipt.link.hex(),
-        "hash": receipt.hash.hex(),
-    }
-
-
-def receipt_from(described: dict[str, Any]) -> Receipt:
-    """Return the receipt that `describe_receipt` described. Raises KeyError, TypeError or ValueError."""
-    questions = bytes.fromhex(described["questions"])
-    terms, price = Terms.unpacked(described["terms"].encode())
-    return Receipt(
-        lineage=str(described["lineage"]),
-        client=str(described["client"]),
-        sequence=int(described["sequence"]),
-        number=int(described["number"]),
-        terms=terms,
-        price=price,
-        microseconds=int(described["microseconds"]),
-        questions=tuple(questions[at : at + 16] for at in range(0, len(questions), 16)),
-        lineage_questions=int(described["lineage_questions"]),
-        service=str(described["service"]),
-        link=bytes.fromhex(described["link"]),
-    )
+def _no_journal(path: Path, error: ValueError) -> ValueError:
+    return ValueError(f"{path} is not a journal, or was altered: {error}")
 
 
 def _title(known: Acknowledged) -> bytes:
-    return _line(
-        {
-            "format": _FORMAT,
-            "service": known.service,
-            "lineage": known.lineage,
-            "writes": known.writes,
-            "link": known.link.hex(),
-            "newest": known.newest,
-        }
-    )
+    return _line(_Title(**asdict(known), format=_FORMAT))
+
+
+def _line(value: Struct) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
+    # After a torn line comes nothing, or the rest of it, which its writer is still at.
+    return takewhile(lambda line: line.endswith(b"\n"), file)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -440,33 +348,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def _line(value: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(value) + b"\n"
-
-
-def _whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
-    # After a torn line comes nothing, or the rest of it, which its writer is still at.
-    return takewhile(lambda line: line.endswith(b"\n"), file)
-
-
-def _parsed(path: Path, line: bytes) -> dict[str, Any]:
-    try:
-        parsed = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a journal: {error}") from error
-    if not isinstance(parsed, dict):
-        raise ValueError(f"{path} is not a journal")  # noqa: TRY004 - it is the file's content that is wrong
-    return parsed
-
-
 def _locked(path: Path) -> int | None:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(file)
-        return None
-    if not path.exists() or os.fstat(file).st_ino != path.stat().st_ino:  # its owner went on in a new file
         os.close(file)
         return None
     return file

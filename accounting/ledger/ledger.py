@@ -9,10 +9,10 @@ then answer. The answer is a function of the question and of the model, so that 
   for whatever reason, is free: a charge whose outcome is not known (`LedgerUnavailable`) may be asked again.
 - A store that lost what it acknowledged, to this service or to another one of this machine, gives no decision (`join`).
 
-Each service has a chain of receipts of its own in each lineage (`chain`), and makes one call on a lineage at a time. A
-call names how many writes of the service the store has acknowledged. Since nobody else writes under the service's name,
-the store can have more only if it did a call whose reply did not arrive: then it decides nothing and says so, the
-service reads the receipts of that call, takes them into its journal and chain, and asks again. So
+Each service has a chain of receipts of its own in each lineage (`receipts`), and makes one call on a lineage at a
+time. A call names how many writes of the service the store has acknowledged. Since nobody else writes under the
+service's name, the store can have more only if it did a call whose reply did not arrive: then it decides nothing and
+says so, the service reads the receipts of that call, takes them into its journal and chain, and asks again. So
 
 - no service ever waits for, or is refused because of, another one: nothing is tried again but after a lost reply;
 - a call that is still under way when it was given up cannot be done after a later one;
@@ -33,8 +33,9 @@ from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
 from accounting.ledger.holdings import HoldRequest
 from accounting.ledger.journal import Witness
+from accounting.ledger.receipts import Receipt
 from accounting.ledger.store import DEADLINE, Store
-from accounting.ledger.values import Asked, Charge, ChargeRequest, Quote, Receipt
+from accounting.ledger.values import Asked, Charge, ChargeRequest, Quote
 from accounting.ledger.wire import LineageKeys
 
 _TRIES = 3
@@ -221,14 +222,14 @@ class Ledger(Accounts):
             witness.check()
             known = witness.known
             keys, arguments = wire.charge_call(requests, writes=known.writes, link=known.link)
-            reply = await self._store.call(lineage, function, [services, *keys], arguments, asker=known.asker)
-            if reply.values == [b"stale"]:
-                await self._catch_up(lineage, witness, reply.writes)
+            replies, writes = await self._store.call(lineage, function, [services, *keys], arguments, asker=known.asker)
+            if replies == [b"stale"]:
+                await self._catch_up(lineage, witness, writes)
                 continue
-            charges, receipts = _read_each(lineage, known.service, known.link, requests, reply.values)
+            charges, receipts = _read_each(lineage, known.service, known.link, requests, replies)
             # Before anything is answered, and whatever becomes of the other requests.
-            if reply.writes > known.writes:
-                witness.note(reply.writes, receipts)
+            if writes > known.writes:
+                witness.note(writes, receipts)
             return charges
         raise LedgerBusy
 

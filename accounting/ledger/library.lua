@@ -1,4 +1,4 @@
-#!lua name=dpserve_24
+#!lua name=dpserve_25
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -12,18 +12,18 @@
 --     whose receipts are more than it counts takes no further charge.
 --   * The time a charge takes does not depend on how much was charged before it.
 --   * A service that has seen the lineage newer than it is now gets no decision, nor does one that has not looked at
---     this run of the store (see `answer`).
+--     the store since it started, or since the lineage began (see `answer`).
 --
 -- Amounts are whole numbers of picorho of at most 2^53 - 1. Lua's numbers are IEEE doubles, which hold these exactly; a
 -- sum or product beyond 2^53 may be rounded, but rounding is monotone and every limit is below 2^53, so what is over
 -- the limit stays over it.
 --
--- The library is this file, `accounts.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its functions'
+-- The library is this file, `owner.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its functions'
 -- names carry the version, so that a store runs several versions side by side. FORMAT is the number of the way in which
 -- a lineage is written; a lineage in another format is refused.
 
-local VERSION = '24'
-local FORMAT = '2'
+local VERSION = '25'
+local FORMAT = '3'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 
@@ -131,37 +131,42 @@ local function count_write(asker)
   redis.call('HSET', asker.services, asker.id, asker.number .. ' ' .. text(asker.writes))
 end
 
--- Who has looked at this run of the store, and which lineages began in it: what stands here is gone when the server
--- ends, and with the library. A lineage may begin in a store that was emptied while it ran, so whoever looked before it
--- began has to look again. `beginnings` and `witnesses` hold how many lineages had begun.
-local witnesses, beginnings, begun = {}, {}, 0
-local witnessed, MOST_WITNESSES = 0, 10000
+-- What a caller must have looked at: the store since it started, and the lineage since it began. What stands here is
+-- gone when the server ends, and with the library. A lineage may begin in a store that was emptied while it ran, so
+-- whoever looked before it began has to look again.
+local loaded, beginnings, begun = nil, {}, 0
 
 local function note_beginning(services)
   begun = begun + 1
   beginnings[services] = begun
 end
 
+local function mark_of(services)
+  if not loaded then
+    local now = redis.call('TIME')
+    loaded = now[1] .. '.' .. now[2]
+  end
+  return loaded .. '/' .. (beginnings[services] or 0)
+end
+
 -- Every function takes as its first key the lineage's `services`, and as its first arguments the library's version, a
--- nonce, the caller's token, and who is asking: a service's id (empty for the owner's commands) and how many of its
--- writes the store has acknowledged to it. Its reply opens with the nonce, so that a reply can only be taken for its
--- own call, and with the number of the service's writes that the store now has, and the service's own number.
+-- nonce, the mark of what the caller has looked at, and who is asking: a service's id (empty for the owner's commands)
+-- and how many of its writes the store has acknowledged to it. Its reply opens with the nonce, so that a reply can only
+-- be taken for its own call, and with the number of the service's writes that the store now has.
 --
--- A caller whose token is not known has not looked at the settings of this run of the server, nor compared it with what
--- others know; it is told to, and nothing is decided.
+-- A caller with another mark has not looked at the settings of this run of the server, nor compared the lineage with
+-- what others know of it; it is told the mark, and nothing is decided.
 local function answer(run, keys, args)
   if args[1] ~= VERSION or not args[5] then
     malformed('the call is not one for version ' .. VERSION)
   end
-  if (witnesses[args[3]] or -1) < (beginnings[keys[1]] or 0) then
-    error({word = 'unseen', line = 'look at the store first'}, 0)
+  if args[3] ~= mark_of(keys[1]) then
+    error({word = 'unseen', line = mark_of(keys[1])}, 0)
   end
   local asker = read_asker(keys[1], args[4], args[5])
   local reply = run(rest(keys, 2), rest(args, 6), asker)
-  local header = {args[2], text(asker.writes), asker.number}
-  for position, part in ipairs(header) do
-    table.insert(reply, position, part)
-  end
+  table.insert(reply, 1, args[2])
+  table.insert(reply, 2, text(asker.writes))
   return reply
 end
 
@@ -185,28 +190,18 @@ local function register_on_lineage(name, flags, run)
   end)
 end
 
--- Every command that the library writes with is one that the user may use, on a key like the ledger's.
-local TRIED = 'dpserve:{trial}'
-
--- ARGV  version, nonce, token, the run that was looked at
-local function attest(_, args)
-  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-  if run ~= args[4] then
-    return {args[2], 'other'}
-  end
+-- Replies which of the commands that the library writes with the user may not use on a key like the ledger's.
+local function denied()
+  local trial, found = 'dpserve:{trial}', {}
   local writing = {
-    HSET = {'', ''}, HDEL = {''}, SADD = {''}, XADD = {'*', '', ''}, UNLINK = {}, RENAME = {TRIED},
+    HSET = {'', ''}, HDEL = {''}, SADD = {''}, XADD = {'*', '', ''}, UNLINK = {}, RENAME = {trial},
   }
   for command, arguments in pairs(writing) do
-    if not redis.acl_check_cmd(command, TRIED, unpack(arguments)) then
-      return {args[2], 'denied', command}
+    if not redis.acl_check_cmd(command, trial, unpack(arguments)) then
+      found[#found + 1] = command
     end
   end
-  if witnessed >= MOST_WITNESSES then
-    witnesses, witnessed = {}, 0 -- the others look once more
-  end
-  witnesses[args[3]], witnessed = begun, witnessed + 1
-  return {args[2], 'attested'}
+  return found
 end
 
-register('attest', {'no-writes'}, attest)
+register('denied', {'no-writes'}, denied)

@@ -2,46 +2,28 @@
 -- Recovery --------------------------------------------------------------------------------------------------
 -- Receipts that a store lost are put back by `apply` (see `charge.lua`).
 
--- KEYS  the lineage's account, and the keys to write.
--- ARGV  for each key but the account its kind (hash, set or stream), how many words follow, and these: fields and
---       values, members, or for each entry of a stream its id, how many words it has, and these
+-- KEYS  the lineage's account, and the key to write.
+-- ARGV  the key's kind (hash, set or stream), how many words an entry of it has, and the words: fields with their
+--       values, members, or entries of a stream with their ids
 -- Writes a part of a lineage of which there is no account as a backup has it. Without an account every other call finds
 -- the lineage lost, so that nothing is charged before the last part, which is the account. To write a part once more is
 -- harmless.
 local function restore(keys, args, asker)
+  local kind, width, words = args[1], amount(args[2]), rest(args, 3)
   if redis.call('EXISTS', keys[1]) == 1 then
     return {'exists'}
-  end
-  local at = 1
-  local function next_words()
-    local count = amount(args[at])
-    if at + count > #args then
-      malformed('a part of a backup must come whole')
-    end
-    at = at + 1 + count
-    return {unpack(args, at - count, at - 1)}
-  end
-  for place = 2, #keys do
-    local kind = args[at]
-    at = at + 1
-    if kind == 'hash' then
-      in_slices('HSET', keys[place], next_words(), 2)
-    elseif kind == 'set' then
-      in_slices('SADD', keys[place], next_words(), 1)
-    else
-      local last = redis.call('XREVRANGE', keys[place], '+', '-', 'COUNT', 1)[1]
-      local newest = last and tonumber(string.match(last[1], '^%d+')) or 0
-      local entries = amount(args[at])
-      at = at + 1
-      for _ = 1, entries do
-        local id = args[at]
-        at = at + 1
-        local words = next_words()
-        if tonumber(string.match(id, '^%d+')) > newest then
-          redis.call('XADD', keys[place], id, unpack(words))
-        end
+  elseif width == 0 or #words % width ~= 0 then
+    malformed('a part of a backup must come whole')
+  elseif kind == 'stream' then
+    local last = redis.call('XREVRANGE', keys[2], '+', '-', 'COUNT', 1)[1]
+    local newest = last and tonumber(string.match(last[1], '^%d+')) or 0
+    for at = 1, #words, width do
+      if tonumber(string.match(words[at], '^%d+')) > newest then
+        redis.call('XADD', keys[2], unpack(words, at, at + width - 1))
       end
     end
+  else
+    in_slices(kind == 'hash' and 'HSET' or 'SADD', keys[2], words, width)
   end
   if redis.call('EXISTS', keys[1]) == 1 then
     note_beginning(asker.services)

@@ -9,50 +9,41 @@ are not passed over in silence, they have to be declared and are charged.
 """
 
 import hashlib
-import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from accounting.ledger.accounts import reading
-from accounting.ledger.api_keys import read_keys
-from accounting.ledger.backups import CannotBackUp, CannotRestore, Section, flaws_of, lines_of, sections_of
-from accounting.ledger.books import Books, Payer, flat
+import msgspec
+from msgspec import Struct
+
+from accounting.ledger.accounts import UNREADABLE, reading
+from accounting.ledger.books import Books, Payer
 from accounting.ledger.errors import LedgerDamaged, LedgerError, UnknownLineage
 from accounting.ledger.journal import FORGETFUL, JournalContents
 from accounting.ledger.ledger import Ledger
-from accounting.ledger.values import Asked, Line, Receipt, terms_of
+from accounting.ledger.receipts import (
+    QUESTION,
+    Act,
+    Numbers,
+    Receipt,
+    Words,
+    digest,
+    entry_of_act,
+    entry_of_receipt,
+    terms_of,
+)
+from accounting.ledger.values import Asked, Line
 from accounting.ledger.verification import all_acts, all_receipts
-from accounting.ledger.wire import Argument, LineageKeys, fields_of, words_of_act, words_of_receipt
+from accounting.ledger.wire import LineageKeys, read_client, read_lineage
 from accounting.losses import Cost
 
-__all__ = [
-    "CannotBackUp",
-    "CannotRestore",
-    "DeclaredLoss",
-    "LossDeclaredBefore",
-    "LossUndeclared",
-    "ReceiptUnfit",
-    "Reconciliation",
-    "backup",
-    "put_back",
-    "reconcile",
-    "restore",
-]
-
+_FORMAT = "dpserve ledger backup 5"
 _RECEIPTS_IN_A_CALL = 200
 _WORDS_IN_A_CALL = 5000
 
 
-class ReceiptUnfit(LedgerError):
-    """A receipt charges what its cost does not, or names a step that it does not pay for. Nothing was put back."""
-
-    def __init__(self, receipt: Receipt) -> None:
-        """Say which receipt."""
-        super().__init__(
-            f"receipt {receipt.sequence} of lineage {receipt.lineage} names a step or price that it does not pay for: "
-            "it was altered, or is none of this ledger's; leave its journal out"
-        )
+class CannotRecover(LedgerError):
+    """The ledger cannot be backed up, restored or reconciled like this; one line says why. Nothing was changed."""
 
 
 class LossUndeclared(LedgerError):
@@ -72,17 +63,6 @@ class LossUndeclared(LedgerError):
         super().__init__(
             f"{'; '.join(lost)}: give the journals of the other services with --journal, or declare at most how many "
             "rows they can have been for with --declare-lost, 0 if none"
-        )
-
-
-class LossDeclaredBefore(LedgerError):
-    """The same loss was declared before, and charged. Nothing was changed."""
-
-    def __init__(self, lineage: str) -> None:
-        """Say what there is to be done."""
-        super().__init__(
-            f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
-            "--declare-again"
         )
 
 
@@ -116,17 +96,45 @@ class Reconciliation:
     services: int
 
 
+class _Section(Struct, frozen=True):
+    """What a backup says of one lineage before its receipts.
+
+    `account`, `clients` and `services` are the fields of the accounts, and of the services that ever wrote to the
+    lineage, as they lie in the store. What was paid for, the terms and the clients' indices are in the receipts.
+    """
+
+    lineage: str
+    account: dict[bytes, bytes]
+    clients: dict[str, dict[bytes, bytes]]
+    services: dict[bytes, bytes]
+    acts: list[Act]
+
+
+class _Line(Struct, frozen=True, omit_defaults=True):
+    """A line of a backup: its format, a lineage, a receipt of it, or the SHA-256 of all lines before."""
+
+    format: str = ""
+    section: _Section | None = None
+    receipt: Receipt | None = None
+    end: str = ""
+
+
 async def backup(ledger: Ledger, lineages: Sequence[str] = ()) -> AsyncIterator[str]:
     """Yield the lines of a backup of these lineages, of every one if none is named; the last holds their SHA-256.
 
-    Raises CannotBackUp, at the latest instead of the last line, for a lineage whose books are not right: restoring
+    Raises CannotRecover, at the latest instead of the last line, for a lineage whose books are not right: restoring
     them could spend less than was spent.
     """
-    async for line in lines_of(_backed_up(ledger, lineages or await ledger.lineage_names())):
-        yield line
+    summed = hashlib.sha256()
+    async for line in _backed_up(ledger, lineages or await ledger.lineage_names()):
+        packed = msgspec.json.encode(line) + b"\n"
+        summed.update(packed)
+        yield packed.decode()
+    yield msgspec.json.encode(_Line(end=summed.hexdigest())).decode() + "\n"
 
 
-async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[Section | Receipt]:
+async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_Line]:
+    yield _Line(format=_FORMAT)
     for lineage in lineages:
         keys = LineageKeys(lineage)
         names, (account, services, *clients) = await ledger.read_with_clients(lineage, [keys.account, keys.services])
@@ -136,74 +144,102 @@ async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[S
             except UnknownLineage:
                 continue  # listed, and never opened
         with reading(lineage):
-            fields = fields_of(account)
-            newest, newest_act = int(fields[b"seq"]), int(fields[b"acts"])
-            own = dict(zip(names, map(fields_of, clients), strict=True))
+            newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
         acts = await all_acts(ledger, lineage, newest_act)
-        section, books = Section(lineage, fields, own, fields_of(services), acts), Books(lineage, acts)
-        yield section
+        section = _Section(lineage, account, dict(zip(names, clients, strict=True)), services, acts)
+        books = Books(lineage, acts)
+        yield _Line(section=section)
         async for receipt in all_receipts(ledger, lineage, newest):
             books.enter(receipt)
-            yield receipt
+            yield _Line(receipt=receipt)
         with reading(lineage):
-            flaws = flaws_of(section, books)
-        if flaws:
-            raise CannotBackUp(
-                f"lineage {lineage} is not right: {flaws[0]}; 'dpserve ledger verify' says all that is wrong, and a "
-                "backup from before or the journals can mend it"
+            _compare(section, books)
+        if books.findings:
+            raise CannotRecover(
+                f"lineage {lineage} is not right: {books.findings[0]}; 'dpserve ledger verify' says all that is wrong, "
+                "and a backup from before or the journals can mend it"
             )
+
+
+def _compare(section: _Section, books: Books) -> None:
+    """Compare the accounts of a section with its receipts. Raises KeyError or ValueError for what cannot be read."""
+    whole = read_lineage(section.lineage, section.account)
+    clients = [read_client(section.lineage, name, fields) for name, fields in section.clients.items()]
+    if whole is None or None in clients:
+        raise ValueError("an account has no fields")
+    books.compare(whole, [client for client in clients if client is not None])
 
 
 async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
     """Restore the lineages of a backup into a ledger that has none of them; return their names.
 
-    Raises CannotRestore, having changed nothing, for a backup that is damaged or a lineage that exists; LedgerDamaged
+    Raises CannotRecover, having changed nothing, for a backup that is damaged or a lineage that exists; LedgerDamaged
     if what was written is not what the backup says: then the lineage may spend nothing.
     """
-    sections = sections_of(lines)
-    for section, _ in sections:
+    try:
+        sections = _read_backup(lines)
+    except UNREADABLE as error:
+        raise CannotRecover(f"the backup cannot be read: {error}") from error
+    for section, _, books in sections:
+        if books.findings:
+            raise CannotRecover(f"the backup of lineage {section.lineage} is not whole: {books.findings[0]}")
         with suppress(UnknownLineage, LedgerDamaged):  # what was half restored is gone on with, and compared at the end
             await ledger.lineage(section.lineage)
-            raise CannotRestore(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
-    for section, receipts in sections:
-        await _restore_section(ledger, section, receipts)
-    return [section.lineage for section, _ in sections]
+            raise CannotRecover(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
+    for section, receipts, books in sections:
+        await _restore_section(ledger, section, receipts, books)
+    return [section.lineage for section, *_ in sections]
 
 
-async def _restore_section(ledger: Ledger, section: Section, receipts: Sequence[Receipt]) -> None:
+def _read_backup(lines: Iterable[str]) -> list[tuple[_Section, list[Receipt], Books]]:
+    summed, found, end = hashlib.sha256(), list[tuple[_Section, list[Receipt], Books]](), ""
+    for number, text in enumerate(lines):
+        line = msgspec.json.decode(text, type=_Line)
+        if end or (number == 0 and line.format != _FORMAT):
+            raise CannotRecover(f"this is not a backup of a ledger in the format {_FORMAT!r}")
+        if line.end:
+            end = line.end
+            continue
+        summed.update(text.encode())
+        if line.section is not None:
+            found.append((line.section, [], Books(line.section.lineage, line.section.acts)))
+        elif line.receipt is not None:
+            _, receipts, books = found[-1]
+            receipts.append(line.receipt)
+            books.enter(line.receipt)
+    if end != summed.hexdigest():
+        raise CannotRecover("the backup is cut short or was altered")
+    for section, _, books in found:
+        _compare(section, books)
+    return found
+
+
+async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence[Receipt], books: Books) -> None:
     """Restore a lineage. Its account comes last: without it every call finds the lineage lost."""
     lineage, keys = section.lineage, LineageKeys(section.lineage)
-    books = Books(lineage, section.acts)
-    for receipt in receipts:
-        books.enter(receipt)
-    numbers = {name: fields[b"number"] for name, fields in section.clients.items()} | {"": b"0"}
-    terms = {terms: b"%d" % number for number, terms in enumerate(dict.fromkeys(one.terms for one in receipts), 1)}
-    services = {entry.decode(): value.split(b" ")[0] for entry, value in section.services.items()}
-    owners = {
-        key.digest: f"{' '.join(key.terms)} {name}".encode()
-        for name, fields in section.clients.items()
-        for key in read_keys(fields[b"api_keys"])
+    numbers: Numbers = {
+        "terms": {one: b"%d" % number for number, one in enumerate(dict.fromkeys(one.terms for one in receipts), 1)},
+        "client": {name: fields[b"number"] for name, fields in section.clients.items()} | {"": b"0"},
+        "service": {entry.decode(): value.split(b" ")[0] for entry, value in section.services.items()},
     }
     writing = _Restoring(ledger, lineage)
     await writing.hash(keys.services, section.services)
-    await writing.hash(keys.clients, {name.encode(): number for name, number in numbers.items() if name})
-    await writing.hash(keys.terms, {one.packed: number for one, number in terms.items()})
-    await writing.hash(keys.api_keys, owners)
-    await writing.stream(keys.acts, [(f"{act.sequence}-0", words_of_act(act)) for act in section.acts])
+    await writing.hash(keys.clients, {name.encode(): number for name, number in numbers["client"].items() if name})
+    await writing.hash(keys.terms, {one.packed: number for one, number in numbers["terms"].items()})
+    await writing.stream(keys.acts, map(entry_of_act, section.acts))
+    owners: dict[bytes, bytes] = {}
     for name, fields in section.clients.items():
         own, paid = keys.client(name), books.clients.get(name, Payer())
+        account = read_client(lineage, name, fields)
+        owners |= {
+            key.digest: f"{' '.join(key.terms)} {name}".encode() for key in (account.api_keys if account else ())
+        }
         await writing.hash(own.account, fields)
-        await writing.set(own.questions, sorted(books.of_client(name)))
-        await writing.stream(own.receipts, [(f"{number}-{sequence}", [b"", b""]) for number, sequence in paid.numbers])
-    entries = [
-        (
-            f"{one.sequence}-{one.number}",
-            words_of_receipt(one, terms[one.terms], numbers[one.client], services[one.service]),
-        )
-        for one in receipts
-    ]
-    await writing.stream(keys.receipts, entries)
-    first = {one: numbers[who] for one, who in books.first_payers.items()}
+        await writing.set(own.questions, books.of_client(name))
+        await writing.stream(own.receipts, ((f"{number}-{sequence}", ["", ""]) for number, sequence in paid.numbers))
+    await writing.hash(keys.api_keys, owners)
+    await writing.stream(keys.receipts, (entry_of_receipt(receipt, numbers) for receipt in receipts))
+    first = {question: numbers["client"][who] for question, who in books.first_payers.items()}
     await writing.hash(keys.questions, first)
     right = [one async for one in all_receipts(ledger, lineage, len(receipts) + 1)] == receipts
     right = right and await all_acts(ledger, lineage, len(section.acts) + 1) == section.acts
@@ -220,7 +256,7 @@ class _Restoring:
     def __init__(self, ledger: Ledger, lineage: str) -> None:
         self._ledger = ledger
         self._lineage = lineage
-        self._written: dict[str, Mapping[bytes, bytes] | set[bytes]] = {}
+        self._written: dict[str, Mapping[bytes, bytes]] = {}
 
     async def is_all_there_is(self) -> bool:
         """Return whether each hash and set holds what was written, and nothing else."""
@@ -228,30 +264,25 @@ class _Restoring:
 
     async def hash(self, key: str, fields: Mapping[bytes, bytes]) -> None:
         self._written[key] = fields
-        words = flat(fields)
-        for start in range(0, len(words), _WORDS_IN_A_CALL - _WORDS_IN_A_CALL % 2):
-            part = words[start : start + _WORDS_IN_A_CALL]
-            await self._write(key, ["hash", len(part), *part])
+        await self._write(key, "hash", [list(pair) for pair in fields.items()])
 
-    async def set(self, key: str, members: Sequence[bytes]) -> None:
-        self._written[key] = {*members}
-        for start in range(0, len(members), _WORDS_IN_A_CALL):
-            part = members[start : start + _WORDS_IN_A_CALL]
-            await self._write(key, ["set", len(part), *part])
+    async def set(self, key: str, members: Iterable[bytes]) -> None:
+        self._written[key] = dict.fromkeys(members, b"")
+        await self._write(key, "set", [[member] for member in self._written[key]])
 
-    async def stream(self, key: str, entries: Sequence[tuple[str, Sequence[Argument]]]) -> None:
-        for start in range(0, len(entries), _RECEIPTS_IN_A_CALL):
-            part = entries[start : start + _RECEIPTS_IN_A_CALL]
-            words: list[Argument] = ["stream", len(part)]
-            for id_, fields in part:
-                words += [id_, len(fields), *fields]
-            await self._write(key, words)
+    async def stream(self, key: str, entries: Iterable[tuple[str, Words]]) -> None:
+        await self._write(key, "stream", [[id_, *words] for id_, words in entries])
 
-    async def _write(self, key: str, words: Sequence[Argument]) -> None:
-        keys = LineageKeys(self._lineage)
-        reply = await self._ledger.call(self._lineage, "restore", [keys.account, key], words, durably=True)
-        if reply != [b"done"]:
-            raise LedgerDamaged(self._lineage, "somebody opened it while it was restored; empty the ledger")
+    async def _write(self, key: str, kind: str, entries: Sequence[Sequence[str | bytes | int]]) -> None:
+        width = len(entries[0]) if entries else 1
+        at_once = min(_WORDS_IN_A_CALL // width, _RECEIPTS_IN_A_CALL if kind == "stream" else _WORDS_IN_A_CALL)
+        keys = [LineageKeys(self._lineage).account, key]
+        for start in range(0, len(entries), at_once):
+            words: Words = [kind, width]
+            for entry in entries[start : start + at_once]:
+                words += entry
+            if await self._ledger.call(self._lineage, "restore", keys, words, durably=True) != [b"done"]:
+                raise LedgerDamaged(self._lineage, "somebody opened it while it was restored; empty the ledger")
 
 
 async def reconcile(
@@ -260,14 +291,14 @@ async def reconcile(
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
     Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
-    is not given, and no loss is declared; LossDeclaredBefore; UnknownLineage.
+    is not given, and no loss is declared; CannotRecover; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
     keys = LineageKeys(lineage)
     account = await ledger.lineage(lineage)
     lost = await _lost(ledger, lineage, account.newest_receipt, own)
     missing = _missing(own, lost, account.newest_receipt)
-    wrote = (await ledger.names(lineage)).services.values()
+    wrote = (await ledger.numbers(lineage))["service"].values()
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
     unheard = sorted(kept - {journal.service for journal in own})
     if (missing or unheard) and declared is None:
@@ -277,7 +308,7 @@ async def reconcile(
     charged = await put_back(ledger, lineage, lost)
     releases = declared.releases if declared is not None else 0
     detail = f"{len(lost)} receipts put back, {releases} releases declared lost"
-    services: list[Argument] = []
+    services: Words = []
     for journal in own:
         services += [journal.service, journal.writes]
         detail += f"; {journal.service} {journal.writes} {journal.link.hex()}"
@@ -289,12 +320,15 @@ async def reconcile(
 async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[tuple[Receipt, Receipt]]:
     """Charge receipts that the store may lack; what was paid for is left alone. Raises UnknownLineage.
 
-    Returns those of which something was charged, each with its new receipt. Raises ReceiptUnfit, before any is put
+    Returns those of which something was charged, each with its new receipt. Raises CannotRecover, before any is put
     back.
     """
     for receipt in receipts:
-        if not receipt.pays_for_its_step or receipt.price != receipt.cost.picorho:
-            raise ReceiptUnfit(receipt)
+        if receipt.flaw:
+            raise CannotRecover(
+                f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none "
+                "of this ledger's; leave its journal out"
+            )
     done: list[tuple[Receipt, Receipt]] = []
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
@@ -332,18 +366,21 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
     """Return the charge of a declared loss: one question, which stands for so many releases.
 
     It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
-    finished by the same words and charges once. Raises LossDeclaredBefore for the same loss in an earlier one.
+    finished by the same words and charges once. Raises CannotRecover for the same loss in an earlier one.
     """
     account = await ledger.lineage(lineage)
     before = sum(act.kind == "reconcile" for act in await all_acts(ledger, lineage, account.newest_act))
     charged = set(await ledger.scan(lineage, LineageKeys(lineage).questions))
     if not declared.another and any(_question_of(lineage, declared, round_) in charged for round_ in range(before)):
-        raise LossDeclaredBefore(lineage)
+        raise CannotRecover(
+            f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
+            "--declare-again"
+        )
     terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
     line = Line(terms, (_question_of(lineage, declared, before),))
     return Asked(lineage, declared.client, declared.time, (line,))
 
 
 def _question_of(lineage: str, declared: DeclaredLoss, before: int) -> bytes:
-    loss = ["declared loss", lineage, before, declared.client, str(declared.cost), declared.releases]
-    return hashlib.sha256(json.dumps(loss).encode()).digest()[:16]
+    loss = (lineage, before, declared.client, str(declared.cost), declared.releases)
+    return digest("dpserve declared loss", *loss)[:QUESTION]

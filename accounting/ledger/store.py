@@ -2,9 +2,9 @@
 
 Promises: a call ends within the deadline; nothing below retries it, so that an outcome that is not known is reported as
 not known; a reply is taken only for the call it answers; a write is durable, on as many replicas as were asked for,
-before its reply is taken; no function of the library decides anything in a run of a server whose settings this store
-has not looked at, and settings that change while a server runs are noticed within a second; whatever else happens is a
-`LedgerUnavailable` of one line that never shows the URL's password.
+before its reply is taken; no function of the library decides anything before this store has looked at the settings of
+the server since it started, and settings that change while a server runs are noticed within a second; whatever else
+happens is a `LedgerUnavailable` of one line that never shows the URL's password.
 """
 
 import asyncio
@@ -27,10 +27,9 @@ from accounting.ledger.errors import (
     StoreBehind,
     UnsafeStore,
     WrongFormat,
-    WrongFunctionVersion,
 )
 
-FORMAT = 2
+FORMAT = 3
 """The way of writing a lineage that the library knows."""
 
 DEADLINE = 5.0
@@ -42,9 +41,20 @@ LEAST_VERSION = (7, 2)
 LOOK_AGAIN = 0.5
 """Seconds after which a server's settings are looked at again before the next call."""
 
-_PARTS = ("library", "accounts", "charge", "recovery")
+_PARTS = ("library", "owner", "charge", "recovery")
+_OURS = "DPSERVE"
+"""What the library's own errors begin with."""
+
 _NONCE_BYTES = 8
-_TRIES = 3
+_TRIES = 4
+_PAUSE = 0.1
+_PASSING = (refused.ConnectionError, refused.BusyLoadingError, OSError)
+"""What may be over in a moment: a server that starts, or starts again."""
+
+_REWRITING = (
+    "the ledger's store is rewriting its append-only file, which may hold nothing yet; wait until `INFO persistence` "
+    "says `aof_rewrite_in_progress:0`"
+)
 
 Words = Sequence[str | bytes | int]
 
@@ -93,8 +103,8 @@ class Reply:
     writes: int
 
 
-async def _compare_nothing(lineage: str) -> None:
-    del lineage
+async def _compare_nothing(lineage: str, mark: str) -> None:
+    del lineage, mark
 
 
 class Store:
@@ -126,19 +136,19 @@ class Store:
         self.deadline = deadline
         self.rehearsal = rehearsal
         self.address = address(url)
-        self.compare: Callable[[str], Awaitable[None]] = _compare_nothing
-        """Compares a lineage with what others know of it; called before the first call in each run of a server."""
+        self.compare: Callable[[str, str], Awaitable[None]] = _compare_nothing
+        """Compares a lineage with what others know of it, by calls with this mark; see `call`."""
         self._check = check
         self._replicas = replicas
         self._must_wait = replicas > 0
         self._promotes = url.startswith("redis+sentinel://")
         self._connections = connections_to(url, deadline)
         self._free = asyncio.Semaphore(connections)
-        self._token = secrets.token_hex(16)
-        self._runs: dict[Redis, str] = {}
+        self._ready: set[Redis] = set()
         self._looked: dict[Redis, float] = {}
         self._looking = asyncio.Lock()
-        self._compared: dict[str, str] = {}
+        self._marks: dict[str, str] = {}
+        self._comparing = asyncio.Lock()
 
     async def close(self) -> None:
         """Close every connection."""
@@ -152,8 +162,8 @@ class Store:
     async def verify(self) -> None:
         """See to it that the store keeps what it acknowledges and runs our function library, on every primary.
 
-        Raises UnsafeStore with a line for each setting to change; with `rehearsal` the settings are not looked
-        at. Raises WrongFunctionVersion if the store's library is altered.
+        A store that cannot be reached, or is not ready yet, is tried again until the deadline. Raises UnsafeStore with
+        a line for each thing to change; with `rehearsal` the settings are not looked at.
         """
         if self._promotes and self._replicas == 0 and not self.rehearsal:
             raise UnsafeStore(
@@ -164,7 +174,18 @@ class Store:
             for client in await self._connections.primaries():
                 await self._look(client)
 
-        await self._within_deadline(look_at_all())
+        last = time.monotonic() + self.deadline - _PAUSE
+        while True:
+            try:
+                await self._within_deadline(look_at_all())
+            except LedgerUnavailable as error:
+                denied = isinstance(error.__cause__, refused.AuthenticationError)
+                passing = str(error) == _REWRITING or (isinstance(error.__cause__, _PASSING) and not denied)
+                if not passing or time.monotonic() > last:
+                    raise
+                await asyncio.sleep(_PAUSE)
+            else:
+                return
 
     async def command(self, key: str, *words: str | bytes | int, durably: bool = False) -> Any:
         """Send one command to where `key` lives and return its raw reply; `durably` waits for the disks."""
@@ -180,49 +201,60 @@ class Store:
         *,
         asker: Asker = OWNER,
         durably: bool = True,
-        compared: bool = False,
-    ) -> Reply:
-        """Call one function of the ledger's library on a lineage and return what it replied.
+        mark: str = "",
+    ) -> tuple[list[Any], int]:
+        """Call one function of the ledger's library on a lineage.
 
-        `keys` open with the lineage's services. A function that only reads need not be `durably` done. `compared` says
-        that the call is part of the comparison with what others know. Raises StoreBehind if the store has fewer of the
-        asker's writes than it acknowledged.
+        Returns what it replied, and how many of the asker's writes the store now has. `keys` open with the lineage's
+        services. A function that only reads need not be `durably` done. Raises StoreBehind if the store has fewer of
+        the asker's writes than it acknowledged.
+
+        A store that has started, or a lineage that has begun, since it was last compared answers with another mark and
+        decides nothing: then the settings are looked at and the lineage is compared, by calls with that `mark`, before
+        the call is sent again.
         """
         nonce = secrets.token_bytes(_NONCE_BYTES)
         library = our_library()
-        header = (str(library.version), nonce, self._token, *asker)
-        words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, *header, *arguments)
         for tries_left in reversed(range(_TRIES)):
             self._check()
+            header = (str(library.version), nonce, mark or self._marks.get(lineage, ""), *asker)
+            words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, *header, *arguments)
             try:
-                reply = await self._within_deadline(
-                    self._command(str(keys[0]), words, durably=durably, lineage="" if compared else lineage)
-                )
+                reply = await self._within_deadline(self._command(str(keys[0]), words, durably=durably))
                 break
             except LedgerUnavailable as error:
-                said = str(error.__cause__)
-                if tries_left and said.startswith(("DPSERVEUNSEEN", "Function not found", "ERR Function not found")):
-                    # Another run of the server, a lineage that has begun since, or somebody removed the library.
-                    self._runs.clear()
-                    self._looked.clear()
-                    self._compared.clear()
-                    continue
-                told = _told(lineage, said)
-                if told is None:
-                    raise  # `from error` would make it its own cause
-                raise told from error
-        if not isinstance(reply, list) or len(reply) < 3 or reply[0] != nonce:
+                word, _, line = str(error.__cause__).partition(" ")
+                if tries_left and not mark and word == "DPSERVEUNSEEN":
+                    await self._compare(lineage, line)
+                elif tries_left and "Function not found" in str(error.__cause__):  # somebody removed the library
+                    self._ready.clear()
+                elif word.startswith(_OURS):
+                    raise said_by_library(lineage, word.removeprefix(_OURS), line) from error
+                else:
+                    raise
+        if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce:
             await self._connections.renew()
             raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
-        return Reply(reply[3:], int(reply[1]))
+        return reply[2:], int(reply[1])
 
-    async def _command(self, key: str, words: Words, *, durably: bool, lineage: str = "") -> Any:
+    def forget(self, lineage: str) -> None:
+        """Compare the lineage with what others know of it before the next call."""
+        self._marks.pop(lineage, None)
+
+    async def _compare(self, lineage: str, mark: str) -> None:
+        async with self._comparing:
+            before = self._marks.get(lineage, "")
+            if before != mark:
+                self._looked.clear()
+                if before.partition("/")[0] != mark.partition("/")[0]:  # a server has started
+                    self._ready.clear()
+                await self.compare(lineage, mark)
+                self._marks[lineage] = mark
+
+    async def _command(self, key: str, words: Words, *, durably: bool) -> Any:
         client = await self._connections.client_for(key)
-        if time.monotonic() - self._looked.get(client, -LOOK_AGAIN) >= LOOK_AGAIN or client not in self._runs:
+        if not self._has_looked(client):
             await self._look(client)
-        if lineage and self._compared.get(lineage) != (run := self._runs[client]):
-            await self.compare(lineage)
-            self._compared[lineage] = run
         commands: list[Words] = [words]
         waits = durably and self.waits
         if waits:
@@ -273,14 +305,16 @@ class Store:
         short = [timeout for timeout in (3, 6, 12, 25, 50, 100, 200) if timeout < all_of_it / 8]
         return [*short, all_of_it - sum(short)]
 
+    def _has_looked(self, client: Redis) -> bool:
+        return client in self._ready and time.monotonic() - self._looked.get(client, -LOOK_AGAIN) < LOOK_AGAIN
+
     async def _look(self, client: Redis) -> None:
-        """Look at the server's role and settings, and, in a run that is new, install the library and say so to it."""
+        """Look at the server's role and settings; at one that is not ready, install the library and ask what it is."""
         async with self._looking:
-            if time.monotonic() - self._looked.get(client, -LOOK_AGAIN) < LOOK_AGAIN and client in self._runs:
+            if self._has_looked(client):
                 return  # somebody else did
-            self._looked.pop(client, None)
+            failures = [] if self.rehearsal else await self._unsafe_settings(client)
             role = await client.role()
-            failures = await self._unsafe_settings(client) if not self.rehearsal else []
             if _text(role[0]) != "master":
                 failures.append("the ledger's store is a replica; give the address of its primary")
             elif role[2] and self._replicas == 0 and not self.rehearsal:
@@ -288,18 +322,33 @@ class Store:
                     "the ledger's store has replicas, one of which may be promoted without what was acknowledged; set "
                     "`--ledger-replicas 1` or more"
                 )
+            if client not in self._ready and not failures:
+                failures += await self._prepare(client)
             if failures:
+                self._ready.discard(client)
                 raise UnsafeStore(tuple(failures))
-            described = await client.info("server")
-            version = str(described["redis_version"])
-            if tuple(map(int, version.split(".")[:2])) < LEAST_VERSION:
-                raise UnsafeStore((f"the ledger's store is Redis {version}; it needs Redis or Valkey 7.2 or later",))
-            run = str(described["run_id"])
-            if self._runs.get(client) != run:
-                await self._install_library(client)
-                await self._attest(client, run)
-                self._runs[client] = run
+            self._ready.add(client)
             self._looked[client] = time.monotonic()
+
+    async def _prepare(self, client: Redis) -> list[str]:
+        """Install the library; return why the server cannot be used. It knows the library's commands from then on."""
+        version = str((await client.info("server"))["redis_version"])
+        if tuple(map(int, version.split(".")[:2])) < LEAST_VERSION:
+            return [f"the ledger's store is Redis {version}; it needs Redis or Valkey 7.2 or later"]
+        if not self.rehearsal:
+            found = await client.info("persistence")
+            # A file that was only just asked for, with CONFIG SET, holds nothing before its first rewrite ends. The
+            # server does not say whether the rewrite under way is the first.
+            if found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"]:
+                return [_REWRITING]
+        await self._install_library(client)
+        ours = our_library()
+        denied = await client.execute_command("FCALL", f"{ours.name}_denied", 0)  # type: ignore[no-untyped-call]
+        return [
+            f"the ledger's user may not write to the store (no right to {command.decode()}); give it an ACL with "
+            "`~dpserve:*`, `+@read`, `+@write` and `+@scripting`"
+            for command in denied[:1]
+        ]
 
     async def _unsafe_settings(self, client: Redis) -> list[str]:
         names = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
@@ -338,22 +387,8 @@ class Store:
                 if "already exists" not in str(error):  # another program loaded it in this moment
                     raise
         elif theirs != ours.code:
-            raise WrongFunctionVersion(ours.version)
-
-    async def _attest(self, client: Redis, run: str) -> None:
-        """Let the functions know that this store has looked at this run of the server."""
-        library, nonce = our_library(), secrets.token_bytes(_NONCE_BYTES)
-        words = ("FCALL", f"{library.name}_attest", 0, str(library.version), nonce, self._token, run)
-        reply = await client.execute_command(*words)  # type: ignore[no-untyped-call]
-        match reply:
-            case [found, b"attested"] if found == nonce:
-                return
-            case [_, b"denied", command]:
-                lacks = f"the ledger's user may not write to the store (no right to {command.decode()})"
-                raise UnsafeStore(
-                    (f"{lacks}; give it an ACL with `~dpserve:*`, `+@read`, `+@write` and `+@scripting`",)
-                )
-        raise LedgerUnavailable("the ledger's store was started again while it was looked at")
+            altered = f"the ledger's store holds an altered version {ours.version} of dpserve's function library"
+            raise UnsafeStore((f"{altered}; run the same release of dpserve everywhere",))
 
     def _unavailable(self, error: Exception) -> LedgerUnavailable:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -370,22 +405,21 @@ class Store:
         return LedgerUnavailable(f"the ledger's store at {self.address} cannot be reached: {text}")
 
 
-def _told(lineage: str, said: str) -> LedgerUnavailable | None:
-    """Return what one of the library's own errors means, None for any other."""
-    word, _, line = said.partition(" ")
+def said_by_library(lineage: str, word: str, line: str) -> LedgerUnavailable:
+    """Return what one of the library's own errors means."""
     match word:
-        case "DPSERVEBEHIND":
+        case "BEHIND":
             writes, acknowledged = line.split()
             return StoreBehind(lineage, acknowledged, writes)
-        case "DPSERVEDAMAGED":
+        case "DAMAGED":
             return LedgerDamaged(lineage, line)
-        case "DPSERVEFORMAT":
+        case "FORMAT":
             return WrongFormat(lineage, line, FORMAT)
-        case "DPSERVEMALFORMED":
+        case "MALFORMED":
             return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
-        case "DPSERVEFAILED":
-            return LedgerUnavailable(f"the ledger's store reports: {line}")
-    return None
+        case "UNSEEN":
+            return LedgerUnavailable("the ledger's store was started again while it was looked at")
+    return LedgerUnavailable(f"the ledger's store reports: {line}")
 
 
 def _code(listed: Sequence[Any]) -> str | None:

@@ -11,27 +11,22 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
 
 from accounting.budgets import Budget
-from accounting.ledger import chain
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import LedgerRefusal
+from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, terms_of
 from accounting.losses import Cost
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
 
-QUESTION = 16
-"""Bytes of a question's digest."""
-
 _LINEAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LONGEST_CLIENT = 256
-_LONGEST_TEXT = 255
-_MICROSECONDS = 1_000_000
 
 
 def checked_lineage(name: str) -> None:
@@ -54,18 +49,6 @@ def checked_client(name: str) -> str:
     return name
 
 
-def checked_text(text: str, what: str) -> None:
-    """Raise ValueError unless `text` is neither empty nor too long for the store."""
-    if not 0 < len(text.encode()) <= _LONGEST_TEXT:
-        raise ValueError(f"{what} must have 1 to {_LONGEST_TEXT} bytes")
-
-
-def checked_time(time: float) -> None:
-    """Raise ValueError unless `time` is finite and not beyond what the store counts in microseconds."""
-    if not abs(time) < 2**53 / _MICROSECONDS * 1000:
-        raise ValueError(f"a request's time must be finite, not {time}")
-
-
 def new_api_key() -> str:
     """Return a new API key: 256 bits of the operating system's randomness, to be shown once."""
     return "dp_" + secrets.token_urlsafe(32)
@@ -74,61 +57,6 @@ def new_api_key() -> str:
 def key_digest(api_key: str) -> bytes:
     """Return what the ledger stores of an API key: its SHA-256, enough for a secret of 256 random bits."""
     return hashlib.sha256(api_key.encode()).digest()
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a line of a request is charged at, and its receipt says.
-
-    `times` is how many releases each question stands for: 1, but for a loss that the owner declares. `after` is empty
-    but for a step of a pay-once model: what its question was derived from, beside the model and the cost.
-    """
-
-    model: str
-    mechanism: str
-    cost: Cost
-    times: int = 1
-    after: bytes = b""
-
-    @cached_property
-    def price(self) -> int:
-        """What one release costs, in picorho."""
-        return self.cost.picorho
-
-    @cached_property
-    def packed(self) -> bytes:
-        """The terms as the store keeps them."""
-        return msgspec.json.encode(
-            [self.model, self.mechanism, str(self.cost), self.price, self.times, self.after.hex()]
-        )
-
-    @cached_property
-    def arguments(self) -> tuple[bytes | str | int, ...]:
-        """The terms as the store's functions take them. Raises ValueError for a cost that does not read back.
-
-        Such a cost would stand in a tally that nobody can read any more (a parameter that is a NumPy number prints so).
-        """
-        text = str(self.cost)
-        if Cost.parse(text) != self.cost:
-            raise ValueError(f"the cost {text!r} does not read back as itself")
-        return self.packed, text, self.cost.standing, self.price, self.times, self.cost.coins
-
-    @staticmethod
-    @lru_cache(maxsize=4096)
-    def unpacked(packed: bytes) -> tuple["Terms", int]:
-        """Read what `packed` wrote, and the price that stands in it. Raises ValueError or TypeError."""
-        model, mechanism, cost, price, times, after = msgspec.json.decode(packed)
-        return terms_of(str(model), str(mechanism), Cost.parse(cost), int(times), bytes.fromhex(after)), int(price)
-
-
-@lru_cache(maxsize=4096)
-def terms_of(model: str, mechanism: str, cost: Cost, times: int = 1, after: bytes = b"") -> Terms:
-    """Return terms, checked once. Raises ValueError for what the store could not hold."""
-    checked_text(model, "a model's id")
-    checked_text(mechanism, "a mechanism's name")
-    terms = Terms(model, mechanism, cost, times, after)
-    _ = terms.arguments
-    return terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,117 +154,6 @@ class ChargeRequest(Struct, frozen=True):
         return Asked(self.lineage, self.client, self.time, lines, self.key_digest, key, fingerprint)
 
 
-class Receipt(Struct, frozen=True, kw_only=True, dict=True):
-    """What one line of a request was charged.
-
-    `number` counts the receipts of the client from 1; `sequence` those of the lineage. That, `lineage_questions`,
-    `link` and what derives from them is not for the client, whom it would tell what others ask. `client` is empty, and
-    `number` 0, where the lineage alone was charged, for a loss that the owner declared or for what the owner holds.
-    `questions` are those that were new to the client, and `lineage_questions` how many of them were new to the lineage,
-    too. `microseconds` is the request's time since the epoch. `service` wrote it; `link` is the service's chain before
-    the call, or empty for a further receipt of the same call. `price` is picorho of one release.
-    """
-
-    lineage: str
-    client: str
-    sequence: int
-    number: int
-    terms: Terms
-    price: int
-    microseconds: int
-    questions: tuple[bytes, ...]
-    lineage_questions: int
-    service: str = ""
-    link: bytes = b""
-
-    @property
-    def model(self) -> str:
-        """The model's id."""
-        return self.terms.model
-
-    @property
-    def mechanism(self) -> str:
-        """The mechanism's name."""
-        return self.terms.mechanism
-
-    @property
-    def cost(self) -> Cost:
-        """The cost of one release."""
-        return self.terms.cost
-
-    @property
-    def time(self) -> float:
-        """When the request came, in seconds since the epoch."""
-        return self.microseconds / _MICROSECONDS
-
-    @property
-    def rows(self) -> int:
-        """How many releases the client's account was charged, or the lineage's where it alone pays."""
-        return self.terms.times * len(self.questions)
-
-    @property
-    def lineage_rows(self) -> int:
-        """How many releases the lineage's account was charged."""
-        return self.terms.times * self.lineage_questions
-
-    @property
-    def total(self) -> int:
-        """What the client's account was charged, in picorho."""
-        return self.price * self.rows
-
-    @property
-    def lineage_total(self) -> int:
-        """What the lineage's account was charged, in picorho."""
-        return self.price * self.lineage_rows
-
-    @property
-    def pays_for_its_step(self) -> bool:
-        """Whether the step that it names, if any, has this model and this cost."""
-        terms = self.terms
-        expected = (chain.step_question(terms.after, terms.model, str(terms.cost)),) if terms.after else self.questions
-        return self.questions == expected and (terms.times == 1 or not terms.after)
-
-    @cached_property
-    def hash(self) -> bytes:
-        """The SHA-256 of what it says to its client: 32 bytes."""
-        questions = b"".join(self.questions)
-        return chain.receipt_hash(
-            self.lineage, self.client, self.terms.packed, self.number, self.microseconds, questions
-        )
-
-    @property
-    def linked(self) -> bytes:
-        """What the link after its call covers of it."""
-        return chain.linked(self.hash, self.sequence, self.lineage_questions)
-
-
-def microseconds(time: float) -> int:
-    """Return seconds as whole microseconds."""
-    return round(time * _MICROSECONDS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
-    """What the owner changed, as written in the store.
-
-    `kind` is open, add, budget, revoke, add-key, rotate-key, remove-key or reconcile; `subject` the client, empty for
-    the lineage; `detail` the new limit in picorho, what is accepted, delta and coins, what became of which keys, or
-    what was reconciled; `time` the store's own, in seconds since the epoch, as text. `hash` covers the hash of the act
-    before.
-    """
-
-    sequence: int
-    kind: str
-    subject: str
-    detail: str
-    time: str
-    hash: bytes
-
-    def follows(self, previous: bytes) -> bool:
-        """Return whether the hash is that of these contents after an act with the hash `previous`."""
-        return self.hash == chain.act_hash(previous, self.sequence, self.kind, self.subject, self.detail, self.time)
-
-
 @dataclass(frozen=True, slots=True)
 class Quote:
     """What a request would cost the client now, in picorho, and whether it would be admitted. Asking spends nothing.
@@ -352,13 +169,14 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a client's account stood at one instant. `spent` and `lineage_left`, of the lineage's budget, are picorho.
+    """How a client's account stood at one instant. Amounts are picorho; `highest_limit` is as in `Account`.
 
-    `lineage_left` is for the owner: a client is told `questions_left`.
+    `lineage_left`, of the lineage's budget, is for the owner: a client is told `questions_left`.
     """
 
     budget: Budget
     spent: int
+    highest_limit: int
     lineage_left: int
 
     @property
@@ -411,14 +229,21 @@ class Charge:
 class Account:
     """An account at one instant. `spent` is picorho, `tally` how many releases of each cost it paid for.
 
-    `created` is in seconds since the epoch. `coined` is how many coins it paid for
-    (`Cost.coins`), of the `coins` that its budget allows; `asked` how many questions
-    the lineage has paid for, or how many the client after somebody else had.
+    `highest_limit` is the highest limit, in picorho, that was in force since the first charge, or is now. The filter's
+    proof (`accounting.budgets`) ends at a bound that the charges keep to in every course of events. What was spent when
+    the owner lowered a limit is an outcome that the clients chose, so neither it nor the lower limit is such a bound
+    for what was released before: the limit in force then is. A limit that admitted no charge bounds nothing, and is
+    left out.
+
+    `created` is in seconds since the epoch. `coined` is how many coins it paid for (`Cost.coins`), of the `coins` that
+    its budget allows; `asked` how many questions the lineage has paid for, or how many the client after somebody else
+    had.
     """
 
     lineage: str
     budget: Budget
     spent: int
+    highest_limit: int
     coins: int
     coined: int
     tally: Mapping[Cost, int] = field(hash=False)

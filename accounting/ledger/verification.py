@@ -1,20 +1,21 @@
 """Whether a lineage's books are right, and whether the store's other keys say what its receipts say.
 
-Promises: with no findings, what `books` promises; every client has its own API key, is shown its own receipts, and is
-taken to have paid for what it paid for; and every receipt in the journals that are given is there. A service may go on
-charging meanwhile: what it charges after the accounts were read is left out.
+Promises: with no findings, what `books` promises; every API key leads to the client whose it is; every client is shown
+its own receipts, and is taken to have paid for what it paid for; and every receipt in the journals that are given is
+there. A service may go on charging meanwhile: what it charges after the accounts were read is left out.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
-from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.books import Books, Payer
 from accounting.ledger.errors import LedgerDamaged
 from accounting.ledger.journal import JournalContents
-from accounting.ledger.values import Act, ClientAccount, LineageAccount, Receipt
+from accounting.ledger.receipts import Act, Receipt
+from accounting.ledger.values import ClientAccount, LineageAccount
 from accounting.ledger.wire import LineageKeys
 
 _PAGE = 1000
@@ -69,7 +70,8 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     with reading(lineage):
         paid_first = await ledger.scan(lineage, keys.questions)
         paid_later = {one.client: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients}
-        owners, stated = await ledger.api_keys(lineage)
+        names, (owners, *fields) = await ledger.read_with_clients(lineage, [keys.api_keys])
+        holders = [wire.read_client(lineage, name, own) for name, own in zip(names, fields, strict=True)]
     books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
@@ -78,7 +80,7 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     newest = (await ledger.lineage(lineage)).newest_receipt
     since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
     findings = [*books.findings, *_of_questions(books, clients, paid_first, paid_later, since)]
-    findings += _of_api_keys(owners, stated)
+    findings += _of_api_keys(owners, [holder for holder in holders if holder is not None])
     findings += await _of_indices(ledger, account, books)
     for journal in witnesses:
         findings += _of_witness(books, journal)
@@ -109,18 +111,15 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
 def _of_questions(
     books: Books,
     clients: Sequence[ClientAccount],
-    paid_first: object,
-    paid_later: dict[str, set[bytes] | dict[bytes, bytes]],
+    paid_first: dict[bytes, bytes],
+    paid_later: dict[str, dict[bytes, bytes]],
     since: Sequence[Receipt],
 ) -> list[str]:
     """Return what is wrong with the questions that are taken to be paid for, whoever `since` paid for more."""
     numbers = {b"%d" % client.number: client.client for client in clients} | {b"0": ""}
     later = {(receipt.client, question) for receipt in since for question in receipt.questions}
     findings = []
-    found = {
-        question: numbers.get(number, f"number {number!r}")
-        for question, number in (paid_first.items() if isinstance(paid_first, dict) else ())
-    }
+    found = {question: numbers.get(number, f"number {number!r}") for question, number in paid_first.items()}
     known = {question: who for question, who in found.items() if (who, question) not in later}
     if known != books.first_payers:
         findings.append("the questions that the lineage has paid for are not those of its receipts")
@@ -132,17 +131,18 @@ def _of_questions(
     return findings
 
 
-def _of_api_keys(owners: Sequence[tuple[str, ApiKey]], stated: Mapping[str, Sequence[ApiKey]]) -> list[str]:
-    known = set(owners)
-    findings = [
-        f"an API key of client {name} is not known as this client's, or at other terms"
-        for name, keys in stated.items()
-        if any((name, key) not in known for key in keys)
+def _of_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]) -> list[str]:
+    stated = {
+        key.digest: f"{' '.join(key.terms)} {client.client}".encode() for client in clients for key in client.api_keys
+    }
+    # A client that only its receipts brought back has no keys any more.
+    bare = {client.client.encode() for client in clients if not client.api_keys}
+    wrong = [
+        entry.split(b" ", 2)[2].decode()
+        for _, entry in owners.items() ^ stated.items()
+        if entry.split(b" ", 2)[2] not in bare
     ]
-    strays = {name for name, key in owners if name not in stated or key not in (stated[name] or (key,))}
-    return findings + [
-        f"an API key is known as client {name}'s, and is not, or at other terms" for name in sorted(strays)
-    ]
+    return [f"an API key of client {name} is not this client's, or at other terms" for name in sorted({*wrong})]
 
 
 async def _of_indices(ledger: Accounts, account: LineageAccount, books: Books) -> list[str]:

@@ -5,48 +5,41 @@ touches is handed to it. A client's name is percent-encoded in the names of its 
 another's keys.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import quote
 
 from accounting.budgets import Accepts, Budget
-from accounting.ledger.api_keys import read_keys
-from accounting.ledger.chain import GENESIS
+from accounting.ledger.api_keys import KEY, read_key
 from accounting.ledger.errors import (
     BudgetExhausted,
     ClientRevoked,
     CoinsExhausted,
     IdempotencyConflict,
     KeyExpired,
-    LedgerDamaged,
     LedgerError,
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
-    Scope,
     ScopeMissing,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
     WrongFormat,
 )
-from accounting.ledger.store import FORMAT
+from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microseconds, pairs, read_terms
+from accounting.ledger.store import FORMAT, said_by_library
 from accounting.ledger.values import (
-    QUESTION,
-    Act,
     Asked,
     Charge,
     ClientAccount,
     LineageAccount,
     Quote,
-    Receipt,
     Standing,
-    Terms,
     checked_client,
     checked_lineage,
-    microseconds,
 )
 from accounting.losses import Cost
 
@@ -60,8 +53,7 @@ TALLY = b"n:"
 """What the fields of an account that count its releases begin with; the cost follows."""
 
 Argument = str | bytes | int
-
-_UNREADABLE = "the ledger's store gave a reply that cannot be read"
+Fields = dict[bytes, bytes]
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,7 @@ class LineageKeys:
 @lru_cache(maxsize=256)
 def _keys_of_charges(lineage: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    return keys.account, keys.receipts, keys.questions, keys.terms, keys.clients, keys.api_keys
+    return keys.account, keys.receipts, keys.questions, keys.terms, keys.clients
 
 
 @lru_cache(maxsize=4096)
@@ -153,104 +145,77 @@ def charge_call(requests: Sequence[Asked], *, writes: int = 0, link: bytes = b""
 
 def read_charge(request: Asked, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
     """Read what the function `charge` replied to one request. `link`: of the call, if no receipt before has it."""
-    match _words(reply):
-        case ["charged", earlier, standing, first, own, *letters]:
-            sequence, number, receipts = int(first), int(own), list[Receipt]()
-            free: list[bool] = []
-            for line, said in zip(request.lines, letters, strict=True):
-                new = tuple(one for one, letter in zip(line.questions, said, strict=True) if letter in b"nc")
-                free += [letter not in b"nc" for letter in said]
-                if not new:
-                    continue
-                receipts.append(
-                    Receipt(
-                        lineage=request.lineage,
-                        client=request.client,
-                        sequence=sequence,
-                        number=number,
-                        terms=line.terms,
-                        price=line.terms.price,
-                        microseconds=microseconds(request.time),
-                        questions=new,
-                        lineage_questions=said.count(b"n"),
-                        service=service,
-                        link=link,
-                    )
-                )
-                sequence, number, link = sequence + 1, number + bool(request.client), b""
-            return Charge(tuple(receipts), tuple(free), int(earlier) if earlier else None, _standing(standing))
-        case others:
-            return _undecided(request, others)
+    if reply[0] != b"charged":
+        return _undecided(request, reply)
+    _, earlier, standing, first, own, *letters = reply
+    sequence, number, receipts = int(first), int(own), list[Receipt]()
+    for line, said in zip(request.lines, letters, strict=True):
+        new = tuple(one for one, letter in zip(line.questions, said, strict=True) if letter in _NEW)
+        if not new:
+            continue
+        receipts.append(
+            Receipt(
+                lineage=request.lineage,
+                client=request.client,
+                sequence=sequence,
+                number=number,
+                terms=line.terms,
+                microseconds=microseconds(request.time),
+                questions=new,
+                lineage_questions=said.count(b"n"),
+                service=service,
+                link=link,
+            )
+        )
+        sequence, number, link = sequence + 1, number + bool(request.client), b""
+    return Charge(tuple(receipts), _free(letters), int(earlier) if earlier else None, _standing(standing))
 
 
 def read_quote(request: Asked, reply: Sequence[Any]) -> Quote | LedgerError:
     """Read what the function `quote` replied."""
-    match _words(reply):
-        case ["quoted", refused, *letters]:
-            lines = list(zip(request.lines, letters, strict=True))
-            new = [sum(letter in b"nc" for letter in said) for _, said in lines]
-            total = sum(
-                line.terms.price * line.terms.times * count for (line, _), count in zip(lines, new, strict=True)
-            )
-            free = tuple(letter not in b"nc" for _, said in lines for letter in said)
-            return Quote(total, free, _refusal(request, _words(refused)) if refused else None)
-        case others:
-            return _undecided(request, others)
+    if reply[0] != b"quoted":
+        return _undecided(request, reply)
+    _, refused, *letters = reply
+    total = 0
+    for line, said in zip(request.lines, letters, strict=True):
+        total += line.terms.price * line.terms.times * sum(letter in _NEW for letter in said)
+    return Quote(total, _free(letters), _refusal(request, refused) if refused else None)
 
 
-def _words(reply: Any) -> list[Any]:
-    if not isinstance(reply, list) or not reply or not isinstance(reply[0], bytes):
-        raise LedgerUnavailable(_UNREADABLE)
-    return [reply[0].decode(), *reply[1:]]
+_NEW = b"nc"
+"""The letters of questions that are new to the client."""
 
 
-def _undecided(request: Asked, reply: list[Any]) -> LedgerError:
-    match reply:
-        case ["damaged", what]:
-            return LedgerDamaged(request.lineage, what.decode(errors="replace"))
-        case ["malformed", what]:
-            return LedgerUnavailable(f"the ledger's store cannot read the request: {what.decode(errors='replace')}")
-        case ["failed", what]:
-            return LedgerUnavailable(f"the ledger's store reports: {what.decode(errors='replace')}")
-        case ["format", what]:
-            return WrongFormat(request.lineage, what.decode(errors="replace"), FORMAT)
+def _free(letters: Sequence[bytes]) -> tuple[bool, ...]:
+    return tuple(letter not in _NEW for said in letters for letter in said)
+
+
+def _undecided(request: Asked, reply: Sequence[Any]) -> LedgerError:
+    if reply[0].isupper():
+        return said_by_library(request.lineage, reply[0].decode(), reply[1].decode(errors="replace"))
     return _refusal(request, reply)
 
 
 def _refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
-    """Read a refusal of a request, its first word as text. Raises LedgerUnavailable for anything else."""
-    match list(reply):
-        case ["exhausted", scope, cost, spent, limit]:
-            return BudgetExhausted(_scope(scope), int(cost), int(spent), int(limit))
-        case ["not-accepted", scope, cost]:
-            return MechanismNotAccepted(_scope(scope), cost.decode())
-        case ["coins", scope, _]:
-            return CoinsExhausted(_scope(scope), str(request.lines[-1].terms.cost))
-        case ["conflict"]:
-            return IdempotencyConflict()
-        case ["revoked"]:
-            return ClientRevoked(request.client)
-        case ["unknown-client"]:
-            return UnknownClient(request.client)
-        case ["unknown-lineage"]:
-            return UnknownLineage(request.lineage)
-        case others:
-            return _refusal_of_key(others)
+    """Read a refusal of a request. Raises LedgerUnavailable for anything else."""
+    word, *words = (part.decode() for part in reply)
+    if word not in _REFUSALS:
+        raise LedgerUnavailable("the ledger's store gave a reply that cannot be read")
+    return _REFUSALS[word](request, *words)
 
 
-def _refusal_of_key(reply: Sequence[Any]) -> LedgerRefusal:
-    match reply:
-        case ["unknown-key"]:
-            return UnknownKey()
-        case ["key-expired"]:
-            return KeyExpired()
-        case ["key-scope", scope]:
-            return ScopeMissing(scope.decode())
-    raise LedgerUnavailable(_UNREADABLE)
-
-
-def _scope(word: bytes) -> Scope:
-    return "client" if word == b"client" else "lineage"
+_REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
+    "exhausted": lambda _, scope, *amounts: BudgetExhausted(scope, *map(int, amounts)),
+    "not-accepted": lambda _, scope, cost: MechanismNotAccepted(scope, cost),
+    "coins": lambda request, scope: CoinsExhausted(scope, request.lines[-1].terms.cost_text),
+    "conflict": lambda _: IdempotencyConflict(),
+    "revoked": lambda request: ClientRevoked(request.client),
+    "unknown-client": lambda request: UnknownClient(request.client),
+    "unknown-lineage": lambda request: UnknownLineage(request.lineage),
+    "unknown-key": lambda _: UnknownKey(),
+    "key-expired": lambda _: KeyExpired(),
+    "key-scope": lambda _, scope: ScopeMissing(scope),
+}
 
 
 @lru_cache(maxsize=4096)
@@ -259,8 +224,9 @@ def _budget_of(limit: int, accepts: str, delta: str) -> Budget:
 
 
 def _standing(said: bytes) -> Standing:
-    spent, limit, accepts, delta, whole_spent, whole_limit = said.decode().split(" ")
-    return Standing(_budget_of(int(limit), accepts, delta), int(spent), max(0, int(whole_limit) - int(whole_spent)))
+    spent, limit, accepts, delta, highest, whole_spent, whole_limit = said.decode().split(" ")
+    left = max(0, int(whole_limit) - int(whole_spent))
+    return Standing(_budget_of(int(limit), accepts, delta), int(spent), max(int(limit), int(highest)), left)
 
 
 def budget_arguments(budget: Budget) -> list[Argument]:
@@ -268,9 +234,8 @@ def budget_arguments(budget: Budget) -> list[Argument]:
     return [budget.picorho, budget.accepts, repr(budget.delta), budget.coins_allowed]
 
 
-def read_lineage(lineage: str, flat: Sequence[bytes]) -> LineageAccount | None:
+def read_lineage(lineage: str, fields: Fields) -> LineageAccount | None:
     """Read the fields of a lineage's account, None if there is none. Raises WrongFormat."""
-    fields = fields_of(flat)
     if not fields:
         return None
     if fields.get(b"format") != b"%d" % FORMAT:
@@ -283,9 +248,8 @@ def read_lineage(lineage: str, flat: Sequence[bytes]) -> LineageAccount | None:
     )
 
 
-def read_client(lineage: str, client: str, flat: Sequence[bytes]) -> ClientAccount | None:
+def read_client(lineage: str, client: str, fields: Fields) -> ClientAccount | None:
     """Read the fields of a client's account, None if there is none."""
-    fields = fields_of(flat)
     if not fields:
         return None
     return ClientAccount(
@@ -294,14 +258,17 @@ def read_client(lineage: str, client: str, flat: Sequence[bytes]) -> ClientAccou
         number=int(fields[b"number"]),
         **_account(fields),
         revoked={b"0": False, b"1": True}[fields[b"revoked"]],
-        api_keys=read_keys(fields[b"api_keys"]),
+        api_keys=tuple(
+            read_key(name.removeprefix(KEY), terms) for name, terms in sorted(fields.items()) if name.startswith(KEY)
+        ),
     )
 
 
-def _account(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+def _account(fields: Fields) -> dict[str, Any]:
     return {
         "budget": _budget_of(int(fields[b"limit"]), fields[b"accepts"].decode(), fields[b"delta"].decode()),
         "spent": int(fields[b"spent"]),
+        "highest_limit": max(int(fields[b"limit"]), int(fields[b"highest"])),
         "coins": int(fields[b"coins"]),
         "coined": int(fields[b"coined"]),
         "tally": {
@@ -315,86 +282,15 @@ def _account(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Names:
-    """What the numbers in a lineage's receipts stand for."""
-
-    terms: Mapping[bytes, tuple[Terms, int]]
-    clients: Mapping[bytes, str]
-    services: Mapping[bytes, str]
-
-    @classmethod
-    def read(cls, terms: Sequence[bytes], clients: Sequence[bytes], services: Sequence[bytes]) -> "Names":
-        """Read them from the fields of the three hashes."""
-        return cls(
-            {number: Terms.unpacked(packed) for packed, number in _pairs(terms)},
-            {number: name.decode() for name, number in _pairs(clients)} | {b"0": ""},
-            {entry.split(b" ")[0]: service.decode() for service, entry in _pairs(services)},
-        )
-
-
-def read_receipt(lineage: str, entry: Sequence[Any], names: Names) -> Receipt:
-    """Read one entry of the stream of receipts."""
-    id_, words = entry
-    fields = fields_of(words)
-    sequence, number = map(int, id_.split(b"-"))
-    terms, price = names.terms[fields[b"t"]]
-    packed = fields[b"q"]
-    if len(packed) % QUESTION:
-        raise ValueError("a receipt's questions are cut off")
-    return Receipt(
-        lineage=lineage,
-        client=names.clients[fields[b"c"]],
-        sequence=sequence,
-        number=number,
-        terms=terms,
-        price=price,
-        microseconds=int(fields[b"w"]),
-        questions=tuple(packed[at : at + QUESTION] for at in range(0, len(packed), QUESTION)),
-        lineage_questions=int(fields[b"l"]),
-        service=names.services[fields[b"s"]],
-        link=fields[b"k"],
-    )
-
-
-def words_of_receipt(receipt: Receipt, terms: bytes, client: bytes, service: bytes) -> list[Argument]:
-    """Return the fields and values of a receipt's entry, with these numbers, as `write_receipts` writes them."""
-    fields: dict[str, Argument] = {
-        "t": terms,
-        "c": client,
-        "w": receipt.microseconds,
-        "l": receipt.lineage_questions,
-        "s": service,
-        "q": b"".join(receipt.questions),
-        "k": receipt.link,
+def read_numbers(terms: Fields, clients: Fields, services: Fields) -> Numbers:
+    """Return what the numbers in a lineage's receipts stand for, from the fields of the three hashes."""
+    return {
+        "terms": {number: read_terms(packed) for packed, number in terms.items()},
+        "client": {number: name.decode() for name, number in clients.items()} | {b"0": ""},
+        "service": {entry.split(b" ")[0]: service.decode() for service, entry in services.items()},
     }
-    return [word for pair in fields.items() for word in pair]
-
-
-def words_of_act(act: Act) -> list[Argument]:
-    """Return the fields and values of an act's entry."""
-    words = ("kind", act.kind, "subject", act.subject, "detail", act.detail, "time", act.time, "hash", act.hash)
-    return list(words)
-
-
-def read_act(entry: Sequence[Any]) -> Act:
-    """Read one entry of a stream of acts."""
-    number, words = entry
-    fields = fields_of(words)
-    return Act(
-        sequence=int(number.split(b"-")[0]),
-        kind=fields[b"kind"].decode(),
-        subject=fields[b"subject"].decode(),
-        detail=fields[b"detail"].decode(),
-        time=fields[b"time"].decode(),
-        hash=fields[b"hash"],
-    )
-
-
-def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def fields_of(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     """Return the fields of a hash, or of a stream's entry, as the store replies them."""
-    return dict(_pairs(flat))
+    return dict(pairs(flat))

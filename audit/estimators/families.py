@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import analyses, conversions, numerical_pld
+from accounting import analyses, compositions, conversions
 from accounting import tradeoff as tradeoffs
 from accounting.losses import Composition
 
@@ -66,7 +66,7 @@ def _bounded_range(epsilon: float, alpha: Floats) -> Floats:
     epsilons = np.linspace(0.0, epsilon, _CURVE_POINTS)
     if epsilon == 0:
         return 1 - alpha
-    return tradeoffs.of_curve(lambda at: numerical_pld.bounded_range_delta(epsilon, at), epsilons, alpha)
+    return tradeoffs.of_curve(lambda at: compositions.bounded_range_delta(epsilon, at), epsilons, alpha)
 
 
 BOUNDED_RANGE = Family("epsilon", _bounded_range, 700.0)
@@ -88,7 +88,7 @@ def of_composition(
     @lru_cache(maxsize=256)
     def curve(t: float) -> tuple[Floats, Floats]:
         composition = losses(t)
-        found = numerical_pld.numerical_curve(composition, delta)
+        found = compositions.numerical_curve(composition, delta)
         if isinstance(found, str):
             raise ValueError(f"{parameter} = {t:g}: {found}")  # noqa: TRY004 - the words are the reason
         spent = analyses.rdp(composition, delta).epsilon or 0.0

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from audit.membership.signals import KnownAnswers
 from mechanisms.seeded import derived_seed
-from training.published.batched import Assignment, stacked_logits, train_stack
-from training.published.bounds import Topology
-from training.published.network import Parameters
-from training.published.setting import Recipe
+from training.published.bounds import Recipe, Topology
+from training.published.train import Assignment, Parameters, stacked_logits, train_stack
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

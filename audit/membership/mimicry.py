@@ -22,8 +22,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.published import softmax
 from mechanisms.seeded import SeededRandomness
 from training.feature_maps import AnyFeatureMap
-from training.published.bounds import Topology, claimed_sensitivities
-from training.published.setting import Recipe
+from training.published.bounds import Recipe, Topology, claimed_sensitivities
 
 Floats = NDArray[np.float64]
 
@@ -99,7 +98,7 @@ def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = N
     A released model, whose answers carry no noise of their own, is mimicked without noise. epochs: of networks, if not
     the published ones.
     """
-    if model.get("feature_map", {}).get("kind") == "backbone":
+    if model.get("feature_map", {}).get("kind") == "encoder":
         raise ValueError(
             "the model stands on a deep network, whose weights the endpoint does not show: shadow models on other "
             "features would be no shadows of it"

@@ -1,6 +1,6 @@
 """Shadow models: k models of the target's kind, trained on draws of which the attacker knows the members.
 
-All k are one batched program. Networks are trained by `training.published.batched`, which needs PyTorch (Shokri et al.
+All k are one batched program. Networks are trained by `training.published.train`, which needs PyTorch (Shokri et al.
 2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full batch,
 with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies +
 (Lambda/2) ||W||_F^2 (`training.objective`), on public features. It is strongly convex, so that accelerated gradient
@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.seeded import derived_seed
-from training.extras import extra
-from training.published.setting import Recipe
+from training.errors import extra
+from training.published.bounds import Recipe
 
 Array = Any
 """A NumPy array, or a PyTorch tensor on whatever device: what is done below is written alike for both."""
@@ -256,7 +256,7 @@ def _train_networks(
 ) -> Floats:
     import torch
 
-    from training.published.batched import Assignment, device_of, stacked_logits, train_stack
+    from training.published.train import Assignment, device_of, stacked_logits, train_stack
 
     where = device_of(device)
     X, y = torch.from_numpy(pool.X).to(where), torch.from_numpy(pool.y).to(where)

@@ -42,7 +42,7 @@ def terminal(by_setting: Results, idle: Mapping[str, Idle]) -> str:
 def with_tables(page: str, document: Document) -> str:
     """Return the page with its tables made from the document."""
     tables = {"machine": _machine(document), "goals": _goals(document), "comparison": _comparison(document)}
-    tables |= {"stages": _stages(document), "scaling": _scaling(document), "backbone": _backbones(document)}
+    tables |= {"stages": _stages(document), "scaling": _scaling(document)}
     for name, table in tables.items():
         page = re.sub(_PART.format(name=name), lambda found, table=table: found[1] + table + found[2], page, flags=re.S)  # type: ignore[misc]
     return page
@@ -132,18 +132,6 @@ def _scaling(document: Document) -> str:
         for one in document["scaling"]["points"]
     ]  # fmt: skip
     return _markdown(("curve", "at", "rows/s", "p50 ms", "CPU ms a request", "peak MiB"), rows)
-
-
-def _backbones(document: Document) -> str:
-    parts = [part for name, part in document.items() if name.startswith("backbone on ")]
-    rows = [
-        (
-            f"{part['architecture']}, {part['batch']} images of {part['side']} x {part['side']}", part["device"],
-            f"{part['forward'] * 1e3:,.0f}", f"{part['request'] * 1e3:,.0f}", f"{100 * part['rest']:.0f} %",
-        )
-        for part in parts
-    ]  # fmt: skip
-    return _markdown(("backbone", "device", "forward ms", "request ms", "the rest over the forward pass"), rows)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,7 +13,7 @@ from dpserve.commands import completing, reporting
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import counting, shares
 from dpserve.commands.reporting import Confidences, ReportOptions, refuse, stored
-from training.extras import extra
+from training.errors import extra
 
 if TYPE_CHECKING:
     import numpy as np

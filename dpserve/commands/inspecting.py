@@ -13,7 +13,7 @@ from accounting.picorho import to_rho
 from dpserve.commands import completing
 from dpserve.commands.console import stdout_console
 from training.certificate import Certificate, ProvenCertificate
-from training.feature_maps import Backbone, FeatureMap
+from training.feature_maps import Encoder, FeatureMap
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork
 from training.releases.certificate import ReleaseCertificate
@@ -54,7 +54,7 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         *([("unit", f"records with one value of {certificate.unit!r}")] if certificate.unit is not None else []),
         ("objective", certificate.objective),
         ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"),
-        *_backbone_rows(feature_map),
+        *_encoder_rows(feature_map),
         *_column_rows(feature_map),
         ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
@@ -67,11 +67,10 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
     _print_assumptions(console, certificate)
 
 
-def _backbone_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
-    if not isinstance(feature_map, Backbone):
+def _encoder_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
+    if not isinstance(feature_map, Encoder):
         return []
-    said = f"{feature_map.architecture}, weights with SHA-256 {feature_map.weights_sha256[:16]}..."
-    return [("backbone, declared public", said)]
+    return [("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}...")]
 
 
 def _column_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from accounting.budgets import Accepts, Budget
-from accounting.planner import MECHANISMS, NO_BETTER, Option, Plan, PublicSample, account_of, accuracy_by_queries
+from accounting.planner import MECHANISMS, NO_BETTER, Plan, PublicSample, account_of, accuracy_by_queries
 from accounting.planner import plan as plan_budget
 from audit.reports import check_files
 from dpserve.commands import completing, options
@@ -230,26 +230,21 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
     if found.sensitivity is not None:
         console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
-    table = whole("mechanism", "composition", "noise multiplier", "queries", "accuracy")
-    prices = [_price_of(option, found.classes) for option in found.options]
+    table = whole("mechanism", "noise multiplier", "queries", "accuracy")
+    prices = [_served_at(each.mechanism, each.price, found.classes) for each in found.options]
     to_paste = all(" " not in each for each in prices)
     table.add_column("price of a row", overflow="fold", no_wrap=to_paste)
     for each, price in zip(found.options, prices, strict=True):
         table.add_row(
             each.mechanism,
-            each.composition,
             "-" if each.noise_multiplier is None else f"{each.noise_multiplier:.4g}",
             f"{each.queries:,}",
             "-" if each.accuracy is None else f"{each.accuracy:.4f}",
             price,
         )
     console.print(table, highlight=False)
-    console.print(
-        "'filter' is what the ledger enforces, whatever clients ask; 'basic', 'advanced' and 'rdp' say what those "
-        "analyses would buy for a number of rows and a price fixed in advance."
-        if found.options
-        else "No mechanism can do that within the budget."
-    )
+    if not found.options:
+        console.print("No mechanism can do that within the budget.")
     if found.accuracy_from is None:
         console.print("No accuracy is given: it takes --public rows, --margins, or --n before training.")
     else:
@@ -284,10 +279,6 @@ _INSTEAD = (
     "Plan for fewer queries or more records, raise Lambda or the budget, or make a model that is paid for once: "
     "'dpserve plan' with --n and --classes alone compares them."
 )
-
-
-def _price_of(option: Option, classes: int) -> str:
-    return f"rho:{option.rho:.3g}" if option.price is None else _served_at(option.mechanism, option.price, classes)
 
 
 def _served_at(mechanism: str, price: str, classes: int) -> str:

@@ -37,7 +37,7 @@ from service.telemetry import logs
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.tracing import configured_tracing
-from training.extras import extra
+from training.errors import extra
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork
 from training.releases.model import ReleasedModel

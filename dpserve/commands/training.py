@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from accounting.ledger import Ledger, LedgerError, UnknownLineage
@@ -34,25 +33,25 @@ from training.certificate import Certificate
 from training.columns import usual_norm
 from training.data.classes import parse_classes
 from training.data.records import Declaration, Records
-from training.errors import TrainingError
-from training.extras import extra
-from training.feature_maps import Backbone, Bins, FeatureMap, Fourier, Identity, Relu, default_clip_norm
+from training.encoder import OnnxEncoder, Singles
+from training.errors import TrainingError, extra
+from training.feature_maps import Bins, Encoder, FeatureMap, Floats, Fourier, Identity, Relu, default_clip_norm
 from training.lineage import DIGITS, KnownRecords, check_lineage_name
 from training.planning import rules
 from training.published.bundle import save_published
 from training.releases.certificate import ReleaseCertificate
 from training.schema import Schema, read_schema
+from training.sealing import one_line
 from training.teachers.certificate import TeachersCertificate
 
 FEATURES = "Features"
 SOLVER = "The solver"
 CHOOSING = "--budget, in place of --release"
-BACKBONE = "--backbone"
+ENCODER = "--encoder"
 _PER_ANSWER = "--epsilon 3 --delta 1e-6"
 _ROWS_IN_A_PART = 256
 
 Written = Certificate | ReleaseCertificate | TeachersCertificate
-Singles = NDArray[np.float32]
 
 
 class NewBundle(FileOptions):
@@ -149,7 +148,7 @@ class FeatureOptions(Options):
     bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
     clip_norm: float | None = option(
         None,
-        "Scaled rows, or a backbone's features, longer than this are scaled down to it.",
+        "Scaled rows, or an encoder's features, longer than this are scaled down to it.",
         panel=FEATURES,
         default_text="half the square root of their number; of a schema's columns about their usual length",
     )
@@ -195,59 +194,57 @@ class FeatureOptions(Options):
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
 
 
-class BackboneOptions(Options):
-    """A frozen public network in place of a feature map."""
+class EncoderOptions(Options):
+    """A public ONNX model in place of a feature map."""
 
-    backbone: str | None = option(
+    encoder: Path | None = option(
         None,
-        "The architecture of a frozen public network, in place of --features: perceptron, resnet18 or resnet50.",
-        panel=BACKBONE,
+        "FILE.onnx, a public model made without these records, whose first output is the features, in place of "
+        "--features. A row's values are its inputs.",
+        panel=ENCODER,
     )
-    backbone_weights: Path | None = option(
-        None, "Its weights, FILE.safetensors: public, and made without these records.", panel=BACKBONE
+    encoder_range: str | None = option(
+        None,
+        "LOW:HIGH, what --bounds are scaled to for the encoder, as 0:1.",
+        panel=ENCODER,
+        default_text="the range that the model's metadata gives for pixels, or values as they are",
     )
-    device: str | None = option(None, "Where it computes: cpu or cuda.", panel=BACKBONE, default_text="cpu")
+    device: str | None = option(None, "Where it computes: cpu or cuda.", panel=ENCODER, default_text="cpu")
 
-    @property
-    def is_given(self) -> bool:
-        """Whether there is a network. Raises BadParameter for options that leave one half of it open."""
-        if self.backbone is not None and self.backbone_weights is None:
-            raise typer.BadParameter("is needed: the network's public weights", param_hint="--backbone-weights")
-        if self.backbone is None and (self.backbone_weights is not None or self.device is not None):
-            flag = "--backbone-weights" if self.backbone_weights else "--device"
-            raise typer.BadParameter("goes with --backbone", param_hint=flag)
-        return self.backbone is not None
+    def content(self) -> bytes | None:
+        """Return the model's file, or None. Raises BadParameter for options of a model that is not named, OSError."""
+        if self.encoder is None and (self.encoder_range is not None or self.device is not None):
+            flag = "--encoder-range" if self.encoder_range else "--device"
+            raise typer.BadParameter("goes with --encoder", param_hint=flag)
+        return None if self.encoder is None else self.encoder.read_bytes()
 
-    def feature_map(self, parameters: Mapping[str, object], features: int) -> tuple[Backbone, bytes]:
-        """Return the feature map, computing rows apart from each other, and the content of the weights' file.
+    def feature_map(self, content: bytes, shared: Mapping[str, Any]) -> Encoder:
+        """Return the feature map of an ONNX file, computing rows apart from each other; it shows how far it is.
 
-        parameters: those that every map has; a `clip_norm` of None becomes half the norm of the all-ones features.
-        Raises TrainingError for weights that do not fit, OSError if there are none. The map shows how far it is.
+        shared: what every map has; a `clip_norm` of None becomes half the norm of the all-ones features. Raises
+        TrainingError for a model that does not fit.
         """
-        assert self.backbone is not None
-        assert self.backbone_weights is not None
-        content = self.backbone_weights.read_bytes()
-        with extra("torch", "a backbone"):
-            from training.backbones.extractor import Extractor, load_network
-        extractor = Extractor(load_network(self.backbone, content, features), self.device or "cpu")
-        own = {
-            "architecture": self.backbone,
-            "width": extractor.width,
-            "weights_sha256": hashlib.sha256(content).hexdigest(),
-        }
-        if parameters["clip_norm"] is None:
-            own["clip_norm"] = default_clip_norm(extractor.width)
+        encoder, scaled = OnnxEncoder(content, len(shared["lower"]), self.device or "cpu"), self.encoder_range
 
-        def extract(rows: Singles) -> Singles:
+        def compute(rows: Floats) -> Singles:
             # Rows are computed apart from each other, so that nothing changes where they come in parts.
             parts = []
             with steps_with_progress(len(rows), "features") as done:
                 for start in range(0, len(rows), _ROWS_IN_A_PART):
-                    parts.append(extractor.apart(rows[start : start + _ROWS_IN_A_PART]))
+                    parts.append(encoder.apart(rows[start : start + _ROWS_IN_A_PART]))
                     done(min(start + _ROWS_IN_A_PART, len(rows)))
             return np.concatenate(parts)
 
-        return Backbone.model_validate({**parameters, **own}).computed_by(extract), content
+        try:
+            parameters = {
+                "input_range": tuple(map(float, scaled.split(":"))) if scaled is not None else encoder.input_range,
+                "clip_norm": default_clip_norm(encoder.width) if shared["clip_norm"] is None else shared["clip_norm"],
+                "width": encoder.width,
+                "model_sha256": hashlib.sha256(content).hexdigest(),
+            }
+            return Encoder.model_validate({**shared, **parameters}).computed_by(compute)
+        except ValueError as error:
+            raise TrainingError(f"--encoder-range or --clip-norm: {one_line(error)}") from error
 
 
 class ChoosingOptions(Options):
@@ -266,7 +263,7 @@ class ChoosingOptions(Options):
 
 
 def train(
-    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: BackboneOptions
+    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
@@ -281,12 +278,11 @@ def train(
             "and not all of a unit",
             param_hint="--unit",
         )
-    content = None
-    if network.is_given:
+    content = network.content()
+    if content is not None:
         if kind is not None or budget is not None or map_.features not in ("auto", "identity"):
-            raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--backbone")
-        feature_map: FeatureMap
-        feature_map, content = network.feature_map(map_.shared(records.declaration), records.declaration.features)
+            raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--encoder")
+        feature_map: FeatureMap = network.feature_map(content, map_.shared(records.declaration))
     else:
         feature_map = map_.feature_map(records.declaration)
     known, digests, warning = _known(lineage, records)
@@ -316,9 +312,9 @@ def train(
     typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
 
 
-def _train_head(training: Training, backbone: bytes | None) -> Certificate:
+def _train_head(training: Training, encoder: bytes | None) -> Certificate:
     return save_bundle(
-        training.out, train_with_progress(training.records, training.recipe(), training.lineage), backbone
+        training.out, train_with_progress(training.records, training.recipe(), training.lineage), encoder
     )
 
 

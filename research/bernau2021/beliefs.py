@@ -50,6 +50,28 @@ def published_epsilon(mu: float, delta: float) -> float:
     return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
 
 
+def published_gaussian_advantage(epsilon: float, delta: float) -> float:
+    """Return 2 Phi(epsilon / (2 sqrt(2 ln(1.25/delta)))) - 1 as printed (Bernau et al. 2021, Theorem 2).
+
+    It presumes the classical noise sigma = sqrt(2 ln(1.25/delta))/epsilon, which gives (epsilon, delta)-DP only
+    for epsilon < 1; `gaussian_advantage(gaussian_mu(epsilon, delta))` is the exact figure.
+    """
+    domains.require_above_zero("epsilon", epsilon)
+    domains.require_delta(delta)
+    return math.erf(epsilon / (2 * math.sqrt(2 * math.log(1.25 / delta))) / math.sqrt(2))
+
+
+def published_gaussian_epsilon(attack_advantage: float, delta: float) -> float:
+    """Return 2 sqrt(2 ln(1.25/delta)) Phi^-1((advantage + 1)/2), the inverse of `published_gaussian_advantage`.
+
+    Bernau et al. 2021, Equation 15, prints it without the leading 2, which does not invert their Theorem 2.
+    """
+    domains.require_between("the membership advantage", attack_advantage, 0, 1)
+    domains.require_delta(delta)
+    quantile = math.sqrt(2) * float(scipy.special.erfinv(attack_advantage))
+    return 2 * math.sqrt(2 * math.log(1.25 / delta)) * quantile
+
+
 @dataclass(frozen=True, eq=False)
 class Games:
     """Runs whose training data were the first or the second data set, by a fair coin.
@@ -124,7 +146,7 @@ def identifiability_of(games: Games, delta: float, belief_bound: float, confiden
         largest_belief=largest,
         epsilon_of_sensitivity=published_epsilon(mu, delta),
         epsilon_of_belief=float(scipy.special.logit(largest)),
-        epsilon_of_advantage=identifiability.published_gaussian_epsilon(advantage, delta) if inside else 0.0,
+        epsilon_of_advantage=published_gaussian_epsilon(advantage, delta) if inside else 0.0,
         exact_epsilon_of_sensitivity=conversions.gaussian_epsilon(mu, delta),
         exact_epsilon_of_advantage=_exact(advantage, delta) if inside else 0.0,
         epsilon_bound=conversions.gaussian_epsilon(bound, delta) * (1 - 2.0**-30),

@@ -25,7 +25,7 @@ from research.bernau2021.games import (
 from research.bernau2021.printed import EPSILON, TABLE_2
 from research.data import adult, benchmarks, mnist
 from research.data.labelled import LabelledSet
-from training.extras import extra
+from training.errors import extra
 from training.releases.dpsgd.network import Network
 
 Progress = Callable[[str, float], None]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from accounting.identifiability import gaussian_advantage, published_gaussian_advantage
+from accounting.identifiability import gaussian_advantage
 from audit.estimators import Errors, gdp_of_errors
 from audit.reports import Picture, Report, Table, interval, number
-from research.bernau2021.beliefs import Games, Identifiability, identifiability_of
+from research.bernau2021.beliefs import Games, Identifiability, identifiability_of, published_gaussian_advantage
 from research.bernau2021.experiments import Found, Setting, choices_of, printed
 from research.bernau2021.games import Neighbours, Sensitivity
 from research.bernau2021.printed import BELIEF, EPSILON

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from research.comparison.cases import BENCHMARKS
 from research.comparison.experiment import Cell, at
 from research.comparison.options import OPTIONS
-from training.extras import extra
+from training.errors import extra
 from training.planning.options import DELTA, QUERIES
 
 if TYPE_CHECKING:

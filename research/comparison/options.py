@@ -62,8 +62,8 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
 
         from research.lu2022 import printed
         from training.published import bounds
-        from training.published.batched import Assignment, stacked_logits, train_stack
-        from training.published.setting import Recipe
+        from training.published.bounds import Recipe
+        from training.published.train import Assignment, stacked_logits, train_stack
 
         topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)
         recipe = Recipe(topology, "per-record-and-class")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import dpsgd, identifiability
+from accounting import identifiability
 from audit.estimators import confidence_of_each
 from audit.pieces import ResultStore
 from audit.region import Point
@@ -19,6 +19,7 @@ from audit.white_box.bounds import ClaimedRun, pooled_bound, run_epsilon
 from audit.white_box.experiments import Material, Progress, Setting, canary_of
 from audit.white_box.observations import Descent, observe_steps, sound
 from mechanisms.seeded import derived_seed
+from research import dpsgd_theorems
 from training.objective import softmax
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
@@ -144,7 +145,7 @@ def _point(
     inside, outside = np.array(result["with"]), np.array(result["without"])
     bound = pooled_bound(inside, outside, confidence)
     sure = pooled_bound(inside, outside, conviction_confidence)
-    known = dpsgd.guarantees(noise, setting.sampling_rate, setting.steps, setting.delta)
+    known = dpsgd_theorems.guarantees(noise, setting.sampling_rate, setting.steps, setting.delta)
     upper = {theorem.name: theorem.epsilon for theorem in known.theorems if theorem.proven}
     upper |= {one.name: one.epsilon for one in known.analyses.analyses if one.epsilon is not None}
     return Point(

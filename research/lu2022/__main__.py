@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from dpserve.commands.console import shares
 from research.commands import program, run
 from research.lu2022 import printed
-from training.extras import extra
+from training.errors import extra
 
 if TYPE_CHECKING:
     from research.lu2022.presentation import Comparison

@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from accounting import analyses, dpsgd
+from accounting import analyses
 from accounting.losses import Cost, SubsampledGaussianLoss, composition_of
-from training.extras import extra
+from research import dpsgd_theorems
+from training.errors import extra
 from training.published.bounds import Topology
-from training.published.network import Layer, Parameters, initial_parameters, one_model
+from training.published.train import Layer, Parameters, initial_parameters, one_model
 
 Composition = Literal["naive", "advanced", "zcdp", "rdp"]
 COMPOSITIONS: tuple[Composition, ...] = get_args(Composition)
@@ -50,8 +51,8 @@ def noise_multiplier(
 ) -> float:
     """The least noise multiplier for which the analysis gives at most epsilon at delta, to 1e-4 relative, rounded up.
 
-    naive, advanced: the theorems as published (`accounting.dpsgd`), whose premise is a step of epsilon below 1; zcdp:
-    rho adds up over the steps and sampling is ignored; rdp: the moments of the sampled Gaussian.
+    naive, advanced: the theorems as published (`research.dpsgd_theorems`), whose premise is a step of epsilon below 1;
+    zcdp: rho adds up over the steps and sampling is ignored; rdp: the moments of the sampled Gaussian.
     Raises ValueError where no multiplier in 0.02..1e8 does.
     """
     spent = _spent(composition, sampling_rate, steps, delta)
@@ -73,9 +74,9 @@ def noise_multiplier(
 
 def _spent(composition: Composition, sampling_rate: float, steps: int, delta: float) -> Callable[[float], float]:
     if composition == "naive":
-        return lambda noise: dpsgd.composed_epsilon(noise, sampling_rate, steps, delta)
+        return lambda noise: dpsgd_theorems.composed_epsilon(noise, sampling_rate, steps, delta)
     if composition == "advanced":
-        return lambda noise: dpsgd.advanced_epsilon(noise, sampling_rate, steps, delta)
+        return lambda noise: dpsgd_theorems.advanced_epsilon(noise, sampling_rate, steps, delta)
     if composition not in COMPOSITIONS:
         raise ValueError(f"the compositions are {', '.join(COMPOSITIONS)}, not {composition!r}")
     analyse = analyses.zcdp if composition == "zcdp" else analyses.rdp

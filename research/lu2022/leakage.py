@@ -19,8 +19,8 @@ from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
-from training.published.batched import Assignment, stacked_logits, train_stack
-from training.published.setting import Recipe
+from training.published.bounds import Recipe
+from training.published.train import Assignment, stacked_logits, train_stack
 
 Floats = NDArray[np.float64]
 

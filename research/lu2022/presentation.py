@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from research.lu2022 import printed
 from research.lu2022.measures import leakage_bound
 from research.lu2022.results import Accuracies, Curve, Results
-from training.extras import extra
+from training.errors import extra
 from training.published import bounds
 
 if TYPE_CHECKING:

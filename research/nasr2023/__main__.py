@@ -21,7 +21,7 @@ from research.nasr2023.methods import judge
 from research.nasr2023.printed import EPSILONS
 from research.nasr2023.runs import measure_runs, of_runs
 from research.nasr2023.table import judge_together, table_1
-from training.extras import extra
+from training.errors import extra
 
 SETTINGS: dict[str, Setting] = {
     "digits": experiments.DIGITS,

@@ -8,7 +8,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import analyses, conversions, numerical_pld, renyi
+from accounting import analyses, compositions, conversions
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -89,7 +89,7 @@ class TestPure:
         integrand = -order * np.abs(x - epsilon) - (1 - order) * np.abs(x) - math.log(2)
         numeric = (np.logaddexp.reduce(integrand) + math.log(x[1] - x[0])) / (order - 1)
 
-        closed = float(renyi.renyi_divergence(LaplaceLoss(epsilon), np.array([order]))[0])
+        closed = float(compositions.renyi_divergence(LaplaceLoss(epsilon), np.array([order]))[0])
         assert closed == pytest.approx(numeric, rel=1e-4, abs=1e-5)
 
 
@@ -103,7 +103,7 @@ class TestBoundedRange:
         delta = float(np.maximum(p - math.exp(e) * q, 0).sum())
 
         assert q.sum() == pytest.approx(1)
-        assert delta <= float(numerical_pld.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
+        assert delta <= float(compositions.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
 
     @given(epsilon=pure)
     def test_the_exponential_mechanism_on_few_outcomes_stays_below_the_curve(self, epsilon: float) -> None:
@@ -116,7 +116,7 @@ class TestBoundedRange:
             p, q = p / p.sum(), q / q.sum()
             for e in np.linspace(-epsilon, epsilon, 9):
                 delta = float(np.maximum(p - math.exp(e) * q, 0).sum())
-                assert delta <= float(numerical_pld.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
+                assert delta <= float(compositions.bounded_range_delta(epsilon, np.array([e]))[0]) + 1e-12
 
     @given(epsilon=st.floats(0.01, 0.5), times=st.integers(1, 1000), delta=deltas)
     def test_the_range_is_worth_a_quarter_of_the_rho(self, epsilon: float, times: int, delta: float) -> None:
@@ -179,7 +179,7 @@ def test_the_belief_bound_is_never_below_that_of_the_gaussian_part(
     total = mu * math.sqrt(times)
     tail = total**2 / 2 + total * math.sqrt(-2 * math.log(delta))
 
-    assert renyi.log_odds(losses, delta) >= min(tail, epsilon * times) * 0.9
+    assert compositions.log_odds(losses, delta) >= min(tail, epsilon * times) * 0.9
 
 
 @pytest.mark.parametrize("analyse", [analyses.basic, analyses.advanced, analyses.zcdp, analyses.rdp, analyses.exact])

@@ -6,7 +6,7 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import conversions, numerical_pld, tradeoff
+from accounting import compositions, conversions, tradeoff
 from accounting.losses import Cost, LaplaceLoss, composition_of
 
 ALPHA = np.linspace(0, 1, 201)
@@ -54,7 +54,7 @@ def test_the_curve_of_a_pld_lies_below_the_truth_for_laplace() -> None:
     """One Laplace release: thresholds at the shift's two ends, exact by hand."""
     epsilon = 1.0
     losses = composition_of({Cost((LaplaceLoss(epsilon),)): 1})
-    pld = numerical_pld.privacy_loss_distribution(losses, 0.01)
+    pld = compositions.privacy_loss_distribution(losses, 0.01)
 
     cuts = np.linspace(-8, 9, 2000)
     alpha = np.where(cuts > 0, np.exp(-cuts) / 2, 1 - np.exp(cuts) / 2)

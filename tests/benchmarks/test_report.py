@@ -28,8 +28,7 @@ BY_SETTING = {
 }
 IDLE = {OURS: Idle(80, 70), IN_MEMORY: Idle(80, 70), PLAIN: Idle(30, 30)}
 PAGE = "".join(
-    f"{name}\n<!-- {name} -->\nold\n<!-- end -->\n"
-    for name in ("machine", "goals", "comparison", "stages", "scaling", "backbone")
+    f"{name}\n<!-- {name} -->\nold\n<!-- end -->\n" for name in ("machine", "goals", "comparison", "stages", "scaling")
 )
 
 
@@ -38,10 +37,6 @@ def document():
         "comparison": results.comparison(BY_SETTING, IDLE, 5, 3.0),
         "stages": results.stages({str(MANY): [Stage("noise", 10.4, 0.25)]}),
         "scaling": results.scaling([Point("classes", 1000, 1234.5, 1, 2, 0.5, 99, 0.125)]),
-        "backbone on cpu": results.stamped(
-            {"architecture": "resnet50", "side": 224, "batch": 64, "device": "cpu", "rest": 0.123}
-            | {"forward": 3.2, "request": 3.6}
-        ),
     }
 
 
@@ -95,7 +90,6 @@ def test_the_page_is_made_from_the_document_and_from_nothing_else():
     assert f"| {PLAIN} | 2.00 | 3,500 | 9.00 | 10.00 | 0.200 | 30 |" in page
     assert "| noise | 10 |" in page
     assert "| classes | 1,000 | 1,234 | 1.00 | 0.500 | 99 |" in page
-    assert "| resnet50, 64 images of 224 x 224 | cpu | 3,200 | 3,600 | 12 % |" in page
     assert "medians of 5 interleaved rounds of 3 s each" in page
     assert report.with_tables(page, measured) == page
 

@@ -250,10 +250,10 @@ def test_the_embedded_ledger_has_one_writer_on_a_volume(rendered):
     assert not [each for each in rendered["embedded"] if each["kind"] == "HorizontalPodAutoscaler"]
 
 
-def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_torch(rendered):
+def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_cuda(rendered):
     (container,) = containers(named(rendered["gpu"], "Deployment", "dpserve")["spec"]["template"])
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert container["image"].endswith("-torch")
+    assert container["image"].endswith("-gpu")
     for overlay in ("embedded", "redis"):
         assert "nvidia" not in str(rendered[overlay])
 
@@ -290,7 +290,7 @@ def test_the_image_is_renamed_in_one_place_for_all_that_start_it(rendered, k8s, 
     written = (renamed / said).read_text()
     (renamed / said).write_text(written.replace("newName: dpserve", "newName: registry.example:5000/team/dpserve"))
     for folder in (*OVERLAYS, EVERYTHING, LOAD_BUNDLE):
-        tag = "0.1.0-torch" if folder in ("gpu", EVERYTHING) else "0.1.0"
+        tag = "0.1.0-gpu" if folder in ("gpu", EVERYTHING) else "0.1.0"
         assert images(rendered[folder]) == {f"dpserve:{tag}"}
         done = kustomize(renamed / folder if folder == LOAD_BUNDLE else renamed / "overlays" / folder)
         assert images(yaml.safe_load_all(done.stdout)) == {f"registry.example:5000/team/dpserve:{tag}"}, done.stderr

@@ -36,11 +36,11 @@ NOT_RUN = {
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
-    ("backbones.md", "train"): "a published network's weights, 100 MB: tests/training/backbones makes small networks",
+    ("encoders.md", "train"): "a published model, 100 MB: tests/training/test_encoder.py makes small ones",
     (
-        "backbones.md",
+        "encoders.md",
         "serve",
-    ): "a GPU, and the model of the line before: tests/service/test_backbones.py serves a small one",
+    ): "a GPU, and the model of the line before: tests/service/test_encoders.py serves a small one",
 }
 """The beginnings of commands that no test runs as they stand: only their parser reads them."""
 
@@ -51,7 +51,7 @@ PROGRAMS = {
     "python": "research: hours, and data that is not ours; tests/research reads every line, and runs small ones",
     "git": "what is tested is a clone already",
     "sudo": "needs root: what it is for, that an image's user reads a bundle, needs a container engine",
-    "pip": "needs a package index; tests/training/test_extras.py says what an extra brings",
+    "pip": "needs a package index; tests/training/test_errors.py says what an extra brings",
     "source": "test_readme_page.py pastes it",
     "PASSWORD=$": "tests/deployment writes the secrets by this block",
     "echo": "tests/deployment writes the secrets by this block",

@@ -62,7 +62,7 @@ def test_the_shell_completes_names(run, bundle):
 
 def test_options_stand_in_panels_with_those_most_people_need_first(run):
     printed = run("train", "--help").stdout
-    titles = ["Options:", "Reading rows:", "Features:", "--release dpsgd:", "--release teachers:", "--backbone:"]
+    titles = ["Options:", "Reading rows:", "Features:", "--release dpsgd:", "--release teachers:", "--encoder:"]
     places = [printed.index(f"\n{title}\n") for title in titles]
     assert places == sorted(places)
     needed, rest = printed[: places[1]], printed[places[1] :]
@@ -178,7 +178,7 @@ def test_npz_and_every_feature_map(run):
     ("arguments", "said"),
     [
         (["--data", "nowhere.csv"], "cannot read nowhere.csv: No such file or directory"),
-        (["--data", "own.txt"], "--data takes 'digits', a .csv or an .npz file"),
+        (["--data", "own.txt"], "own.txt is no table that can be read: a file ends in"),
         (
             ["--data", "own.csv", "--features", "magic"],
             "--features takes auto, identity, bins, fourier or relu, not 'magic'",

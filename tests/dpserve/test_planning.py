@@ -44,7 +44,7 @@ def test_before_training(run):
     found = planned(run, *BEFORE, *BUDGET, "--queries", 500, "--n", 1437)
 
     assert "an upper end, not an expectation" in found["accuracy_from"]
-    assert {option["mechanism"] for option in found["options"] if option["enforced"]} == {
+    assert {option["mechanism"] for option in found["options"]} == {
         "gaussian",
         "laplace",
         "selected-neuron",
@@ -53,11 +53,10 @@ def test_before_training(run):
     budgets = {budget["accepts"]: budget["rho"] for budget in found["budgets"]}
     assert budgets["gaussian"] == Budget.from_epsilon_delta(3, 1e-6, "gaussian").picorho / 1e12
     for option in found["options"]:
-        if option["enforced"]:
-            cost = priced(option["mechanism"], option["price"], 10).cost
-            kind = "gaussian" if cost.is_gaussian else "any"
-            assert cost.picorho * 500 <= round(budgets[kind] * 1e12)
-            assert float(cost.rho) == pytest.approx(option["rho"], rel=1e-6)
+        cost = priced(option["mechanism"], option["price"], 10).cost
+        kind = "gaussian" if cost.is_gaussian else "any"
+        assert cost.picorho * 500 <= round(budgets[kind] * 1e12)
+        assert float(cost.rho) == pytest.approx(option["rho"], rel=1e-6)
 
 
 def test_a_table_says_how_to_serve(run):
@@ -94,12 +93,11 @@ def test_on_public_rows(run):
     assert found["accuracy_from"] == "57 rows of public.csv, declared public"
     assert found["noiseless_accuracy"] > 0.9
     best = found["options"][0]
-    assert best["enforced"]
     assert 0.5 < best["accuracy"] <= 1
     assert imread(run.folder / "curve.png").ndim == 3
     fewer = planned(run, *public, "--rho", 40, "--delta", 1e-6, "--accuracy", 0.6)
     assert all(option["accuracy"] >= 0.6 for option in fewer["options"])
-    queries = [option["queries"] for option in fewer["options"] if option["enforced"]]
+    queries = [option["queries"] for option in fewer["options"]]
     assert queries == sorted(queries, reverse=True)
 
 
@@ -150,7 +148,7 @@ def test_private_records_are_refused(run, bundle):
         said = run.fails("plan", bundle, *arguments)
         assert f"holds private records of the bundle's lineage, {shared} of its rows" in said
     assert "was not trained on digits" in run.fails("plan", bundle, "--public", "digits", *BUDGET)
-    assert "takes 'digits', a .csv or an .npz file" in run.fails("plan", bundle, "--public", "own.txt", *BUDGET)
+    assert "is no table that can be read" in run.fails("plan", bundle, "--public", "own.txt", *BUDGET)
 
 
 def test_margins_of_the_owners_own(run):
@@ -270,7 +268,7 @@ def test_tiers_are_simulated_on_rows(tmp_path, monkeypatch):
         (["--n", 100], "to choose a mechanism"),
         (["--public", "digits", "--simulate-outside-the-guarantee", "digits"], "give one of them"),
         (["--public", "rows.csv"], "--class-names"),
-        (["--public", "rows.txt", "--class-names", "a,b"], "a .csv or an .npz file"),
+        (["--public", "rows.txt", "--class-names", "a,b"], "is no table that can be read"),
         (["--n", 100, "--classes", 2, "--queries", 0], "at least 1"),
         (["--lam", 1, "--classes", 2, "--class-names", "a,b"], "leave the bundle and --lam out"),
     ],

@@ -61,9 +61,9 @@ def test_what_is_not_charged_by_its_deadline_is_not_charged(service):
 
 
 class Unhurried(CertifiedHead):
-    """Whose features are there when a gate was opened; in a thread, as a backbone's are."""
+    """Whose features are there when a gate was opened; in a thread, as an encoder's are."""
 
-    on_backbone = True
+    on_encoder = True
     came, gate = threading.Event(), threading.Event()
 
     def features(self, X):

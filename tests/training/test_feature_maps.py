@@ -12,8 +12,8 @@ from training.feature_maps import (
     DOUBLING_BINS,
     STEP,
     UNIFORM_BINS,
-    Backbone,
     Bins,
+    Encoder,
     Fourier,
     Identity,
     Relu,
@@ -154,10 +154,8 @@ def test_nonsense_is_refused(broken):
         Identity(**{"lower": LOWER, "upper": UPPER, "clip_norm": 1.0, "bias": 0.0} | broken)
 
 
-class TestBackbone:
-    BACKBONE = Backbone(
-        lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.3, architecture="perceptron", width=5, weights_sha256="0" * 64
-    )
+class TestEncoder:
+    ENCODER = Encoder(lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.3, width=5, model_sha256="0" * 64)
 
     @settings(max_examples=200)
     @given(
@@ -165,8 +163,8 @@ class TestBackbone:
         clip_norm=st.floats(2.0**-20, 2.0**20),
         bias=st.floats(0, 0.99),
     )
-    def test_no_row_is_longer_than_one_whatever_the_network_gives(self, b, clip_norm, bias):
-        feature_map = self.BACKBONE.model_copy(update={"clip_norm": clip_norm, "bias": bias})
+    def test_no_row_is_longer_than_one_whatever_the_model_gives(self, b, clip_norm, bias):
+        feature_map = self.ENCODER.model_copy(update={"clip_norm": clip_norm, "bias": bias})
         feature_map = feature_map.computed_by(lambda rows: np.array([b] * len(rows), dtype=np.float32))
         phi = feature_map(np.array([LOWER]), {})
         assert phi.shape == (1, feature_map.dimension) == (1, 6)
@@ -175,9 +173,9 @@ class TestBackbone:
         if not np.isfinite(b).all():
             assert (phi[0, :-1] == 0).all()
 
-    def test_features_are_what_the_network_gave_but_for_their_steps(self):
+    def test_features_are_what_the_model_gave_but_for_their_steps(self):
         b = np.random.default_rng(3).standard_normal((20, 5)).astype(np.float32)
-        feature_map = self.BACKBONE.computed_by(lambda rows: b)
+        feature_map = self.ENCODER.computed_by(lambda rows: b)
         shrink = 1 - mpmath.mpf(2) ** -30
         scale, constant = mpmath.sqrt(1 - mpmath.mpf(0.3) ** 2) * shrink / 2, mpmath.mpf(0.3) * shrink
         for row, phi in zip(b.tolist(), feature_map(np.zeros((20, 3)), {}), strict=True):
@@ -186,13 +184,21 @@ class TestBackbone:
                 off = mpmath.norm([mpmath.mpf(value) - e for value, e in zip(phi, expected, strict=True)])
             assert off <= math.sqrt(6) * STEP + 2.0**-22
 
-    def test_the_network_is_given_rows_within_the_bounds_scaled(self):
+    @pytest.mark.parametrize(
+        ("input_range", "given"),
+        [
+            (None, lambda scaled: LOWER + scaled * (np.array(UPPER) - LOWER)),
+            ((0.0, 1.0), lambda scaled: scaled),
+            ((-1.0, 3.0), lambda scaled: 4 * scaled - 1),
+        ],
+    )
+    def test_the_model_is_given_rows_within_the_bounds(self, input_range, given):
         given_rows = []
-        feature_map = self.BACKBONE.computed_by(lambda rows: given_rows.append(rows) or np.zeros((len(rows), 5)))
+        feature_map = self.ENCODER.model_copy(update={"input_range": input_range})
+        feature_map = feature_map.computed_by(lambda rows: given_rows.append(rows) or np.zeros((len(rows), 5)))
         feature_map(np.array([[0.5, 0.0, 1e-3], [9.0, -9.0, 2e9]]), {})
-        assert given_rows[0].dtype == np.float32
-        np.testing.assert_array_equal(given_rows[0], np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 1.0]], dtype=np.float32))
+        np.testing.assert_allclose(given_rows[0], given(np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 1.0]])), atol=2e-3)
 
-    def test_it_computes_nothing_without_its_network(self):
+    def test_it_computes_nothing_without_its_model(self):
         with pytest.raises(RuntimeError, match="attached"):
-            self.BACKBONE(np.zeros((1, 3)), {})
+            self.ENCODER(np.zeros((1, 3)), {})

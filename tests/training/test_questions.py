@@ -22,8 +22,7 @@ from training.exact_network import exact_layers, logits, rounded, shares
 from training.feature_maps import STEP, Fourier, Identity, Relu
 from training.loading import load_model
 from training.published.bounds import Topology
-from training.published.bundle import PublishedNetwork, save_published
-from training.published.certificate import ScaledInputs, UnprovenCertificate, claims
+from training.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims, save_published
 from training.quantised import products, quantised, summands
 from training.questions import noise_of
 from training.recipe import Recipe
@@ -96,17 +95,31 @@ def printed(bundles, **environment):
     return floats, others
 
 
-def test_no_kernel_thread_count_or_instruction_set_changes_a_bit(bundles):
+INSTRUCTIONS = {"NPY_DISABLE_CPU_FEATURES": " ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))}
+PLAIN_KERNEL = INSTRUCTIONS | {"OPENBLAS_CORETYPE": KERNELS[0]}
+
+
+@pytest.mark.parametrize(
+    "environments",
+    [
+        pytest.param((PLAIN_KERNEL,), id="one"),
+        pytest.param(
+            (
+                *({"OPENBLAS_CORETYPE": kernel} for kernel in KERNELS),
+                INSTRUCTIONS,
+                PLAIN_KERNEL,
+                *({"OPENBLAS_NUM_THREADS": threads} for threads in ("1", "2", "7")),
+            ),
+            id="all",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_no_kernel_thread_count_or_instruction_set_changes_a_bit(bundles, environments):
     floats, expected = printed(bundles)
     assert len(expected) == 6 * 5 + 2 * 2
-    instructions = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
     seen = {floats}
-    for environment in (
-        *({"OPENBLAS_CORETYPE": kernel} for kernel in KERNELS),
-        {"NPY_DISABLE_CPU_FEATURES": " ".join(instructions)},
-        {"NPY_DISABLE_CPU_FEATURES": " ".join(instructions), "OPENBLAS_CORETYPE": KERNELS[0]},
-        *({"OPENBLAS_NUM_THREADS": threads} for threads in ("1", "2", "7")),
-    ):
+    for environment in environments:
         others, found = printed(bundles, **environment)
         assert found == expected, environment
         seen.add(others)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.columns import Column, LevelsColumn, NumberColumn, blocks_of, coordinates_of
+from training.columns import AnyColumn, Column, Columns, LevelsColumn, NumberColumn, blocks_of, coordinates_of
 from training.data.bounds import parse_bounds
 from training.data.parsing import digests_of, numbered, parse
 from training.data.records import Declaration, Digests, Records, Units

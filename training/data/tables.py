@@ -28,7 +28,7 @@ _BATCH = 2**14
 """Records of a batch, where the source leaves it to us."""
 _LONGEST_HEADER = 2**20
 _DELIMITERS = ",;\t|\x01^"
-_TEXT_FILES = {".csv", ".tsv", ".txt"}
+_TEXT_FILES = {".csv", ".tsv"}
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
 csv.field_size_limit(2 * LONGEST_LINE)  # Python's csv only counts lines here, for messages, of what Arrow has read
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4", ".br"}
@@ -119,7 +119,7 @@ def _found(source: str) -> tuple[pa_fs.FileSystem, list[str]]:
     """Return the file system and the paths of a table's files, in order."""
     files, path = pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))
     info = files.get_file_info(path)
-    if info.type == pa_fs.FileType.NotFound:
+    if info.type == pa_fs.FileType.NotFound and _kind(path) is not None:
         raise DataError(f"cannot read {source}: No such file or directory")
     if info.type != pa_fs.FileType.Directory:
         return files, [path]

@@ -1,6 +1,6 @@
-"""The published sensitivity bounds as pure functions, each with the paper's equation number.
+"""The published network's shape and training choices, and its sensitivity bounds, with the paper's equation numbers.
 
-These reproduce what the paper *claims*. They are no worst-case bounds for the networks they are applied to:
+The bounds reproduce what the paper *claims*. They are no worst-case bounds for the networks they are applied to:
 
 - Theorem 4 is proved for the minimiser of a mean of convex losses plus a strongly convex regulariser. The paper
   trains a log-mean-exp (Eq. 22), in which one record can weigh far more than 1/n, of a network, whose loss is not
@@ -16,6 +16,7 @@ So every value computed here is labelled unproven wherever it is used. Nothing h
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal, get_args
 
 
 @dataclass(frozen=True)
@@ -165,3 +166,32 @@ def _check(rho: float, lam: float, n: int) -> None:
 def _positive(what: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{what} must be positive and finite, not {value}")
+
+
+Activation = Literal["tanh", "sigmoid"]
+"""Of the hidden layers. Both are bounded by 1, as Corollary 1 needs."""
+
+Objective = Literal["cross-entropy", "per-record", "per-record-and-class"]
+"""The training losses: the original one and the two readings of the convexified one (`training.published.train`)."""
+
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How every model of a stack is trained: Table IV's configuration, without alpha, which each model has itself."""
+
+    topology: Topology
+    objective: Objective
+    epochs: int = 100
+    batch_size: int = 100
+    learning_rate: float = 0.001
+    l2_regulariser: float = 0.001
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        if self.epochs < 1 or self.batch_size < 1:
+            raise ValueError(f"epochs and batch size are at least 1, not {self.epochs} and {self.batch_size}")
+        if not (self.learning_rate > 0 and self.l2_regulariser >= 0):
+            raise ValueError("the learning rate must be positive and the L2 regulariser must not be negative")

@@ -48,7 +48,7 @@ COMMON_ASSUMPTIONS = (
 def release_fields(
     name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
 ) -> dict[str, object]:
-    """Return the fields that every new release's certificate has, but for its cost."""
+    """Return the fields that every new release's certificate has, except for its cost."""
     return fresh_fields(name, classes, feature_names, feature_map, lineage) | {"binding_key": secrets.token_hex(32)}
 
 

@@ -23,7 +23,7 @@ class ReleasedModel(Protocol):
     def probabilities(self, X: Floats) -> Floats:
         """Return the answers (n, C) to rows (n, d) within or beyond the declared bounds.
 
-        The same for every caller, and bit for bit the same for a row whatever rows are beside it: see
+        The same for every caller, and bit for bit the same for a row whatever other rows are asked: see
         `each_row_alone`.
         """
         ...
@@ -50,7 +50,7 @@ class NoisyLogits(ReleasedModel, Protocol):
 def each_row_alone(answer: Callable[[Floats], Floats], X: Floats) -> Floats:
     """Return `answer` of every row, computed for (1, d) at a time and put together: (n, C).
 
-    A product of matrices may add in another order when more rows are beside one, and so differ in the last bit. Asked
+    A product of matrices may add in another order when it has more rows, and so differ in the last bit. Asked
     for alone a row gives the same bits every time.
     """
     return np.concatenate([answer(row[None, :]) for row in X])

@@ -18,8 +18,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
-from mechanisms.gaussian_noise import GaussianNoise
-from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.gaussian_vector import GaussianNoise, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
@@ -101,7 +100,7 @@ class ObjectiveCertificate(ReleaseCertificate):
         B*, and the objective is Lambda-strongly convex: ||W - W*|| <= (tau + d) / Lambda, and projecting both onto a
         public ball takes them no further apart (`training.sensitivity`). That holds for either of two neighbours. So
         given W*, the difference W - W* lies in one ball for both: neighbours' differences are at most 2 (tau + d) /
-        Lambda apart, beside the projection's rounding, and that is the sensitivity that `GaussianVector` is given.
+        Lambda apart, plus the projection's rounding, and that is the sensitivity that `GaussianVector` is given.
         The two releases compose adaptively, and their sum is what leaves.
         """
         bound = perturbation_bound(self.noise, self.strong_convexity, NORM_BOUND, len(self.classes))

@@ -63,7 +63,8 @@ class Model:
             return IdempotencyConflict
         own = set(request.questions) - account.questions
         shared = own - self.lineage.questions
-        refusal = account.refuses(request.cost, len(own)) or self.lineage.refuses(request.cost, len(shared))
+        # By what is new to the client: a refusal must not tell it what others asked.
+        refusal = account.refuses(request.cost, len(own)) or self.lineage.refuses(request.cost, len(own))
         if refusal:
             return refusal
         account.pay(request.cost, own)

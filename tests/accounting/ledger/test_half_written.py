@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import redis
 
-from accounting.ledger import Charge, ClientExists, Ledger, LedgerDamaged, LedgerUnavailable, UnknownClient, key_digest
+from accounting.ledger import ActRefused, Charge, Ledger, LedgerDamaged, LedgerUnavailable, UnknownClient, key_digest
 from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
@@ -116,7 +116,7 @@ async def test_clients_share_no_number_when_adding_one_failed_half_way(url: str,
             store.delete(_LEFT)
             granted = []
             for client in ("ann", "bob"):
-                with suppress(LedgerUnavailable, UnknownClient, ClientExists):
+                with suppress(LedgerUnavailable, UnknownClient, ActRefused):
                     if client == "bob":
                         await ledger.add_client(lineage, client, releases(9), bytes(32), time=0.0)
                     await ledger.charge(asking(lineage, client, "1"))

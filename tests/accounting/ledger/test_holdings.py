@@ -19,10 +19,10 @@ from msgspec import structs
 
 from accounting.budgets import Budget
 from accounting.ledger import (
+    ActRefused,
     BudgetExhausted,
     ClientRevoked,
     CoinsExhausted,
-    CoinsNotProvidedFor,
     EmbeddedStore,
     HoldRequest,
     Idempotency,
@@ -36,8 +36,9 @@ from accounting.ledger import (
     key_digest,
 )
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import CannotBackUp, ReceiptUnfit, backup, put_back, reconcile, restore
-from accounting.ledger.values import Asked, Line, Receipt, terms_of
+from accounting.ledger.receipts import Receipt, terms_of
+from accounting.ledger.recovery import CannotRecover, backup, put_back, reconcile, restore
+from accounting.ledger.values import Asked, Line
 from accounting.ledger.verification import verify
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 
@@ -194,7 +195,7 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
     await ledger.charge(request("ann", "m"))
     assert ((await ledger.lineage(lineage)).coined, (await ledger.client(lineage, "ann")).coined) == (1, 1)
     poor = Budget(WHOLE.picorho, "any", 1e-9)  # which allows none
-    with pytest.raises(CoinsNotProvidedFor, match="give it a larger delta"):
+    with pytest.raises(ActRefused, match="give it a larger delta"):
         await ledger.set_client_budget(lineage, "ann", poor)
     await ledger.add_client(lineage, "bob", poor, key_digest("bob"), time=0.0)
     with pytest.raises(CoinsExhausted) as refused:
@@ -360,7 +361,6 @@ def _forged(request: HoldRequest, cheap: Cost) -> list[Receipt]:
             sequence=number,
             number=number,
             terms=terms_of(request.model, request.mechanism, cheap, 1, line.terms.after),
-            price=cheap.picorho,
             microseconds=1,
             questions=line.questions,
             lineage_questions=1,
@@ -381,18 +381,18 @@ async def test_no_receipt_marks_a_step_as_held_for_less_than_it_costs(ledger: Le
             structs.replace(one, terms=terms_of("two", "x", one.cost, 1, one.terms.after))
             for one in _forged(request, STEPS[0])
         ],
-        [structs.replace(one, price=1) for one in _forged(request, STEPS[0])[:1]],
+        [structs.replace(one, terms=structs.replace(one.terms, price=1)) for one in _forged(request, STEPS[0])[:1]],
     ]
     for receipts in others:
         with pytest.raises(
-            ReceiptUnfit, match=r"receipt 1 of lineage .* names a step or price that it does not pay for"
+            CannotRecover, match=r"receipt 1 of lineage .* (names a step|charges .*,) (that|which) .*: it was altered"
         ):
             await put_back(ledger, lineage, receipts)
     assert await spent(ledger, lineage) == {"": 0, "ann": 0}
     # Whoever writes to the store by other ways than these is found out by `verify`.
     await ledger.apply(lineage, [Asked(request.lineage, "ann", 1.0, (Line(forged[0].terms, forged[0].questions),))])
-    assert "receipt 1 names a step that it does not pay for" in (await verify(ledger, lineage)).findings
-    with pytest.raises(CannotBackUp, match="names a step that it does not pay for"):
+    assert "receipt 1 was altered: it names a step that it does not pay for" in (await verify(ledger, lineage)).findings
+    with pytest.raises(CannotRecover, match="names a step that it does not pay for"):
         [line async for line in backup(ledger, [lineage])]
 
 

@@ -7,14 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from accounting.ledger import (
-    AcceptsTooLate,
+    ActRefused,
     BudgetExhausted,
     Charge,
     ChargeRequest,
-    ClientExists,
     ClientRevoked,
     IdempotencyConflict,
-    KeyInUse,
     Ledger,
     MechanismNotAccepted,
     Standing,
@@ -23,6 +21,7 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
+from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from accounting.picorho import LARGEST
 
@@ -146,7 +145,7 @@ async def test_replays_are_free_even_when_the_budget_is_gone(ledger: Ledger, lin
 
 
 async def test_the_lineage_pays_once_for_a_question_and_each_client_for_itself(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(3), ann=releases(2), bob=releases(3))
+    await open_accounts(ledger, lineage, releases(4), ann=releases(2), bob=releases(3))
     await ledger.charge(asking(lineage, "ann", "1", "2"))
     charge = await ledger.charge(asking(lineage, "bob", "2", "3"))
     assert (charge.new_to_client, charge.new_to_lineage, charge.free) == (2, 1, (False, False))
@@ -158,15 +157,37 @@ async def test_the_lineage_pays_once_for_a_question_and_each_client_for_itself(l
     assert (again.receipt, again.free) == (None, (True, True))
 
 
-async def test_a_lineage_without_budget_pays_for_what_it_has_paid_for(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(1), ann=releases(2), bob=releases(2))
-    await ledger.charge(asking(lineage, "ann", "1"))
-    charge = await ledger.charge(asking(lineage, "bob", "1"))
-    assert (charge.new_to_client, charge.new_to_lineage) == (1, 0)
+@pytest.mark.parametrize("asked_by_another", [True, False])
+async def test_a_lineage_near_its_end_refuses_a_row_whether_or_not_another_client_asked_it(
+    ledger: Ledger, lineage: str, asked_by_another: bool
+) -> None:
+    await open_accounts(ledger, lineage, releases(3), ann=releases(3), bob=releases(9))
+    await ledger.charge(asking(lineage, "ann", "1", "2" if asked_by_another else "of ann alone"))
+    request = asking(lineage, "bob", "2", "3")  # the lineage could pay for one more
+    said = (await ledger.quote(request)).refusal
     with pytest.raises(BudgetExhausted) as refused:
-        await ledger.charge(asking(lineage, "bob", "2"))
-    assert refused.value.scope == "lineage"
-    assert str(PRICE) not in str(refused.value)  # a client hears of the lineage only that it refuses
+        await ledger.charge(request)
+    for refusal in (said, refused.value):
+        assert isinstance(refusal, BudgetExhausted)
+        assert (refusal.scope, refusal.cost) == ("lineage", 2 * PRICE)
+        assert str(refusal) == "the lineage's budget does not pay for the request"
+    assert (await ledger.charge(asking(lineage, "bob", "2"))).new_to_client == 1
+
+
+async def test_the_bound_of_an_account_is_the_highest_limit_since_its_first_charge(
+    ledger: Ledger, lineage: str
+) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+    await ledger.set_lineage_budget(lineage, releases(8))  # which admitted nothing
+    assert (await ledger.lineage(lineage)).highest_limit == 8 * PRICE
+    await ledger.charge(asking(lineage, "ann", "1"))
+    for limit, highest in ((5, 8), (1, 8), (0, 8), (20, 20), (3, 20)):
+        await ledger.set_lineage_budget(lineage, releases(limit))
+        assert (await ledger.lineage(lineage)).highest_limit == highest * PRICE
+    await ledger.set_client_budget(lineage, "ann", releases(2))
+    replay = await ledger.charge(asking(lineage, "ann", "1"))
+    assert (replay.standing.highest_limit, replay.standing.budget.picorho) == (9 * PRICE, 2 * PRICE)
+    assert (await verify(ledger, lineage)).findings == ()
 
 
 async def test_a_clients_receipts_are_numbered_for_the_client(ledger: Ledger, lineage: str) -> None:
@@ -267,9 +288,9 @@ async def test_which_charges_an_account_accepts_is_not_narrowed_after_its_first_
     await ledger.charge(asking(lineage, "ann", "1"))
     account = await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "any"))
     assert account.budget == budget(50 * PRICE, "any")
-    with pytest.raises(AcceptsTooLate):
+    with pytest.raises(ActRefused, match="cannot be narrowed"):
         await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "gaussian"))
-    with pytest.raises(AcceptsTooLate):
+    with pytest.raises(ActRefused, match="cannot be narrowed"):
         await ledger.set_client_budget(lineage, "ann", budget(50 * PRICE, "gaussian"))
     assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
 
@@ -288,7 +309,7 @@ async def test_a_budget_below_what_is_spent_only_refuses_further_charges(ledger:
 
 
 async def test_a_batch_decides_each_request_for_itself_first_come_first_served(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(4), ann=releases(4), bob=releases(4))
+    await open_accounts(ledger, lineage, releases(6), ann=releases(4), bob=releases(4))
     await open_accounts(ledger, f"{lineage}-b", releases(1), ann=releases(1))
     await ledger.revoke(f"{lineage}-b", "ann")
     decisions = await ledger.charge_batch(
@@ -298,7 +319,7 @@ async def test_a_batch_decides_each_request_for_itself_first_come_first_served(l
             asking(f"{lineage}-b", "ann", "1"),
             asking(lineage, "ann", "3", "4"),  # 3 is paid for by the first
             asking(lineage, "nobody", "1"),
-            asking(lineage, "bob", "1", "2", "5"),  # the lineage has paid for two of them and has nothing left
+            asking(lineage, "bob", "1", "2", "5"),  # new to bob, and more than the lineage has left
             asking(lineage, "bob", "1", "2"),
             asking("no-such-lineage", "bob", "1"),
         ]
@@ -334,9 +355,9 @@ async def test_accounts_are_opened_once_and_listed(ledger: Ledger, lineage: str)
     bob = await ledger.add_client(lineage, "bob", releases(2), key_digest("bob's"), time=1.0)
     ann = await ledger.add_client(lineage, "ann", releases(1), key_digest("ann's"), time=2.0)
     assert await ledger.clients(lineage) == [ann, bob]
-    with pytest.raises(ClientExists):
+    with pytest.raises(ActRefused, match="already has a client"):
         await ledger.add_client(lineage, "ann", releases(1), key_digest("other"), time=2.0)
-    with pytest.raises(KeyInUse):
+    with pytest.raises(ActRefused, match="another client's"):
         await ledger.add_client(lineage, "eve", releases(1), key_digest("ann's"), time=2.0)
     with pytest.raises(UnknownLineage):
         await ledger.add_client(f"{lineage}-x", "ann", releases(1), key_digest("ann's"), time=2.0)
@@ -397,15 +418,15 @@ async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, li
     seen = [decision.standing for decision in decisions if isinstance(decision, Charge)]
     ann, bob = releases(3), releases(9)
     assert seen == [
-        Standing(ann, 2 * PRICE, 3 * PRICE),
-        Standing(bob, 1 * PRICE, 3 * PRICE),
-        Standing(ann, 2 * PRICE, 3 * PRICE),
-        Standing(ann, 3 * PRICE, 2 * PRICE),
+        Standing(ann, 2 * PRICE, 3 * PRICE, 3 * PRICE),
+        Standing(bob, 1 * PRICE, 9 * PRICE, 3 * PRICE),
+        Standing(ann, 2 * PRICE, 3 * PRICE, 3 * PRICE),
+        Standing(ann, 3 * PRICE, 3 * PRICE, 2 * PRICE),
     ]
     await ledger.set_lineage_budget(lineage, releases(2))
     (replay,) = await ledger.charge_batch([requests[0]])
     assert isinstance(replay, Charge)
-    assert replay.standing == Standing(ann, 3 * PRICE, 0)
+    assert replay.standing == Standing(ann, 3 * PRICE, 3 * PRICE, 0)
     assert replay.standing.questions_left(PRICE) == 0
 
 

@@ -88,7 +88,7 @@ async def test_a_call_that_was_given_up_is_not_done_after_a_later_one(embedded_u
         late = next(words for words in sent if str(words[1]).endswith("_charge"))
         await ledger.charge(asking(lineage, "ann", "2"))
         with redis.Redis.from_url(embedded_url, protocol=2) as store:
-            assert store.execute_command(*late)[3:] == [b"stale"]
+            assert store.execute_command(*late)[2:] == [b"stale"]
         assert (await ledger.lineage(lineage)).releases == 2
         await ledger.charge(asking(lineage, "ann", "3"))
         assert (await verify(ledger, lineage)).findings == ()
@@ -375,7 +375,8 @@ async def test_services_and_stores_killed_at_any_moment_lose_and_overspend_nothi
             )
             for spender in spenders:
                 assert spender.stdout is not None
-                said.append(await asyncio.to_thread(spender.stdout.readline))
+                if line := await asyncio.to_thread(spender.stdout.readline):  # none where every budget is spent
+                    said.append(line)
             reading = [asyncio.create_task(asyncio.to_thread(spender.stdout.read)) for spender in spenders]  # type: ignore[union-attr]
             await asyncio.sleep(turns.uniform(0, 0.3))  # a moment at random, not a wait for something
             for what in turns.sample(["store", "first", "second"], turns.randrange(1, 4)):
@@ -398,7 +399,8 @@ async def test_services_and_stores_killed_at_any_moment_lose_and_overspend_nothi
             with suppress(LedgerUnavailable):
                 async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
                     await ledger.join("lineage")
-                    await ledger.charge(asking("lineage", "client0", "0"))
+                    with suppress(BudgetExhausted):
+                        await ledger.charge(asking("lineage", "client0", "0"))
                     await _check(ledger, said, tmp_path / "journals")
                     break
             await asyncio.sleep(0.05)

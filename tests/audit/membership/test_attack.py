@@ -261,7 +261,7 @@ def test_what_shadow_models_cannot_be_is_refused_before_a_row_is_asked(bundle, c
 
         def model(self):
             public = endpoint.model()
-            return {**public, "feature_map": {**public["feature_map"], "kind": "backbone"}}
+            return {**public, "feature_map": {**public["feature_map"], "kind": "encoder"}}
 
         def __getattr__(self, name):
             return getattr(endpoint, name)

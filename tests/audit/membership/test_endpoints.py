@@ -131,19 +131,19 @@ def test_near_copies_of_two_keys_are_other_questions(bundle, candidates):
     assert np.abs(rows - candidates.members.X[:5].repeat(3, axis=0)).max() <= 1e-4
 
 
-@pytest.mark.parametrize("kind", ["identity", "fourier", "scaled", "backbone"])
+@pytest.mark.parametrize("kind", ["identity", "fourier", "scaled", "encoder"])
 def test_rows_that_ask_one_question_are_one_row(kind):
     shared = {"lower": (0.0, 0.0), "upper": (1.0, 1e9)}
     feature_map = {
         "identity": Identity(**shared, clip_norm=1.0, bias=0.1).model_dump(),
         "fourier": Fourier(**shared, clip_norm=1.0, bias=0.1, random_features=8, bandwidth=1.0, seed=0).model_dump(),
         "scaled": shared | {"kind": "scaled"},
-        "backbone": shared | {"kind": "backbone"},
+        "encoder": shared | {"kind": "encoder"},
     }[kind]
     rows = np.array([[0.5, 1e6], [0.5, 1e6 + 0.25], [0.25, 1e6], [0.5, 1e6], [-0.0, 0.0], [0.0, 0.0]])
     asked = as_asked({"feature_map": feature_map}, rows)
     np.testing.assert_array_equal(asked[[0, 2, 3, 4, 5]], rows[[0, 2, 0, 4, 4]])
-    np.testing.assert_array_equal(asked[1], rows[1 if kind == "backbone" else 0])
+    np.testing.assert_array_equal(asked[1], rows[1 if kind == "encoder" else 0])
 
 
 def test_an_interrupted_attack_goes_on_and_pays_nothing_twice(bundle, candidates, tmp_path):

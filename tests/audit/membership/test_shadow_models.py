@@ -14,8 +14,7 @@ from audit.membership.shadow_models import (
     train_shadow_models,
 )
 from training.objective import RegularisedCrossEntropy
-from training.published.bounds import Topology
-from training.published.setting import Recipe
+from training.published.bounds import Recipe, Topology
 from training.solver import minimise
 
 HEADS = HeadRecipe(3, 1.0)

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 
+from accounting import identifiability
 from accounting.conversions import gaussian_epsilon
 from accounting.identifiability import gaussian_advantage
 from research.bernau2021.beliefs import (
@@ -10,11 +13,24 @@ from research.bernau2021.beliefs import (
     gaussian_log_ratio,
     identifiability_of,
     published_epsilon,
+    published_gaussian_advantage,
+    published_gaussian_epsilon,
     published_mu,
 )
 from research.bernau2021.games import Pair, Play, farthest_pair, play, played, together
 from training.releases.dpsgd.network import Network
 
+BERNAU_TABLE = [
+    # rho_beta, delta, epsilon, rho_alpha as printed (Bernau et al. 2021, experiment parameters)
+    (0.52, 0.01, 0.08, 0.01),
+    (0.75, 0.01, 1.1, 0.14),
+    (0.9, 0.01, 2.2, 0.28),
+    (0.99, 0.01, 4.6, 0.54),
+    (0.53, 0.001, 0.12, 0.01),
+    (0.75, 0.001, 1.1, 0.12),
+    (0.9, 0.001, 2.2, 0.23),
+    (0.99, 0.001, 4.6, 0.46),
+]
 NETWORK = Network((6, 4, 3), "relu")
 
 
@@ -109,3 +125,20 @@ def test_farthest_pairs_are_neighbours():
     assert (unbounded.neighbours, bounded.neighbours) == ("unbounded", "bounded")
     assert np.all(bounded.other[0] == -40.0)
     assert list(bounded.other[1]) == [1]
+
+
+@pytest.mark.parametrize(("belief", "delta", "epsilon", "advantage"), BERNAU_TABLE)
+def test_bernaus_parameter_table(belief: float, delta: float, epsilon: float, advantage: float) -> None:
+    """Printed to two digits; the advantages follow from the printed, rounded epsilons."""
+    digits = 2 if epsilon < 1 else 1
+    assert round(identifiability.epsilon_of_posterior_belief(belief), digits) == epsilon
+    assert round(identifiability.posterior_belief(epsilon), 2) == belief
+    computed = published_gaussian_advantage(epsilon, delta)
+    assert computed == pytest.approx(advantage, abs=0.0051)
+
+
+@given(epsilon=st.floats(1e-3, 5), delta=st.floats(1e-9, 0.1))
+def test_the_published_inverse_needs_the_factor_two_it_is_printed_without(epsilon: float, delta: float) -> None:
+    advantage = published_gaussian_advantage(epsilon, delta)
+
+    assert published_gaussian_epsilon(advantage, delta) == pytest.approx(epsilon, rel=1e-6)

@@ -46,15 +46,12 @@ def test_the_table_stands_beside_the_printed_one():
     assert shown.pictures[0].png.startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_command_makes_the_table(tmp_path):
     found = invoke("--table", "--steps", 40, "--runs", 1, "--resume", tmp_path, "--json")
     assert found.exit_code == reports.ACQUITTED
     assert set(json.loads(found.stdout)["epsilons"]) == {"1", "4", "8", "16"}
     assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_a_planted_fault_is_convicted_as_by_the_audit_of_training():
-    assert invoke("--fault", "clip-after-averaging", "--steps", 60, "--runs", 1).exit_code == reports.CONVICTED
 
 
 def test_what_cannot_be_watched_is_refused(monkeypatch):

@@ -6,13 +6,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.published.batched import Assignment, batch_loss, device_of, record_losses, stacked_logits, train_stack  # noqa: E402  # noqa: E402
-from training.published.bounds import Topology  # noqa: E402
-from training.published.network import initial_parameters, logits, one_model  # noqa: E402
-from training.published.setting import (  # noqa: E402
+from training.published.bounds import (  # noqa: E402
     OBJECTIVES,
     Objective,
     Recipe,
+    Topology,
+)
+from training.published.train import (  # noqa: E402  # noqa: E402  # noqa: E402
+    Assignment,
+    batch_loss,
+    device_of,
+    initial_parameters,
+    logits,
+    one_model,
+    record_losses,
+    stacked_logits,
+    train_stack,
 )
 
 N, N_OWN, FEATURES, CLASSES = 60, 30, 7, 3

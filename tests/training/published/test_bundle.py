@@ -21,8 +21,12 @@ from mechanisms.selected_neuron import SelectedNeuron  # noqa: E402
 from training.bundle import load_bundle  # noqa: E402
 from training.data.records import Declaration, Records  # noqa: E402
 from training.errors import BundleError  # noqa: E402
-from training.published.bundle import PublishedNetwork, load_published, save_published  # noqa: E402
-from training.published.certificate import NoCertificate  # noqa: E402
+from training.published.bundle import (  # noqa: E402
+    NoCertificate,
+    PublishedNetwork,
+    load_published,
+    save_published,
+)
 from training.published.train import train_published  # noqa: E402
 from training.sealing import kind_of  # noqa: E402
 

@@ -10,8 +10,9 @@ import math
 
 import pytest
 
-from accounting import conversions, dpsgd
+from accounting import conversions
 from accounting.losses import Cost, GaussianLoss
+from research import dpsgd_theorems
 
 RATE, STEPS, DELTA = 0.02, 5000, 1e-5
 
@@ -23,12 +24,12 @@ def reproduced(function, noise_multiplier: float, printed: float, tolerance: flo
 
 @pytest.mark.parametrize(("noise", "printed"), [(13.76, 51.2), (6.99, 125), (1.06, 8421), (0.44, 44770)])
 def test_erlingssons_naive_column(noise: float, printed: float) -> None:
-    assert reproduced(dpsgd.composed_epsilon, noise, printed, 1e-3)
+    assert reproduced(dpsgd_theorems.composed_epsilon, noise, printed, 1e-3)
 
 
 def test_the_one_naive_entry_that_does_not_follow() -> None:
     """4.07 is printed for 136.67, where the parameters behind all other entries give 4.27."""
-    assert dpsgd.composed_epsilon(136.67, RATE, STEPS, DELTA) == pytest.approx(4.27, abs=0.005)
+    assert dpsgd_theorems.composed_epsilon(136.67, RATE, STEPS, DELTA) == pytest.approx(4.27, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_the_one_naive_entry_that_does_not_follow() -> None:
     [(136.67, 0.31, 0.01), (13.76, 4.23, 0.002), (6.99, 12.3, 0.005), (1.06, 37722, 0.001), (0.44, 3.5e8, 0.01)],
 )
 def test_erlingssons_advanced_column(noise: float, printed: float, tolerance: float) -> None:
-    assert reproduced(dpsgd.advanced_epsilon, noise, printed, tolerance)
+    assert reproduced(dpsgd_theorems.advanced_epsilon, noise, printed, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,12 @@ def test_erlingssons_advanced_column(noise: float, printed: float, tolerance: fl
 )
 def test_erlingssons_rdp_column(noise: float, printed: float, tolerance: float) -> None:
     """The last entry, 100, is a target: the least multiplier that rounds to 0.44 gives 107."""
-    assert reproduced(dpsgd.moments_epsilon, noise, printed, tolerance)
+    assert reproduced(dpsgd_theorems.moments_epsilon, noise, printed, tolerance)
 
 
 @pytest.mark.parametrize("noise", [136.67, 13.76, 6.99, 1.06, 0.44])
 def test_the_loss_does_not_change_with_the_analysis_but_the_bound_does(noise: float) -> None:
-    found = dpsgd.guarantees(noise, RATE, STEPS, DELTA)
+    found = dpsgd_theorems.guarantees(noise, RATE, STEPS, DELTA)
     moments = found.theorems[2].epsilon
 
     assert found.analyses.epsilon <= found.analyses["rdp"].epsilon <= moments * (1 + 1e-9)
@@ -75,4 +76,4 @@ def test_lus_budget_splits(classes: int, epsilon: float) -> None:
 )
 def test_nonsense_is_refused(arguments: tuple[float, float, int, float]) -> None:
     with pytest.raises(ValueError, match="must"):
-        dpsgd.composed_epsilon(*arguments)
+        dpsgd_theorems.composed_epsilon(*arguments)

@@ -1,14 +1,15 @@
 
 -- Accounts --------------------------------------------------------------------------------------------------
--- A lineage's account is a hash: format, limit, spent, accepts, delta, coins (how many its delta provides for), coined
--- (how many it paid for), created, seq (how many receipts there are), asked (how many questions were paid for), clients
--- (how many), acts and acts_head; and for each cost that it paid for `n:` and the cost, how often. A client's account
--- has number, revoked and api_keys instead of format, clients, acts and acts_head; its seq counts the receipts that the
+-- A lineage's account is a hash: format, limit, highest (of the former limits that were in force since the first
+-- charge), spent, accepts, delta, coins (how many its delta provides for), coined (how many it paid for), created, seq
+-- (how many receipts there are), asked (how many questions were paid for), clients (how many), acts and acts_head; and
+-- for each cost that it paid for `n:` and the cost, how often. A client's account has number and revoked instead of
+-- format, clients, acts and acts_head, and for each API key `k:` and its digest; its seq counts the receipts that the
 -- client sees, and asked what its own set holds.
 
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
-    'number', 'format', 'asked')
+    'number', 'format', 'asked', 'highest')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
@@ -24,7 +25,7 @@ local function read_account(key, what)
   return {
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
-    asked = stored(fields[11], what), revoked = fields[8], number = fields[9],
+    asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
   }
 end
 
@@ -43,7 +44,8 @@ local function write_client(lineage, clients, account, name, fields)
   local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
   redis.call('HSET', lineage, 'clients', number)
   redis.call('HSET', clients, name, number)
-  redis.call('HSET', account, 'number', number, 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0', unpack(fields))
+  redis.call('HSET', account, 'number', number, 'highest', '0', 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
+    unpack(fields))
 end
 
 -- Acts: what the owner changed, a chain of hashes that the caller computes. Each carries its number, from 1 on without
@@ -74,77 +76,66 @@ local function end_of_acts(keys)
   return {fields[1] or '0', fields[2] or '', now[1] .. '.' .. string.rep('0', 6 - #now[2]) .. now[2]}
 end
 
--- API keys: a lineage's `keys` is a hash from the SHA-256 of an API key to whose it is and at which terms:
+-- API keys: a client's account has the terms of each of its keys in the field `k:` and the key's SHA-256:
 --
---   expires ' ' scopes ' ' client       expires: whole seconds since the epoch, or '-'; scopes: words between commas
+--   expires ' ' scopes       expires: whole seconds since the epoch, or '-'; scopes: words between commas
 --
--- and each client's account lists its own in the field `api_keys`: the digest, a byte for how long the terms are, and
--- these, 'expires scopes', for one key after the other. So a key that was slipped in, or made to last, is found out by
--- whoever compares both. A key ends by the store's own clock, at the very instant of the charge that it would pay for.
+-- and the lineage's `keys` is a hash from the SHA-256 to the terms, a space and the client. A charge looks at the
+-- account; a key that was slipped in, or made to last, is found out by whoever compares both. A key ends by the store's
+-- own clock, at the very instant of the charge that it would pay for.
 
 local MOST_KEYS = 16
 
-local function split_keys(packed)
-  local entries, at = {}, 1
-  while at <= #packed do
-    local length = string.byte(packed, at + 32)
-    local terms = length and string.sub(packed, at + 33, at + 32 + length)
-    local expires, scopes = string.match(terms or '', '^(%S+) (%S+)$')
-    if not expires or #terms ~= length or not (expires == '-' or whole(expires)) then
-      damaged('the API keys of an account cannot be read')
+local function split_terms(terms)
+  local expires, scopes = string.match(terms, '^(%S+) ([a-z,-]+)$')
+  if not expires or not (expires == '-' or whole(expires)) then
+    damaged('an API key cannot be read')
+  end
+  return expires, scopes
+end
+
+-- Returns the terms of each API key of a client, by its digest, and how many there are.
+local function keys_of(account)
+  local found, count, flat = {}, 0, redis.call('HGETALL', account)
+  for at = 1, #flat, 2 do
+    if string.sub(flat[at], 1, 2) == 'k:' then
+      found[string.sub(flat[at], 3)], count = flat[at + 1], count + 1
     end
-    entries[#entries + 1] = {digest = string.sub(packed, at, at + 31), expires = expires, scopes = scopes}
-    at = at + 33 + length
   end
-  return entries
-end
-
-local function terms_of_key(key)
-  return key.expires .. ' ' .. key.scopes
-end
-
-local function pack_keys(entries)
-  local packed = {}
-  for _, key in ipairs(entries) do
-    local terms = terms_of_key(key)
-    packed[#packed + 1] = key.digest .. string.char(#terms) .. terms
-  end
-  return table.concat(packed)
+  return found, count
 end
 
 local function read_new_key(digest, expires, scopes)
-  if #digest ~= 32 or not (expires == '-' or whole(expires)) or not string.find(scopes, '^[a-z,-]+$')
-    or #expires + #scopes > 250 then
+  if #digest ~= 32 or not (expires == '-' or whole(expires)) or not string.find(scopes, '^[a-z,-]+$') then
     malformed('an API key needs a digest of 32 bytes, when it expires, and scopes')
   end
-  return {digest = digest, expires = expires, scopes = scopes}
+  return {digest = digest, terms = expires .. ' ' .. scopes}
 end
 
-local function write_key(api_keys, client, key)
-  redis.call('HSET', api_keys, key.digest, terms_of_key(key) .. ' ' .. client)
+-- The account comes last: it alone opens anything.
+local function write_key(api_keys, name, account, key)
+  redis.call('HSET', api_keys, key.digest, key.terms .. ' ' .. name)
+  redis.call('HSET', account, 'k:' .. key.digest, key.terms)
 end
 
 local function store_seconds()
   return tonumber(redis.call('TIME')[1])
 end
 
--- Returns whose the key of this digest is, or nil; then nil or the refusal of what asks for this scope.
-local function find_key(api_keys, digest, scope)
-  local entry = redis.call('HGET', api_keys, digest)
-  if not entry then
-    return nil, {'unknown-key'}
+-- Returns the refusal of what asks for this scope with the key of this digest as the client's whose account it is.
+local function refuse_key(account, digest, scope)
+  local terms = account and redis.call('HGET', account, 'k:' .. digest)
+  if not terms then
+    return {'unknown-key'}
   end
-  local expires, scopes, client = string.match(entry, '^(%S+) (%S+) (.+)$')
-  if not client or not (expires == '-' or whole(expires)) then
-    damaged('an API key cannot be read')
-  end
+  local expires, scopes = split_terms(terms)
   if expires ~= '-' and store_seconds() >= whole(expires) then
-    return client, {'key-expired'}
+    return {'key-expired'}
   end
   if not string.find(',' .. scopes .. ',', ',' .. scope .. ',', 1, true) then
-    return client, {'key-scope', scope}
+    return {'key-scope', scope}
   end
-  return client, nil
+  return nil
 end
 
 -- What the owner does -----------------------------------------------------------------------------------------
@@ -166,7 +157,7 @@ local function open_lineage(keys, args, asker)
     return {'stale'}
   end
   write_act(keys[1], keys[2], act)
-  redis.call('HSET', keys[1], 'format', FORMAT, 'limit', text(limit), 'spent', '0', 'accepts', args[8],
+  redis.call('HSET', keys[1], 'format', FORMAT, 'limit', text(limit), 'highest', '0', 'spent', '0', 'accepts', args[8],
     'delta', args[9], 'coins', text(coins), 'coined', '0', 'created', args[11], 'seq', '0', 'asked', '0',
     'clients', '0')
   note_beginning(asker.services)
@@ -197,9 +188,9 @@ local function add_client(keys, args)
   write_act(keys[1], keys[2], act)
   write_client(keys[1], keys[3], keys[5], name, {
     'limit', text(limit), 'accepts', args[8], 'delta', args[9], 'coins', text(coins),
-    'created', args[11], 'revoked', '0', 'api_keys', pack_keys({key}),
+    'created', args[11], 'revoked', '0',
   })
-  write_key(keys[4], name, key)
+  write_key(keys[4], name, keys[5], key)
   return {'done'}
 end
 
@@ -219,8 +210,10 @@ local function set_budget(keys, args)
   elseif is_stale(keys[1], act) then
     return {'stale'}
   end
+  local highest = account.seq > 0 and math.max(account.highest, account.limit) or 0
   write_act(keys[1], keys[2], act)
-  redis.call('HSET', keys[3], 'limit', text(limit), 'accepts', args[8], 'delta', args[9], 'coins', text(coins))
+  redis.call('HSET', keys[3], 'limit', text(limit), 'highest', text(highest), 'accepts', args[8], 'delta', args[9],
+    'coins', text(coins))
   return {'done'}
 end
 
@@ -242,29 +235,12 @@ local function revoke(keys, args)
   return ok and {'done'} or {'unwritten', line}
 end
 
--- Returns the keys that stay, and those of them whose end is new, and those that are taken away.
-local function end_keys(entries, which, seconds)
-  local now, kept, ending, gone = store_seconds(), {}, {}, {}
-  for _, key in ipairs(entries) do
-    local last = math.min(key.expires == '-' and LARGEST or whole(key.expires), now + seconds)
-    if which ~= 'all' and which ~= key.digest then
-      kept[#kept + 1] = key
-    elseif last <= now then
-      gone[#gone + 1] = key
-    else
-      kept[#kept + 1] = {digest = key.digest, expires = text(last), scopes = key.scopes}
-      ending[#ending + 1] = kept[#kept]
-    end
-  end
-  return kept, ending, gone
-end
-
 -- KEYS  and keys; the client's account
 -- ARGV  and the new key's digest or nothing, when it expires, its scopes; which former keys end: all, none or a
 --       digest; after how many seconds
 local function change_keys(keys, args)
   local act, which, seconds = read_act(args), args[10], amount(args[11])
-  local fields = redis.call('HMGET', keys[4], 'api_keys', 'revoked')
+  local fields = redis.call('HMGET', keys[4], 'limit', 'revoked')
   if not fields[1] then
     return {'unknown'}
   elseif fields[2] == '1' then
@@ -274,27 +250,35 @@ local function change_keys(keys, args)
   if new and redis.call('HEXISTS', keys[3], new.digest) == 1 then
     return {'key-in-use'}
   end
-  local kept, ending, gone = end_keys(split_keys(fields[1]), which, seconds)
+  local now, ending, gone = store_seconds(), {}, {}
+  local owned, count = keys_of(keys[4])
+  for digest, terms in pairs(owned) do
+    if which == 'all' or which == digest then
+      local expires, scopes = split_terms(terms)
+      local last = math.min(expires == '-' and LARGEST or whole(expires), now + seconds)
+      if last <= now then
+        gone[#gone + 1] = digest
+      else
+        ending[#ending + 1] = {digest = digest, terms = text(last) .. ' ' .. scopes}
+      end
+    end
+  end
   if #which == 32 and #ending + #gone == 0 then
     return {'unknown-key'}
-  end
-  kept[#kept + 1] = new
-  if #kept > MOST_KEYS then
+  elseif count - #gone + (new and 1 or 0) > MOST_KEYS then
     return {'too-many-keys'}
   elseif is_stale(keys[1], act) then
     return {'stale'}
   end
   write_act(keys[1], keys[2], act)
-  for _, key in ipairs(gone) do
-    redis.call('HDEL', keys[3], key.digest)
+  for _, digest in ipairs(gone) do
+    redis.call('HDEL', keys[4], 'k:' .. digest)
+    redis.call('HDEL', keys[3], digest)
   end
+  ending[#ending + 1] = new
   for _, key in ipairs(ending) do
-    write_key(keys[3], act.subject, key)
+    write_key(keys[3], act.subject, keys[4], key)
   end
-  if new then
-    write_key(keys[3], act.subject, new)
-  end
-  redis.call('HSET', keys[4], 'api_keys', pack_keys(kept))
   return {'done'}
 end
 
@@ -311,14 +295,20 @@ local function read(keys)
   return replies
 end
 
--- KEYS  the lineage's keys; then those of the client whom the caller expects.  ARGV  key digest, scope
--- Replies the client's name, or nothing; why it is refused, or nothing; then what `read` replies of the other keys.
+-- KEYS  the lineage's keys; then the account of the client whom the caller expects.  ARGV  key digest, scope
+-- Replies the client's name, or nothing; then, of the account of that name, why it is refused, or nothing, and the
+-- fields.
 local function find_client(keys, args)
-  local replies = read(rest(keys, 2))
-  local name, refused = find_key(keys[1], args[1], args[2])
-  table.insert(replies, 1, refused and refused[1] or '')
-  table.insert(replies, 1, name or '')
-  return replies
+  local entry = redis.call('HGET', keys[1], args[1])
+  if not entry then
+    return {''}
+  end
+  local name = string.match(entry, '^%S+ %S+ (.+)$') or damaged('an API key cannot be read')
+  if not keys[2] then
+    return {name}
+  end
+  local refused = refuse_key(keys[2], args[1], args[2])
+  return {name, refused and refused[1] or '', redis.call('HGETALL', keys[2])}
 end
 
 -- KEYS  a stream.  ARGV  above which number, the most to return, 1 for the newest first
@@ -340,12 +330,17 @@ local function page_of_client(keys, args)
   return found
 end
 
--- KEYS  the questions, or a set.  ARGV  the cursor.  Replies the next cursor and some of what is in it.
+-- KEYS  a hash, or a set.  ARGV  the cursor.  Replies the next cursor and some of the fields and their values: of a set
+-- its members, each with nothing behind it.
 local function scan(keys, args)
-  if redis.call('TYPE', keys[1]).ok == 'set' then
-    return redis.call('SSCAN', keys[1], args[1], 'COUNT', SLICE)
+  if redis.call('TYPE', keys[1]).ok ~= 'set' then
+    return redis.call('HSCAN', keys[1], args[1], 'COUNT', SLICE)
   end
-  return redis.call('HSCAN', keys[1], args[1], 'COUNT', SLICE)
+  local found, flat = redis.call('SSCAN', keys[1], args[1], 'COUNT', SLICE), {}
+  for _, member in ipairs(found[2]) do
+    flat[#flat + 1], flat[#flat + 2] = member, ''
+  end
+  return {found[1], flat}
 end
 
 -- KEYS  any.  Replies each key's type, with a stream's newest number behind it.

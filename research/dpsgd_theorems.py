@@ -4,7 +4,7 @@ A step draws each record independently with probability `sampling_rate`, clips i
 N(0, (noise_multiplier c)^2) to the sum. The model, and every intermediate model, may be published. Neighbouring
 data sets differ by one record added or removed, as everywhere.
 
-Three theorems as they are taught, and as published tables use them, stand beside the valid analyses of
+Three theorems as they are taught, and as published tables use them, are compared with the valid analyses of
 `accounting.analyses`: composition, advanced composition (Dwork, Rothblum and Vadhan 2010), and the moments
 accountant (Abadi et al. 2016). The first two use the classical noise sigma = sqrt(2 ln(1.25/delta))/epsilon for a
 step, proved only for epsilon < 1 (Dwork and Roth 2014, Theorem A.1); where a step exceeds that, `proven` is false.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting import analyses, domains, renyi
+from accounting import analyses, compositions, domains
 from accounting.losses import Cost, SubsampledGaussianLoss
 
 _SLACKS = (0.5, 0.3, 0.1, 0.03, 0.01, 0.001)
@@ -108,8 +108,8 @@ def moments_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, d
     """
     _check(sampling_rate, steps, delta)
     loss = SubsampledGaussianLoss(noise_multiplier, sampling_rate)
-    orders = renyi.SAMPLED_ORDERS
-    composed = steps * renyi.renyi_divergence(loss, orders) - math.log(delta) / (orders - 1)
+    orders = compositions.SAMPLED_ORDERS
+    composed = steps * compositions.renyi_divergence(loss, orders) - math.log(delta) / (orders - 1)
     return float(np.min(composed)) * (1 + 2.0**-40)
 
 

@@ -1,35 +1,31 @@
-"""A head on a public network is served like any other: charged, noised, and given again on a retry."""
+"""A head on a public encoder is served like any other: charged, noised, and given again on a retry."""
 
 import hashlib
 
 import numpy as np
-from safetensors.numpy import save
 
 from mechanisms.gaussian import Gaussian
-from training.bundle import load_bundle, save_bundle, with_network
+from tests.training.onnx_models import FEATURES, perceptron, weights
+from training.bundle import load_bundle, save_bundle, with_encoder
 from training.data.records import Declaration, Records
-from training.feature_maps import Backbone
+from training.feature_maps import Encoder
 from training.recipe import Recipe
 from training.train import train
 
-FEATURES, WIDTH, CLASSES = 4, 8, 3
+CLASSES = 3
 
 
-def test_answers_are_those_of_the_bundles_network(start, tmp_path):
+def test_answers_are_those_of_the_bundles_encoder(start, tmp_path):
     generator = np.random.default_rng(0)
-    weights = {
-        "0.weight": generator.standard_normal((WIDTH, FEATURES)).astype(np.float32),
-        "0.bias": generator.standard_normal(WIDTH).astype(np.float32),
-    }
-    content = save(weights)
-    feature_map = Backbone(
+    content = perceptron()
+    feature_map = Encoder(
         lower=(0.0,) * FEATURES, upper=(1.0,) * FEATURES, clip_norm=1.5, bias=0.2,
-        architecture="perceptron", width=WIDTH, weights_sha256=hashlib.sha256(content).hexdigest(),
+        width=8, model_sha256=hashlib.sha256(content).hexdigest(),
     )  # fmt: skip
     declaration = Declaration(("a", "b", "c", "d"), feature_map.lower, feature_map.upper, ("red", "green", "blue"))
     X = generator.random((3000, FEATURES))
     y = X[:, :CLASSES].argmax(axis=1)
-    attached = with_network(feature_map, content, "cpu")
+    attached = with_encoder(feature_map, content, "cpu")
     head = train(Records(X, y, declaration, ()), Recipe("deep", attached, 1.0), "deep-lineage")
     save_bundle(tmp_path / "deep", head, content)
     # The dearest price there is: a noise multiplier of 0.25.
@@ -37,8 +33,8 @@ def test_answers_are_those_of_the_bundles_network(start, tmp_path):
     client = service.http(service.add_client(rho=900.0))
     rows = generator.random((40, FEATURES))
     answered = client.post("/predict", json={"instances": rows.tolist()}).raise_for_status().json()
-    h = np.maximum(rows.astype(np.float32) @ weights["0.weight"].T + weights["0.bias"], 0).astype(np.float64)
-    h *= np.minimum(1, 1.5 / np.linalg.norm(h, axis=1))[:, None] / 1.5 * np.sqrt(1 - 0.2**2)
+    h = np.maximum(rows.astype(np.float32) @ weights(), 0).astype(np.float64)
+    h *= np.minimum(1, 1.5 / np.maximum(np.linalg.norm(h, axis=1), 1e-9))[:, None] / 1.5 * np.sqrt(1 - 0.2**2)
     logits = np.hstack([h, np.full((40, 1), 0.2)]) @ head.weights.T
     said = np.log(answered["predictions"])
     said, logits = (values - values.mean(axis=1, keepdims=True) for values in (said, logits))
@@ -51,4 +47,4 @@ def test_answers_are_those_of_the_bundles_network(start, tmp_path):
     assert again["predictions"] == answered["predictions"]
     assert again["receipt"]["charged_rows"] == 0
     shown = client.get("/models/deep").json()
-    assert shown["feature_map"]["weights_sha256"] == feature_map.weights_sha256
+    assert shown["feature_map"]["model_sha256"] == feature_map.model_sha256

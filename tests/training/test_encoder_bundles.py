@@ -1,29 +1,30 @@
-"""A head on a backbone: from `dpserve train` to a service that charges, and what its bundle refuses."""
+"""A head on an encoder: from `dpserve train` to a service that charges, and what its bundle refuses."""
 
 import hashlib
 import json
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
 from typer.testing import CliRunner
 
 from dpserve.cli import app
-from training.bundle import BACKBONE_FILE, load_bundle, save_bundle, with_network
-from training.certificate import ASSUMPTIONS, BACKBONE_ASSUMPTIONS
+from training.bundle import ENCODER_FILE, load_bundle, save_bundle, with_encoder
+from training.certificate import ASSUMPTIONS, ENCODER_ASSUMPTIONS
 from training.errors import BundleError, TrainingError
 from training.feature_maps import NORM_BOUND
 from training.sealing import CERTIFICATE_FILE, MODEL_FILE
 
-from .conftest import FEATURES, perceptron_weights
+from .onnx_models import FEATURES, perceptron
+
+CONTENT = perceptron()
 
 
 @pytest.fixture
-def trained(tmp_path, content, monkeypatch):
+def trained(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path / "home"))
     generator = np.random.default_rng(4)
     np.savez(tmp_path / "records.npz", X=generator.random((60, FEATURES)), y=generator.integers(0, 3, 60))
-    (tmp_path / "weights.safetensors").write_bytes(content)
+    (tmp_path / "public.onnx").write_bytes(CONTENT)
     return tmp_path
 
 
@@ -35,52 +36,52 @@ def train(folder, *options):
     return CliRunner().invoke(app, arguments)
 
 
-def backbone(folder):
-    return "--lam", "1", "--backbone", "perceptron", "--backbone-weights", str(folder / "weights.safetensors")
+def encoder(folder):
+    return "--lam", "1", "--encoder", str(folder / "public.onnx")
 
 
 @pytest.fixture
 def bundle(trained):
-    done = train(trained, *backbone(trained))
+    done = train(trained, *encoder(trained))
     assert done.exit_code == 0, done.output
     return trained / "bundle"
 
 
-def test_it_loads_what_was_trained(bundle, content):
+def test_it_loads_what_was_trained(bundle):
     head = load_bundle(bundle)
     feature_map = head.certificate.feature_map
-    assert feature_map.weights_sha256 == hashlib.sha256(content).hexdigest()
-    assert (bundle / BACKBONE_FILE).read_bytes() == content
-    assert (bundle / BACKBONE_FILE).stat().st_mode & 0o077 == 0
-    assert head.certificate.assumptions == (*ASSUMPTIONS, *BACKBONE_ASSUMPTIONS)
+    assert feature_map.model_sha256 == hashlib.sha256(CONTENT).hexdigest()
+    assert (bundle / ENCODER_FILE).read_bytes() == CONTENT
+    assert (bundle / ENCODER_FILE).stat().st_mode & 0o077 == 0
+    assert head.certificate.assumptions == (*ASSUMPTIONS, *ENCODER_ASSUMPTIONS)
     assert feature_map.clip_norm == np.sqrt(8) / 2
-    assert head.on_backbone
+    assert head.on_encoder
     phi = head.features(np.random.default_rng(0).random((70, FEATURES)))
     assert phi.shape == (70, 9)
     assert (np.linalg.norm(phi, axis=1) <= NORM_BOUND).all()
     assert head.logits(phi).shape == (70, 3)
 
 
-def test_inspect_names_the_backbone(bundle):
+def test_inspect_names_the_encoder(bundle):
     said = CliRunner().invoke(app, ["inspect", str(bundle)]).output
-    assert "backbone, declared public" in said
-    assert "perceptron, weights with SHA-256" in said
+    assert "encoder, declared public" in said
+    assert "ONNX, SHA-256" in said
     assert "made without the private records" in " ".join(said.split())
     assert "verified" in said
 
 
-def test_the_public_certificate_says_what_the_backbone_is_and_assumes(bundle, content):
+def test_the_public_certificate_says_what_the_encoder_is_and_assumes(bundle):
     public = load_bundle(bundle).certificate.public()
-    assert public["feature_map"]["weights_sha256"] == hashlib.sha256(content).hexdigest()
-    assert BACKBONE_ASSUMPTIONS[0] in public["assumptions"]
+    assert public["feature_map"]["model_sha256"] == hashlib.sha256(CONTENT).hexdigest()
+    assert ENCODER_ASSUMPTIONS[0] in public["assumptions"]
 
 
-def test_another_network_is_found(bundle, content):
-    (bundle / BACKBONE_FILE).write_bytes(save(perceptron_weights(seed=1)))
+def test_another_model_is_found(bundle):
+    (bundle / ENCODER_FILE).write_bytes(perceptron(seed=1))
     with pytest.raises(BundleError, match="the certificate says"):
         load_bundle(bundle)
-    (bundle / BACKBONE_FILE).unlink()
-    with pytest.raises(BundleError, match="lacks its backbone"):
+    (bundle / ENCODER_FILE).unlink()
+    with pytest.raises(BundleError, match="lacks its encoder"):
         load_bundle(bundle)
 
 
@@ -91,40 +92,41 @@ def test_a_certificate_without_the_assumption_is_found(bundle):
         load_bundle(bundle)
 
 
-def test_a_bundle_is_not_saved_without_its_backbone(bundle, tmp_path, content):
+def test_a_bundle_is_not_saved_without_its_encoder(bundle, tmp_path):
     head = load_bundle(bundle)
-    for wrong in (None, content + b" "):
+    for wrong in (None, CONTENT + b" "):
         with pytest.raises(BundleError, match="SHA-256"):
             save_bundle(tmp_path / "another", head, wrong)
     assert not (tmp_path / "another").exists()
 
 
-def test_a_head_without_a_backbone_takes_no_device(trained):
+def test_a_head_without_an_encoder_takes_no_device(trained):
     assert train(trained, "--lam", "1").exit_code == 0
     assert sorted(file.name for file in (trained / "bundle").iterdir()) == [CERTIFICATE_FILE, MODEL_FILE]
-    with pytest.raises(TrainingError, match="no backbone"):
+    with pytest.raises(TrainingError, match="no encoder"):
         load_bundle(trained / "bundle", "cpu")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--backbone", "perceptron"), "--backbone-weights"),
-        (("--device", "cpu"), "goes with --backbone"),
+        (("--device", "cpu"), "goes with --encoder"),
         (("--features", "relu"), "goes with none of"),
         (("--release", "weights", "--price", "rho:1"), "goes with none of"),
+        (("--encoder-range", "1:0"), "finite and in order"),
+        (("--encoder-range", "1"), "--encoder-range"),
         (("--device", "abacus"), "'cpu' or 'cuda'"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(trained, options, said):
-    whole = options if "--backbone" in options or options == ("--device", "cpu") else (*backbone(trained), *options)
+    whole = options if options == ("--device", "cpu") else (*encoder(trained), *options)
     done = train(trained, *whole)
     assert done.exit_code != 0
     assert said in " ".join((done.output + str(done.exception)).replace("│", " ").split())
     assert not (trained / "bundle").exists()
 
 
-def test_a_network_of_another_width_is_found(bundle, content):
+def test_a_model_of_another_width_is_found(bundle):
     feature_map = load_bundle(bundle).certificate.feature_map
     with pytest.raises(BundleError, match="gives 8 features, and the certificate says 9"):
-        with_network(feature_map.model_copy(update={"width": 9}), content, "cpu")
+        with_encoder(feature_map.model_copy(update={"width": 9}), CONTENT, "cpu")

@@ -1,0 +1,345 @@
+"""Receipts and acts: their fields, the hashes that chain them, and how the store, the journal and a backup write them.
+
+`Receipt` and `Act` are the one definition of what the ledger writes down. The journal and a backup hold their JSON. An
+entry of the store's streams has the fields of the same names, except those that its id, its key or its place say; what
+many receipts have in common (`SHARED`) is there as a number. A field of a type in `_READERS` is read and written
+without further words: add it here, fill it in `write_receipts` (charge.lua) and in `wire.read_charge`, and name it in
+`Receipt.hash` if its client may know it, or else in `Receipt.linked`.
+
+Each service has a chain of its own, so that services which charge one lineage at the same time do not wait for each
+other. A link is the hash of the link before it and of all receipts of one call, in order; the first receipt of a call
+carries the link of the calls before. What a call is charged is decided inside the store, so its receipts are linked by
+the service's next call; until then they stand in the service's journal.
+
+Promises: whoever holds a link of a chain holds all of it up to there. A receipt that was altered, dropped, moved or
+slipped in changes a later link, unless SHA-256 has a second preimage. The newest call of each service is covered by its
+journal alone, and by the balances. Acts of the owner form one chain, whose newest hash the account holds.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from accounting.losses import Cost
+
+QUESTION = 16
+"""Bytes of a question's digest."""
+
+GENESIS = bytes(32)
+"""What stands before the first act of a lineage."""
+
+_LONGEST_TEXT = 255
+_MICROSECONDS = 1_000_000
+
+Words = list[str | bytes | int]
+
+
+def digest(purpose: str, *parts: Any) -> bytes:
+    """Return the SHA-256 of the parts, for one purpose: 32 bytes. Their JSON says where each of them ends."""
+    return hashlib.sha256(msgspec.json.encode((purpose, parts))).digest()
+
+
+def checked_text(text: str, what: str) -> None:
+    """Raise ValueError unless `text` is neither empty nor too long for the store."""
+    if not 0 < len(text.encode()) <= _LONGEST_TEXT:
+        raise ValueError(f"{what} must have 1 to {_LONGEST_TEXT} bytes")
+
+
+def checked_time(time: float) -> None:
+    """Raise ValueError unless `time` is finite and not beyond what the store counts in microseconds."""
+    if not abs(time) < 2**53 / _MICROSECONDS * 1000:
+        raise ValueError(f"a request's time must be finite, not {time}")
+
+
+def microseconds(time: float) -> int:
+    """Return seconds as whole microseconds."""
+    return round(time * _MICROSECONDS)
+
+
+class Terms(Struct, frozen=True, array_like=True, dict=True):
+    """What a line of a request is charged at, and its receipt says. Make them with `terms_of`.
+
+    `cost_text` is the cost of one release, and `price` what it cost when it was charged, in picorho. `times` is how
+    many releases each question stands for: 1, except for a loss that the owner declares. `after` is empty except for a
+    step of a pay-once model: what its question was derived from, beside the model and the cost.
+    """
+
+    model: str
+    mechanism: str
+    cost_text: str
+    price: int
+    times: int
+    after: bytes
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost of one release. Raises ValueError for text that is none."""
+        return Cost.parse(self.cost_text)
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The terms as the store keeps them."""
+        return msgspec.json.encode(self)
+
+    @cached_property
+    def arguments(self) -> tuple[bytes | str | int, ...]:
+        """The terms as the store's functions take them."""
+        step = int(bool(self.after))
+        return self.packed, self.cost_text, self.cost.standing, self.price, self.times, self.cost.coins, step
+
+
+@lru_cache(maxsize=4096)
+def terms_of(model: str, mechanism: str, cost: Cost, times: int = 1, after: bytes = b"") -> Terms:
+    """Return terms, checked once. Raises ValueError for what the store could not hold.
+
+    So it does for a cost that does not read back: it would stand in a tally that nobody can read any more (a parameter
+    that is a NumPy number prints so).
+    """
+    checked_text(model, "a model's id")
+    checked_text(mechanism, "a mechanism's name")
+    terms = Terms(model, mechanism, str(cost), cost.picorho, times, after)
+    if terms.cost != cost:
+        raise ValueError(f"the cost {terms.cost_text!r} does not read back as itself")
+    return terms
+
+
+@lru_cache(maxsize=4096)
+def read_terms(packed: bytes) -> Terms:
+    """Read what `Terms.packed` wrote. Raises ValueError."""
+    terms = msgspec.json.decode(packed, type=Terms)
+    _ = terms.cost
+    return terms
+
+
+class Receipt(Struct, frozen=True, kw_only=True, dict=True):
+    """What one line of a request was charged.
+
+    `number` counts the receipts of the client from 1; `sequence` those of the lineage. That, `lineage_questions`,
+    `link` and what derives from them is not for the client, whom it would tell what others ask. `client` is empty, and
+    `number` 0, where the lineage alone was charged, for a loss that the owner declared or for what the owner holds.
+    `questions` are those that were new to the client, and `lineage_questions` how many of them were new to the lineage,
+    too. `microseconds` is the request's time since the epoch. `service` wrote it; `link` is the service's chain before
+    the call, or empty for a further receipt of the same call.
+    """
+
+    lineage: str
+    client: str
+    sequence: int
+    number: int
+    terms: Terms
+    microseconds: int
+    questions: tuple[bytes, ...]
+    lineage_questions: int
+    service: str = ""
+    link: bytes = b""
+
+    @property
+    def model(self) -> str:
+        """The model's id."""
+        return self.terms.model
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism's name."""
+        return self.terms.mechanism
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of one release."""
+        return self.terms.cost
+
+    @property
+    def price(self) -> int:
+        """What one release was charged, in picorho."""
+        return self.terms.price
+
+    @property
+    def time(self) -> float:
+        """When the request came, in seconds since the epoch."""
+        return self.microseconds / _MICROSECONDS
+
+    @property
+    def rows(self) -> int:
+        """How many releases the client's account was charged, or the lineage's where it alone pays."""
+        return self.terms.times * len(self.questions)
+
+    @property
+    def lineage_rows(self) -> int:
+        """How many releases the lineage's account was charged."""
+        return self.terms.times * self.lineage_questions
+
+    @property
+    def total(self) -> int:
+        """What the client's account was charged, in picorho."""
+        return self.price * self.rows
+
+    @property
+    def lineage_total(self) -> int:
+        """What the lineage's account was charged, in picorho."""
+        return self.price * self.lineage_rows
+
+    @property
+    def flaw(self) -> str:
+        """What it cannot truly have charged, in words; empty for a receipt that may be one."""
+        terms = self.terms
+        if terms.price != terms.cost.picorho or not self.questions:
+            return f"charges {self.total} picorho, which its cost does not"
+        step = (step_question(terms.after, terms.model, terms.cost_text),) if terms.after else self.questions
+        if self.questions != step or (terms.after and terms.times != 1):
+            return "names a step that it does not pay for"
+        return ""
+
+    @cached_property
+    def hash(self) -> bytes:
+        """The SHA-256 of what it says to its client: 32 bytes.
+
+        What a client must not hear, how many receipts others have and who else asked, is no part of it, because a hash
+        of so few possible values would tell. It goes into the link: `linked`.
+        """
+        said = (self.lineage, self.client, self.terms, self.number, self.microseconds, self.questions)
+        return digest("dpserve receipt", *said)
+
+    @property
+    def linked(self) -> tuple[bytes, int, int]:
+        """What the link after its call covers of it."""
+        return self.hash, self.sequence, self.lineage_questions
+
+
+class Act(Struct, frozen=True, kw_only=True):
+    """What the owner changed, as written in the store.
+
+    `kind` is open, add, budget, revoke, add-key, rotate-key, remove-key or reconcile; `subject` the client, empty for
+    the lineage; `detail` the new limit in picorho, what is accepted, delta and coins, what became of which keys, or
+    what was reconciled; `time` the store's own, in seconds since the epoch, as text. `hash` covers the hash of the act
+    before.
+    """
+
+    sequence: int
+    kind: str
+    subject: str
+    detail: str
+    time: str
+    hash: bytes
+
+    def follows(self, previous: bytes) -> bool:
+        """Return whether the hash is that of these contents after an act with the hash `previous`."""
+        return self.hash == act_hash(previous, self.sequence, self.kind, self.subject, self.detail, self.time)
+
+
+# Hashes
+
+
+def first_link(lineage: str, service: str) -> bytes:
+    """Return what stands before the first receipt of a service: 32 bytes that are its own."""
+    return digest("dpserve service", service, lineage)
+
+
+def next_link(link: bytes, call: Sequence[Receipt]) -> bytes:
+    """Return the link after the receipts of a call: 32 bytes; the same link if there are none."""
+    return digest("dpserve link", link, [receipt.linked for receipt in call]) if call else link
+
+
+def link_after(link: bytes, receipts: Sequence[Receipt]) -> bytes:
+    """Return the link after the receipts of one call or more of a service."""
+    call: list[Receipt] = []
+    for receipt in receipts:
+        if receipt.link:
+            link, call = next_link(link, call), []
+        call.append(receipt)
+    return next_link(link, call)
+
+
+def step_question(after: bytes, model: str, cost: str) -> bytes:
+    """Return the question of a step of a pay-once model: 16 bytes, over what it comes after and what it costs.
+
+    `after`: the question of the step before it, or `release_question` for the first. No other cost has the question of
+    a step, unless SHA-256, cut to 16 bytes, has a second preimage; so whoever reads a receipt can tell whether it paid
+    for its step.
+    """
+    return digest("dpserve step", after, model, cost)[:QUESTION]
+
+
+def release_question(model: str, drawn: bytes) -> bytes:
+    """Return what the first step of a release comes after: 16 bytes, over the model's id and what was drawn.
+
+    `drawn`: 32 bytes that are a release's alone and say nothing about it (`HoldRequest`).
+    """
+    return digest("dpserve release", model, drawn)[:QUESTION]
+
+
+def act_hash(previous: bytes, sequence: int, kind: str, subject: str, detail: str, time: str) -> bytes:
+    """Return an act's hash: 32 bytes, over the hash before it, its number and its words."""
+    return digest("dpserve act", previous, sequence, kind, subject, detail, time)
+
+
+# Entries of the store's streams
+
+
+def _split_questions(packed: bytes) -> tuple[bytes, ...]:
+    if len(packed) % QUESTION:
+        raise ValueError("a receipt's questions are cut off")
+    return tuple(packed[at : at + QUESTION] for at in range(0, len(packed), QUESTION))
+
+
+_READERS: dict[Any, Callable[[bytes], Any]] = {
+    int: int,
+    str: bytes.decode,
+    bytes: bytes,
+    tuple[bytes, ...]: _split_questions,
+}
+
+Numbers = Mapping[str, Mapping[Any, Any]]
+"""For each field that an entry has as a number (terms, client, service), its values by number, or its numbers by value.
+
+The lineage's hashes of terms, clients and services have the numbers."""
+
+_FIELDS = {kind: {field.name: field.type for field in msgspec.structs.fields(kind)} for kind in (Receipt, Act)}
+
+
+def _read(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numbers) -> dict[str, Any]:
+    fields = {}
+    for packed, value in pairs(words):
+        name = packed.decode()
+        fields[name] = numbers[name][value] if name in numbers else _READERS[_FIELDS[kind][name]](value)
+    return fields
+
+
+def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> Words:
+    words: Words = []
+    for name in names:
+        value = getattr(entry, name)
+        if name in numbers:
+            value = numbers[name][value]
+        words += (name, b"".join(value) if isinstance(value, tuple) else value)
+    return words
+
+
+def read_receipt(lineage: str, entry: Sequence[Any], numbers: Numbers) -> Receipt:
+    """Read one entry of the stream of receipts. Raises ValueError, KeyError or TypeError."""
+    sequence, number = map(int, entry[0].split(b"-"))
+    return Receipt(lineage=lineage, sequence=sequence, number=number, **_read(Receipt, entry[1], numbers))
+
+
+def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, Words]:
+    """Return a receipt's id in the stream, and its fields and values as `write_receipts` (charge.lua) writes them."""
+    names = [name for name in _FIELDS[Receipt] if name not in ("lineage", "sequence", "number")]
+    return f"{receipt.sequence}-{receipt.number}", _write(receipt, names, numbers)
+
+
+def read_act(entry: Sequence[Any]) -> Act:
+    """Read one entry of a stream of acts. Raises ValueError, KeyError or TypeError."""
+    return Act(sequence=int(entry[0].split(b"-")[0]), **_read(Act, entry[1], {}))
+
+
+def entry_of_act(act: Act) -> tuple[str, Words]:
+    """Return an act's id in the stream, and its fields and values as `write_act` (owner.lua) writes them."""
+    return f"{act.sequence}-0", _write(act, [name for name in _FIELDS[Act] if name != "sequence"], {})
+
+
+def pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Return fields with their values, as the store replies them one after the other."""
+    return zip(flat[::2], flat[1::2], strict=True)
