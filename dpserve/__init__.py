@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpserve.client import BudgetExhausted, Client, ServiceError
+    from dpserve.client import Answers, BudgetExhausted, Client, ServiceError
 
-__all__ = ["BudgetExhausted", "Client", "ServiceError"]
+__all__ = ["Answers", "BudgetExhausted", "Client", "ServiceError"]
 
 
 def __dir__() -> list[str]:

@@ -8,9 +8,9 @@ probabilities = client.predict_proba(X)
 
 import io
 import re
-import secrets
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 from urllib.parse import urlencode
 
@@ -72,7 +72,7 @@ def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:
 
 
 class _Unavailable(Exception):
-    """Worth asking again: the same key makes sure that it is charged once."""
+    """Worth asking again: a question that was charged is not charged again."""
 
     def __init__(self, error: ServiceError, after: float = 0.0) -> None:
         super().__init__(str(error))
@@ -81,8 +81,31 @@ class _Unavailable(Exception):
         """Seconds that the service asked to wait."""
 
 
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Private answers to n rows, and how far noise may have moved them.
+
+    The intervals, and what is decided, are right for 95 of 100 answers or more. Where the law of the noise is not known
+    (`law` is None) each interval is all there is, and every answer undecided; likewise where a class was drawn.
+    """
+
+    probabilities: NDArray[np.float64]
+    """(n, C), in the order of `model()["classes"]`."""
+    lower: NDArray[np.float64]
+    """(n, C): the least probability that the model may have given without noise."""
+    upper: NDArray[np.float64]
+    """(n, C): the largest."""
+    undecided: NDArray[np.bool_]
+    """(n,): whether the noise could have made the likeliest class so."""
+    law: Literal["gaussian", "laplace", "exponential"] | None
+    on: Literal["logits", "log-odds", "selection"] | None
+    """What has noise: each logit, the log-odds of the class that was drawn, or which class is drawn."""
+    scale: NDArray[np.float64]
+    """(n,): of the noise; nan where its law is not known."""
+
+
 class Client:
-    """A client of one service. Every request carries an idempotency key, so a retry is never charged twice.
+    """A client of one service. It asks again where an answer was lost: a question is charged once.
 
     To scikit-learn it is a fitted classifier, whatever it is asked by: scorers, displays, cross-validation. There is
     nothing to train, so `fit` does nothing; there is one budget, so a clone is the client itself.
@@ -147,6 +170,29 @@ class Client:
         batches = [self._predict(rows[start : start + largest], tier) for start in range(0, len(rows), largest)]
         answers = np.concatenate(batches)
         return answers[:, np.argsort(self._names)] if self._sorted_classes else answers
+
+    def answers(self, X: ArrayLike, *, tier: str | None = None) -> Answers:
+        """Return private class probabilities of rows X, (n, d), with how noisy they are. Otherwise as `predict_proba`.
+
+        The columns are in the order of `model()["classes"]`, whatever `sorted_classes` says.
+        """
+        rows = self._checked_rows(X)
+        largest = int(self.model()["largest_batch"])
+        asked = [_body(rows[start : start + largest], tier) for start in range(0, len(rows), largest)]
+        said = [self._ask("POST", "/predict", body) for body in asked]
+        probabilities = np.concatenate([np.asarray(each["predictions"], dtype=np.float64) for each in said])
+        noise = [each["noise"] for each in said]
+        if any(each is None for each in noise):
+            law = on = None
+            scale, undecided = np.full(len(rows), np.nan), np.ones(len(rows), dtype=np.bool_)
+        else:
+            law, on = noise[0]["law"], noise[0]["on"]
+            scale = np.concatenate([each["scale"] for each in noise])
+            undecided = np.concatenate([each["undecided"] for each in noise])
+        lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
+        if law is not None and noise[0]["lower"] is not None:
+            lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
+        return Answers(probabilities, lower, upper, undecided, law, on, scale)
 
     def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
         """Return the name of the likeliest class of each private answer, (n,). tier: as for `predict_proba`."""
@@ -289,8 +335,6 @@ class Client:
         return answer
 
     def _asked(self, method: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
-        if method == "POST":
-            headers = headers | {"Idempotency-Key": secrets.token_urlsafe(16)}
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts),
             wait=_pause,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal, Protocol, Self, cast, get_args
 
 from accounting.conversions import gaussian_mu
@@ -28,6 +29,10 @@ _LEAST_AMOUNT, _LARGEST_AMOUNT = Decimal("1e-20"), Decimal("1e20")
 
 class Mechanism(Protocol):
     """How the logits of one row become a private answer. A value: it compares, hashes and holds no state."""
+
+    def __hash__(self) -> int:
+        """Return the hash of its parameters."""
+        ...
 
     @property
     def name(self) -> str:
@@ -101,6 +106,7 @@ the layers of a network. Else a question would keep its words across the change,
 in two ways, or of two k, tell of k."""
 
 
+@lru_cache
 def noise_context(model_id: str, mechanism: Mechanism) -> bytes:
     """Return what a question's noise depends on in addition to the question: the context of `KeyedRandomness`.
 

@@ -4,26 +4,58 @@ Promises: nothing is answered before the client holds the tier that answers, and
 holding costs each client the difference to what it holds, once; every answer after that costs nothing, and is the
 same whoever asks, however often and beside whatever rows; what was released was drawn when the model was trained, so
 that nothing here draws noise.
+
+Whoever holds a tier is known in memory, for SECONDS_HELD after the ledger said so: in between answers make no call.
+What the ledger is asked is the charge itself, which costs nothing where the tier is held. It says in one durable call
+that the API key is the client's and good, that the client is not revoked, that the tier is paid for, and that the store
+lost nothing that it acknowledged (`accounting.ledger.ledger`). So a client or key that is revoked, or a store that is
+older than it was, silent or gone, keeps nobody's answers going for longer than that; and an outage that a charge meets
+ends all that is remembered at once.
+
+Why a time and not a message. A store can tell its clients of changes (`CLIENT TRACKING`), but a connection that has
+fallen silent tells nothing, so that what is remembered needs an end in time all the same; a store that was rolled back
+has nothing to tell; and Sentinels and Clusters take a connection for each server, which ends at every failover. The
+time alone is enough, and costs each key that is in use two calls a second for each worker.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
 from accounting.explanation import AccountExplanation
-from accounting.ledger import ClientRevoked, HoldRequest, Idempotency, Ledger, Quote
+from accounting.ledger import (
+    Charge,
+    ClientRevoked,
+    HoldRequest,
+    Idempotency,
+    Ledger,
+    LedgerError,
+    LedgerUnavailable,
+    Quote,
+)
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from accounting.report import AccountReport
-from service.errors import DeadlinePassed, UnknownTier
-from service.predictor import AnswerNoise, Asked, Caller, Clock, Floats, Prediction, Predictor, TierQuote
+from mechanisms.answer_noise import AnswerNoise, Uncertainty
+from service.batcher import Batcher
+from service.errors import RequestRefused, UnknownTier
+from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from training.releases.certificate import ReleaseCertificate, Tier
 from training.releases.model import NoisyLogits, ReleasedModel, TieredModel
 
-Report = TypeVar("Report", bound=AccountReport)
+SECONDS_HELD = 0.5
+"""How long what the ledger said of a client is good for."""
+
+_MOST_REMEMBERED = 10_000
+_FEW_ROWS = 64
+"""Rows that are computed on the event loop; while more are computed, other requests go on."""
+
+Refusal = LedgerError | RequestRefused
 
 
 class TierForClient(BaseModel):
@@ -44,6 +76,33 @@ class HolderExplanation(AccountExplanation):
     tiers: tuple[TierForClient, ...]
 
 
+class _Wish(Struct, frozen=True, eq=False):
+    """A request that waits for the ledger. time: when it came, in seconds since the epoch."""
+
+    caller: Caller
+    request: RowsRequest
+    time: float
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What the ledger said: by this charge the client holds the tier. asked: when, by `time.monotonic`."""
+
+    tier: str
+    charge: Charge
+    asked: float
+
+
+class _Rows(Struct, frozen=True, eq=False):
+    """Rows to be computed at a tier."""
+
+    tier: str
+    X: Floats
+
+
+_Computed = tuple[Floats, Uncertainty | None]
+
+
 class PayOncePredictor(Predictor):
     """Serves one released model of one lineage, at every tier that it has."""
 
@@ -57,7 +116,11 @@ class PayOncePredictor(Predictor):
         self.mechanism_name = self.released.release
         self._tiers = self.released.tiers
         self._models = models_by_tier(model)
-        self._answering: set[asyncio.Task[Prediction]] = set()
+        self._noise_on = "logits" if isinstance(self._models[self._tiers[0].name], NoisyLogits) else None
+        self._compute = {tier: _computed_by(each) for tier, each in self._models.items()}
+        self._held: dict[tuple[Caller, str | None], _Held] = {}
+        self._batcher: Batcher[_Wish, _Held] = Batcher(self._hold)
+        self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch)
 
     @property
     def tier_names(self) -> tuple[str, ...]:
@@ -69,68 +132,101 @@ class PayOncePredictor(Predictor):
         if tier is not None and tier not in self._models:
             raise UnknownTier(f"there is no tier {tier!r}; this model has {', '.join(map(repr, self._models))}")
 
-    async def predict(self, caller: Caller, asked: Asked) -> Prediction:
-        """Answer all rows at the tier that is asked for, by default the finest that the client holds."""
-        try:
-            async with asyncio.timeout(_seconds_until(asked.deadline)):
-                caller = await self.confirm(caller)
-        except TimeoutError:
-            raise DeadlinePassed from None
-        # Cancelling the caller must not stop a charged request between its charge and its answer.
-        answering = asyncio.create_task(self._answer(caller, asked))
-        self._answering.add(answering)
-        answering.add_done_callback(self._answering.discard)
-        return await asyncio.shield(answering)
-
-    async def drain(self) -> None:
-        """Wait until everything that was charged is answered."""
-        while self._answering:
-            await asyncio.wait(self._answering)
-
-    async def _answer(self, caller: Caller, asked: Asked) -> Prediction:
-        client = caller.client
-        tier = await self._tier(client, asked.tier)
-        self.check_not_expired(caller)
-        if time.monotonic() >= asked.deadline:
-            raise DeadlinePassed
-        holding = await self._ledger.charge(self._request(client, tier, asked.idempotency, caller.key_digest))
-        probabilities = await asyncio.to_thread(self._models[tier].probabilities, asked.X)
+    async def _answered(self, caller: Caller, request: RowsRequest) -> Prediction:
+        """Answer at the tier that is asked for, by default the finest that the client holds."""
+        held, remembered = self._held.get((caller, request.tier)), True
+        if held is None or time.monotonic() - held.asked >= SECONDS_HELD or request.idempotency is not None:
+            wish = _Wish(caller, request, self._clock())
+            held, remembered = await self._batcher.submit(wish, 1, deadline=request.deadline), False
+        elif (late := self.late(caller, request)) is not None:
+            raise late
+        rows = _Rows(held.tier, request.X)
+        probabilities, noise = await self._computing.submit(rows, len(request.X), deadline=request.deadline)
+        charge = held.charge
         return Prediction(
-            probabilities,
-            holding.receipt,
-            await self.budget(client),
-            replayed=0,
-            charged_rows=0,
-            charged=holding.charged,
-            earlier=holding.earlier,
-            tier=tier,
+            probabilities=probabilities,
+            noise=noise,
+            standing=charge.standing,
+            receipt=None if remembered else charge.receipt,
+            charged=0 if remembered else charge.charged,
+            earlier=None if remembered else charge.earlier,
+            tier=held.tier,
         )
 
-    async def quote(self, client: str, asked: Asked) -> TierQuote:
+    async def drain(self) -> None:
+        """Wait until every charge that was sent to the ledger is decided, and what is held is answered."""
+        await self._batcher.drain()
+        await self._computing.drain()
+
+    async def _compute_batch(self, batch: Sequence[_Rows]) -> list[_Computed]:
+        """Return every request's answers: all rows at one tier are one product of matrices."""
+        computed: dict[int, _Computed] = {}
+        for tier in {each.tier for each in batch}:
+            places = [place for place, each in enumerate(batch) if each.tier == tier]
+            X = batch[places[0]].X if len(places) == 1 else np.concatenate([batch[place].X for place in places])
+            compute = self._compute[tier]
+            probabilities, noise = compute(X) if len(X) <= _FEW_ROWS else await asyncio.to_thread(compute, X)
+            start = 0
+            for place in places:
+                rows = slice(start, start + len(batch[place].X))
+                computed[place] = probabilities[rows], None if noise is None else noise.part(rows)
+                start = rows.stop
+        return [computed[place] for place in range(len(batch))]
+
+    async def _hold(self, wishes: Sequence[_Wish]) -> list[_Held | Refusal]:
+        """Charge each client, in one call, for what it does not hold yet; return what it holds then, or a refusal."""
+        asked = time.monotonic()
+        tiers = await asyncio.gather(*map(self._tier_or_refusal, wishes))
+        requests = [
+            self._request(wish.caller.client, tier, wish.time, wish.request.idempotency, wish.caller.key_digest)
+            for wish, tier in zip(wishes, tiers, strict=True)
+            if isinstance(tier, str)
+        ]
+        try:
+            decisions = iter(await self._charge(requests))
+        except LedgerUnavailable:
+            self._held.clear()
+            raise
+        return [
+            self._decided(wish, tier, next(decisions), asked) if isinstance(tier, str) else tier
+            for wish, tier in zip(wishes, tiers, strict=True)
+        ]
+
+    def _decided(self, wish: _Wish, tier: str, decision: Charge | LedgerError, asked: float) -> _Held | LedgerError:
+        """Remember what the ledger said of a client; return it."""
+        if not isinstance(decision, Charge):
+            self._held.pop((wish.caller, wish.request.tier), None)
+            return decision
+        if len(self._held) >= _MOST_REMEMBERED:
+            self._held.clear()
+        if decision.charged:
+            self._held.pop((wish.caller, None), None)  # which may be a finer one by now
+        held = self._held[wish.caller, wish.request.tier] = _Held(tier, decision, asked)
+        return held
+
+    async def _tier_or_refusal(self, wish: _Wish) -> str | Refusal:
+        late = self.late(wish.caller, wish.request)
+        if late is not None:
+            return late
+        try:
+            return await self._tier(wish.caller.client, wish.request.tier)
+        except LedgerError as refused:
+            return refused
+
+    async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
         """Return what being answered at a tier would cost now: the difference to what the client holds."""
-        tier = await self._tier(client, asked.tier)
-        hold = await self._ledger.quote(self._request(client, tier, asked.idempotency))
-        return TierQuote(tier, len(asked.X), hold)
-
-    async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
-        """Return the noise on a tier's answers, the finest's if none is named: drawn once, and the same in all."""
-        model = self._models[tier or self._tiers[-1].name]
-        if not isinstance(model, NoisyLogits):
-            return None
-        scale = await asyncio.to_thread(model.logit_noise, X)
-        return AnswerNoise("gaussian", tuple(scale.tolist()))
-
-    async def budget(self, client: str) -> AccountReport:
-        """Return what the client has spent and what is left. Answers from what it holds are without limit."""
-        report, quote = await asyncio.gather(super().budget(client), self._coarsest(client))
-        return _without_limit(report, quote)
+        tier = await self._tier(client, request.tier)
+        hold = await self._ledger.quote(self._request(client, tier, self._clock(), request.idempotency))
+        model = self._models[tier]
+        noise = AnswerNoise("gaussian", model.logit_noise(request.X)) if isinstance(model, NoisyLogits) else None
+        # What is held answers every row: only the holding costs anything.
+        return RowsQuote(hold.total, (True,) * len(request.X), hold.refusal, noise, tier)
 
     async def explained_budget(self, client: str, *, unlimited: bool = False) -> "HolderExplanation":
         """Return the client's account and its explanation. Answers from what it holds are without limit."""
-        quotes = await asyncio.gather(
-            *(self._ledger.quote(self._request(client, each.name, None)) for each in self._tiers)
-        )
-        explained = await super().explained_budget(client, unlimited=unlimited or all(quotes[0].free))
+        quotes = await asyncio.gather(*(self._quoted(client, tier.name) for tier in self._tiers))
+        holds = all(quotes[0].free)
+        explained = await super().explained_budget(client, unlimited=unlimited or holds)
         tiers = tuple(
             TierForClient(
                 name=tier.name,
@@ -140,12 +236,14 @@ class PayOncePredictor(Predictor):
             )
             for tier, quote in zip(self._tiers, quotes, strict=True)
         )
-        return HolderExplanation(**dict(_without_limit(explained, quotes[0])), tiers=tiers)
+        # No number of queries is left, or none where not even one would be answered.
+        left = {"queries_left": None if quotes[0].refusal is None else 0, "unlimited": holds}
+        return HolderExplanation(**(dict(explained) | left), tiers=tiers)
 
     async def holds(self, client: str) -> bool:
         """Return whether the client holds a tier."""
         try:
-            return all((await self._coarsest(client)).free)
+            return all((await self._quoted(client, self._tiers[0].name)).free)
         except ClientRevoked:
             return False
 
@@ -156,7 +254,7 @@ class PayOncePredictor(Predictor):
         """
         if len(self._tiers) > 1:
             return 0
-        return (await self._ledger.charge(self._request("", self._tiers[0].name, None))).charged
+        return (await self._ledger.charge(self._request("", self._tiers[0].name, self._clock()))).charged
 
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
@@ -174,15 +272,30 @@ class PayOncePredictor(Predictor):
             return tier
         if len(self._tiers) == 1:
             return self._tiers[0].name
-        held = (await self._ledger.quote(self._request(client, self._tiers[-1].name, None))).free
+        held = (await self._quoted(client, self._tiers[-1].name)).free
         return self._tiers[max(1, held.index(False) if False in held else len(held)) - 1].name
 
-    async def _coarsest(self, client: str) -> Quote:
-        """Return what the coarsest tier would cost the client now: whether it holds it, or would be admitted to it."""
-        return await self._ledger.quote(self._request(client, self._tiers[0].name, None))
+    async def _quoted(self, client: str, tier: str) -> Quote:
+        """Return what a tier would cost the client now: whether it holds it, or would be admitted to it."""
+        return await self._ledger.quote(self._request(client, tier, self._clock()))
 
-    def _request(self, client: str, tier: str, idempotency: Idempotency | None, key_digest: bytes = b"") -> HoldRequest:
-        return hold_request(self.released, client, tier, self._clock(), idempotency, key_digest)
+    def _request(
+        self, client: str, tier: str, now: float, idempotency: Idempotency | None = None, key_digest: bytes = b""
+    ) -> HoldRequest:
+        return hold_request(self.released, client, tier, now, idempotency, key_digest)
+
+
+def _computed_by(model: ReleasedModel) -> Callable[[Floats], _Computed]:
+    """Return what computes a model's answers to rows (n, d), and their noise."""
+    if not isinstance(model, NoisyLogits):
+        return lambda X: (model.probabilities(X), None)
+    noisy = model
+
+    def with_noise(X: Floats) -> _Computed:
+        probabilities, scale = noisy.answers(X)
+        return probabilities, AnswerNoise("gaussian", scale).uncertainty(probabilities)
+
+    return with_noise
 
 
 def hold_request(
@@ -233,13 +346,3 @@ def price_list(tiers: Sequence[Tier]) -> list[dict[str, object]]:
             }
         )
     return prices
-
-
-def _without_limit(report: Report, coarsest: Quote) -> Report:
-    """Return the report with no number of queries left, or none left where not even one would be answered."""
-    left = None if coarsest.refusal is None else 0
-    return report.model_copy(update={"queries_left": left, "unlimited": all(coarsest.free)})
-
-
-def _seconds_until(deadline: float) -> float | None:
-    return deadline - time.monotonic() if deadline < float("inf") else None

@@ -9,11 +9,11 @@ import math
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -21,60 +21,32 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget
 from accounting.explanation import AccountExplanation, explain_account
-from accounting.ledger import ClientAccount, Idempotency, KeyExpired, Ledger, Quote, Receipt
+from accounting.ledger import (
+    Charge,
+    ChargeRequest,
+    ClientAccount,
+    ClientRevoked,
+    HoldRequest,
+    Idempotency,
+    KeyExpired,
+    Ledger,
+    LedgerError,
+    LedgerRefusal,
+    LedgerUnavailable,
+    Receipt,
+    Standing,
+    UnknownKey,
+)
 from accounting.losses import Cost
-from accounting.report import AccountReport, account_report
-from service.errors import InvalidRows, UnknownModel
+from mechanisms.answer_noise import AnswerNoise, Place, Uncertainty
+from service.errors import DeadlinePassed, InvalidRows, UnknownModel
+from training.certificate import ModelCertificate
+
+OUTPUTS = ("probabilities", "lower", "upper", "undecided")
+"""An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
 
 Floats = NDArray[np.float64]
 Clock = Callable[[], float]
-
-
-class Bounds(Protocol):
-    """A feature map, as far as a service looks at it."""
-
-    @property
-    def lower(self) -> tuple[float, ...]:
-        """The declared lower bound of each feature."""
-        ...
-
-    @property
-    def upper(self) -> tuple[float, ...]:
-        """The declared upper bound of each feature."""
-        ...
-
-
-class ServedCertificate(Protocol):
-    """A certificate, as far as a service looks at it."""
-
-    @property
-    def name(self) -> str:
-        """The model's public name."""
-        ...
-
-    @property
-    def lineage(self) -> str:
-        """Whose account pays."""
-        ...
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The columns of a row."""
-        ...
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """What the columns of an answer stand for."""
-        ...
-
-    @property
-    def feature_map(self) -> Bounds:
-        """Where the declared bounds are."""
-        ...
-
-    def public(self) -> dict[str, object]:
-        """What may be shown to clients."""
-        ...
 
 
 class Caller(Struct, frozen=True):
@@ -89,8 +61,8 @@ class Caller(Struct, frozen=True):
     expires: float = math.inf
 
 
-class Asked(Struct, frozen=True, eq=False):
-    """What a request asks for. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged."""
+class RowsRequest(Struct, frozen=True, eq=False):
+    """Rows to be answered. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged."""
 
     X: Floats
     tier: str | None = None
@@ -98,17 +70,20 @@ class Asked(Struct, frozen=True, eq=False):
     deadline: float = math.inf
 
 
-class Prediction(Struct, frozen=True, eq=False):
-    """One request's answers. probabilities: (n, C), row by row as asked; receipt: None if nothing was charged."""
+class Prediction(Struct, frozen=True, eq=False, kw_only=True):
+    """One request's answers. probabilities: (n, C), row by row as asked."""
 
     probabilities: Floats
-    receipt: Receipt | None
-    budget: AccountReport
-    """The client's account as it stood once this request was charged, or after that."""
-    replayed: int
+    noise: Uncertainty | None
+    """How far noise may have moved them; None where its law is not known."""
+    standing: Standing
+    """The client's account once this request was charged; half a second before, where nothing had to be."""
+    receipt: Receipt | None = None
+    """None if nothing was charged."""
+    replayed: int = 0
     """How many of the rows were paid for before and cost nothing now."""
-    charged_rows: int
-    charged: int
+    charged_rows: int = 0
+    charged: int = 0
     """What the client paid for this request, in picorho."""
     earlier: int | None = None
     """The number of the receipt that the same request got when it came before, by its idempotency key."""
@@ -117,26 +92,17 @@ class Prediction(Struct, frozen=True, eq=False):
 
 
 @dataclass(frozen=True)
-class AnswerNoise:
-    """The law by which some rows' answers differ from those without noise, which is public. scale: one for each row.
+class RowsQuote:
+    """What being answered would cost now, in picorho. free: of each row whether it would cost nothing.
 
-    Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an
-    exponential law a class is drawn in proportion to e^(its logit / scale).
+    refusal: what charging it would raise. tier: which would answer, of a pay-once model; holding it is what costs.
     """
 
-    law: Literal["gaussian", "laplace", "exponential"]
-    scale: tuple[float, ...]
-    on: Literal["logits", "log-odds", "selection"] = "logits"
-    """Each logit; the log-odds of the one class that was drawn; or which class is drawn."""
-
-
-@dataclass(frozen=True)
-class TierQuote:
-    """What it would cost now to be answered at one tier: `rows` of them, or as many as there are."""
-
-    tier: str
-    rows: int
-    hold: Quote
+    total: int
+    free: tuple[bool, ...]
+    refusal: LedgerRefusal | None
+    noise: AnswerNoise | None
+    tier: str | None = None
 
 
 class Predictor(ABC):
@@ -145,9 +111,11 @@ class Predictor(ABC):
     mechanism_name: str
     mechanism_status: Literal["proven", "unproven"]
     price_per_row: Cost
+    _noise_on: Place | None
+    """What the noise is on; None where its law is not known."""
 
     def __init__(
-        self, certificate: ServedCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
+        self, certificate: ModelCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
     ) -> None:
         """Serve the model that `certificate` describes. largest_batch: the most rows of one request."""
         self.certificate = certificate
@@ -168,6 +136,17 @@ class Predictor(ABC):
     def tier_names(self) -> tuple[str, ...]:
         """The precisions that may be asked for, the coarsest first; none where each answer has noise of its own."""
         return ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Those of OUTPUTS that an answer has: noise of an unknown law says nothing, and a draw has no intervals."""
+        return (
+            OUTPUTS[:1]
+            if self._noise_on is None
+            else (OUTPUTS[0], OUTPUTS[3])
+            if self._noise_on == "selection"
+            else OUTPUTS
+        )
 
     @property
     def lineage(self) -> str:
@@ -233,43 +212,56 @@ class Predictor(ABC):
         if self._clock() >= caller.expires:
             raise KeyExpired("token")
 
-    @abstractmethod
-    async def predict(self, caller: Caller, asked: Asked) -> Prediction:
+    def late(self, caller: Caller, request: RowsRequest) -> "DeadlinePassed | KeyExpired | None":
+        """Return why a request must not be charged any more, or answered: its deadline, or the caller's token."""
+        if time.monotonic() >= request.deadline:
+            return DeadlinePassed()
+        return KeyExpired("token") if self._clock() >= caller.expires else None
+
+    async def predict(self, caller: Caller, request: RowsRequest) -> Prediction:
         """Answer all rows, charging the client and the lineage for what is new, or none.
 
         Raises Overloaded, DeadlinePassed and what the ledger raises; then nothing was charged. A charge that was sent
-        to the ledger before the deadline is waited for and answered, however late.
+        to the ledger before the deadline is waited for and answered, however late. Cancelling the caller withdraws what
+        is not charged yet; what is charged stays so, and asking again is free.
         """
-
-    async def drain(self) -> None:  # noqa: B027 - nothing outlives its request unless a subclass says so
-        """Wait until everything that was charged is answered."""
+        try:
+            return await self._answered(caller, request)
+        except UnknownKey:
+            # Whose the key was is remembered, and it may be another's now.
+            return await self._answered(await self.confirm(caller), request)
+        except (ClientRevoked, KeyExpired):
+            self._ledger.forget(self.lineage, caller.key_digest)
+            raise
 
     @abstractmethod
-    async def quote(self, client: str, asked: Asked) -> "Quote | TierQuote":
-        """Return what `predict` would cost now. Spends nothing and computes no logits.
+    def _answered(self, caller: Caller, request: RowsRequest) -> Awaitable[Prediction]:
+        """Charge what is new, then answer."""
 
-        Raises what the ledger's quotes raise.
+    @abstractmethod
+    async def drain(self) -> None:
+        """Wait until every charge that was sent to the ledger is decided."""
+
+    async def _charge(self, requests: Sequence[ChargeRequest | HoldRequest]) -> list[Charge | LedgerError]:
+        """Charge all in one call and return everybody's charge or refusal, in order.
+
+        Raises LedgerUnavailable where no decision is known of any.
         """
+        decided = await self._ledger.charge_batch(requests) if requests else []
+        if decided and isinstance(decided[0], LedgerUnavailable) and all(each is decided[0] for each in decided):
+            raise decided[0]
+        return decided
 
-    async def noise(self, X: Floats, tier: str | None = None) -> AnswerNoise | None:
-        """Return the noise on answers to rows that `check_rows` returned; None where its law is not known.
+    @abstractmethod
+    async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
+        """Return what `predict` would cost now, and how noisy it would be. Spends nothing and computes no logits.
 
-        It follows from the certificate, the mechanism and the rows, and from no logit. tier: which would answer.
+        Raises what `Ledger.quote` raises.
         """
-        del X, tier
-        return None
 
     @abstractmethod
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
-
-    async def budget(self, client: str) -> AccountReport:
-        """Return what the client has spent, what is left, and what that means. Raises UnknownClient.
-
-        `queries_left` is what both accounts can pay for: a release needs the client's and the lineage's.
-        """
-        account, left = await self._accounts(client)
-        return account_report(account.tally, account.budget, price=self.price_per_row, lineage_left=left)
 
     async def explained_budget(self, client: str, *, unlimited: bool = False) -> AccountExplanation:
         """Return the client's account and its explanation. Raises UnknownClient.

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gc
 import http.client
+import os
 import signal
 import socket
 import threading
@@ -17,12 +18,18 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
+from accounting.ledger import LedgerUnavailable
 from service.errors import CannotServe
 from service.telemetry import logs
 from service.tls import Tls
 
 _BACKLOG = 2048
 _LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
+_LARGEST_BODY = 64 * 2**20
+"""Bytes of a body, whatever a model's rows take."""
+_SECONDS_BEFORE_ANOTHER_WORKER = 1.0
+_ANOTHER_WORKER = 75
+"""The status (EX_TEMPFAIL) of a worker that another one is to be started for."""
 _SECONDS_FOR_HEALTH_CHECK = 30
 """How long a worker may hold the interpreter's lock before it is taken for hung, as while it imports."""
 
@@ -51,8 +58,8 @@ class ServiceSettings:
     """What HTTPS is served with, at both ports; plain HTTP without it."""
 
     def largest_body(self, features: int) -> int:
-        """Return how many bytes a request's body may have: what the largest batch takes in full precision."""
-        return 4096 + self.largest_batch * (features * _LONGEST_NUMBER + 8)
+        """Return how many bytes a request's body may have: what the largest batch takes in full precision, or less."""
+        return min(4096 + self.largest_batch * (features * _LONGEST_NUMBER + 8), _LARGEST_BODY)
 
 
 class Address(Protocol):
@@ -121,6 +128,11 @@ class Application:
             self.failure = error
             if logs.worker is not None:
                 logs.log.error("this worker cannot start: %s", logs.kinds(error))
+                if isinstance(error, LedgerUnavailable):
+                    # The ledger was there when the service started. The supervisor ends the service for a worker that
+                    # fails to start, and replaces one that dies.
+                    await asyncio.sleep(_SECONDS_BEFORE_ANOTHER_WORKER)
+                    os._exit(_ANOTHER_WORKER)
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
         # A full collection over what start-up made takes over 100 ms, in which nobody is answered.

@@ -15,20 +15,20 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from accounting.ledger import Ledger
 from service.http.accounts import add_account_routes
 from service.http.authentication import Authentication
 from service.http.codec import Answers, RowsCodec
 from service.http.documentation import add_documentation
-from service.http.middleware import FAILED, BodyLimits, Requests, response_to
+from service.http.middleware import FAILED, Requests, response_to
 from service.http.openapi import describe
-from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
-from service.http.predictions import PredictionEndpoint
+from service.http.openinference import INFER, OpenInferenceCodec, add_open_inference
+from service.http.predictions import Codec, PredictionEndpoint
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
+from service.http.requests import Bodies
 from service.http.schemas import PROBLEM_RESPONSES
 from service.page.assets import add_page
 from service.predictor import Predictor
@@ -59,6 +59,7 @@ _RESPONSE_HEADERS = (
     "dpserve-problem",
     "dpserve-receipt",
     "dpserve-budget",
+    "dpserve-noise",
     "Inference-Header-Content-Length",
     "Retry-After",
     "X-Request-ID",
@@ -108,17 +109,24 @@ def create_app(
     """
     options, metrics = options or HttpOptions(), metrics or Metrics()
     authentication = Authentication(ledger, predictor.lineage, options.tokens, options.rate_limit, options.failed_tries)
-    answers = Answers(predictor)
-    rows = PredictionEndpoint(RowsCodec(predictor, answers), predictor, authentication, metrics)
-    tensors = PredictionEndpoint(OpenInferenceCodec(predictor, answers), predictor, authentication, metrics)
-    app: ASGIApp = Router(
-        [Route("/predict", rows), Route(f"{MODEL}/infer", tensors), Route(f"{MODEL_VERSION}/infer", tensors)],
-        redirect_slashes=False,
-        default=_other_routes(predictor, authentication, audit),
-    )
-    app = BodyLimits(app, largest=largest_body, seconds=options.seconds_for_body)
-    marks = [(b"dpserve-rehearsal", b"true")] if predictor.rehearsal else []
-    app = Requests(app, count=metrics.count, log=options.log, headers=marks)
+    answers, bodies = Answers(predictor), Bodies(largest_body, options.seconds_for_body)
+
+    def endpoint(codec: Codec[Any]) -> ASGIApp:
+        return PredictionEndpoint(codec, predictor, authentication, metrics, bodies)
+
+    rows, tensors = endpoint(RowsCodec(predictor, answers)), endpoint(OpenInferenceCodec(predictor, answers))
+    others = _other_routes(predictor, authentication, audit)
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/predict":
+            await rows(scope, receive, send)
+        elif (infer := INFER.fullmatch(scope["path"])) is not None:
+            named = {name: value for name, value in infer.groupdict().items() if value is not None}
+            await tensors({**scope, "path_params": named}, receive, send)
+        else:
+            await others(scope, receive, send)
+
+    app: ASGIApp = routed
     if options.origins:
         app = CORSMiddleware(
             app,
@@ -127,6 +135,8 @@ def create_app(
             allow_headers=_REQUEST_HEADERS,
             expose_headers=_RESPONSE_HEADERS,
         )
+    marks = [(b"dpserve-rehearsal", b"true")] if predictor.rehearsal else []
+    app = Requests(app, count=metrics.count, log=options.log, headers=marks)
     if options.tracing is not None:
         app = Traces(app, options.tracing)
     return app

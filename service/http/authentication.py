@@ -16,6 +16,7 @@ from accounting.ledger import (
     UnknownKey,
     key_digest,
 )
+from accounting.ledger.values import checked_client
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
 from service.http.requests import Head, invalid
@@ -66,6 +67,7 @@ class Authentication:
         peer = request.client.host if request.client is not None else ""
         by_token = await self._by_token(shown, scope, peer)
         if by_token is not None:
+            await self._check_client(by_token.client)
             return by_token
         digest = key_digest(shown)
         client = self._ledger.remembered(self._lineage, digest)
@@ -79,8 +81,8 @@ class Authentication:
     async def payer(self, head: Head) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
 
-        A key that was authenticated before asks the ledger nothing now: it is checked again with the charge. It is
-        looked up by its SHA-256, in time that says nothing about any other key.
+        A token, or a key that was authenticated before, asks the ledger nothing now: whether it is the client's is
+        checked with the charge. A key is looked up by its SHA-256, in time that says nothing about any other key.
         """
         shown = credential(head.header(b"authorization") or "")
         by_token = await self._by_token(shown, "predict", head.peer)
@@ -97,7 +99,7 @@ class Authentication:
             await self._rate_limit.check(self._lineage, client)
 
     async def _by_token(self, shown: str, scope: KeyScope, peer: str) -> Caller | None:
-        """Return the client that a token names, which the ledger must know; None for what is no token."""
+        """Return the client that a token names; None for what is no token."""
         if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
             return None
         try:
@@ -111,14 +113,19 @@ class Authentication:
         if scope not in token.scopes:
             raise as_problem(ScopeMissing(scope, "token"))
         try:
-            account = await self._ledger.client(self._lineage, token.client)
-        except (UnknownClient, ValueError):
-            raise Problem(
-                HTTPStatus.UNAUTHORIZED, ProblemType.UNAUTHENTICATED, "the token names no client of this service"
-            ) from None
-        if account.revoked:
-            raise as_problem(ClientRevoked(token.client))
+            checked_client(token.client)
+        except ValueError:
+            raise as_problem(UnknownClient(token.client)) from None
         return Caller(token.client, expires=token.expires)
+
+    async def _check_client(self, client: str) -> None:
+        """Raise a problem unless the ledger knows the client."""
+        try:
+            account = await self._ledger.client(self._lineage, client)
+        except UnknownClient as unknown:
+            raise as_problem(unknown) from None
+        if account.revoked:
+            raise as_problem(ClientRevoked(client))
 
     async def _by_key(self, digest: bytes, scope: KeyScope, peer: str) -> Caller:
         if self._failed_tries is not None and self._ledger.remembered(self._lineage, digest) is None:

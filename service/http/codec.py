@@ -6,26 +6,29 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+import numpy as np
 from starlette.responses import Response
 
-from accounting.ledger import BudgetExhausted, MechanismNotAccepted, Quote
+from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from accounting.picorho import to_rho
-from accounting.report import AccountReport
+from mechanisms.answer_noise import COVERAGE
 from service.http import npy
 from service.http.predictions import Reply
 from service.http.problems import Problem, ProblemType
 from service.http.requests import Head, invalid
 from service.http.schemas import (
     AnswerNoiseOut,
+    BudgetOut,
+    NoiseLawOut,
     PredictRequest,
     PredictResponse,
     QuoteOut,
     QuoteResponse,
     ReceiptOut,
 )
-from service.predictor import AnswerNoise, Asked, Prediction, Predictor, TierQuote
+from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest
 
-RECEIPT, BUDGET = "dpserve-receipt", "dpserve-budget"
+RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
 _GZIP = b"\x1f\x8b"
@@ -39,15 +42,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answers:
-    """Receipts and budgets as every protocol states them."""
+    """Receipts, budgets and noise as every protocol states them."""
 
     def __init__(self, predictor: Predictor) -> None:
         """Of this predictor's answers."""
         self._model = predictor.certificate.name
         self._mechanism = predictor.mechanism_name
         self._status = predictor.mechanism_status
-        self._price = to_rho(predictor.price_per_row.picorho)
-        self._encoded: tuple[AccountReport | None, bytes] = (None, b"")
+        self._price = predictor.price_per_row.picorho
+        self._price_rho = to_rho(self._price)
 
     def receipt(self, prediction: Prediction) -> ReceiptOut:
         """Return what a request was charged."""
@@ -60,17 +63,63 @@ class Answers:
             rows=len(prediction.probabilities),
             charged_rows=prediction.charged_rows,
             replayed_rows=prediction.replayed,
-            price_per_row_rho=self._price,
+            price_per_row_rho=self._price_rho,
             charged_rho=to_rho(prediction.charged),
             tier=msgspec.UNSET if prediction.tier is None else prediction.tier,
         )
 
-    def budget(self, prediction: Prediction) -> bytes:
-        """Return the client's account as JSON; the requests of a batch share their clients' reports."""
-        budget = prediction.budget
-        if self._encoded[0] is not budget:
-            self._encoded = budget, budget.model_dump_json().encode()
-        return self._encoded[1]
+    def budget(self, prediction: Prediction) -> BudgetOut:
+        """Return the client's account."""
+        standing = prediction.standing
+        return BudgetOut(
+            limit_rho=to_rho(standing.budget.picorho),
+            spent_rho=to_rho(standing.spent),
+            remaining_rho=to_rho(standing.remaining),
+            queries_left=standing.questions_left(self._price) if self._price else None,
+            unlimited=not self._price,
+            status="unproven" if standing.budget.accepts == "unproven" else "proven",
+        )
+
+    def headers(self, prediction: Prediction) -> dict[str, str]:
+        """Return all of it as headers, whose length does not grow much with the rows.
+
+        The scale is the largest of the rows, and a probability p stands for one from p/(p + (1 - p) e^above) to
+        p/(p + (1 - p) e^-below). `undecided` has a bit for each row, the first the highest of its byte, in hexadecimal.
+        """
+        said = {
+            RECEIPT: _encode(self.receipt(prediction)).decode(),
+            BUDGET: _encode(self.budget(prediction)).decode(),
+        }
+        noise = prediction.noise
+        if noise is not None:
+            said[NOISE] = _encode(
+                {
+                    "law": noise.law,
+                    "on": noise.on,
+                    "scale": float(noise.scale.max()),
+                    "coverage": COVERAGE,
+                    "above": None if noise.above is None else float(noise.above.max()),
+                    "below": None if noise.below is None else float(noise.below.max()),
+                    "undecided": np.packbits(noise.undecided).tobytes().hex(),
+                }
+            ).decode()
+        return said
+
+
+def noise_out(prediction: Prediction) -> AnswerNoiseOut | None:
+    """Return how far noise may have moved each answer."""
+    noise = prediction.noise
+    if noise is None:
+        return None
+    return AnswerNoiseOut(
+        law=noise.law,
+        on=noise.on,
+        scale=noise.scale.tolist(),
+        coverage=COVERAGE,
+        lower=None if noise.lower is None else noise.lower.tolist(),
+        upper=None if noise.upper is None else noise.upper.tolist(),
+        undecided=noise.undecided.tolist(),
+    )
 
 
 class RowsCodec:
@@ -88,55 +137,58 @@ class RowsCodec:
     def check_path(self, parameters: Mapping[str, str]) -> None:
         """Refuse nothing: the service has one model."""
 
-    def decode(self, head: Head, body: bytes) -> Asked:
+    def decode(self, head: Head, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
         tier = head.query.get("tier")
         if _media_type(head.header(b"content-type") or "") == npy.MEDIA_TYPE:
             self._predictor.check_tier(tier)
             X = self._predictor.check_array(npy.parse_npy(body))
         else:
-            request = parse_request(body)
-            if request.model is not None:
-                self._predictor.check_model(request.model)
-            tier = _one_of(tier, request.tier)
+            parsed = parse_request(body)
+            if parsed.model is not None:
+                self._predictor.check_model(parsed.model)
+            tier = _one_of(tier, parsed.tier)
             self._predictor.check_tier(tier)
-            X = self._predictor.check_rows(request.instances)
+            X = self._predictor.check_rows(parsed.instances)
         # A tier in the query decides what the answer is as much as the body does.
         said = body if "tier" not in head.query else body + b"\0tier=" + head.query["tier"].encode()
-        return Asked(X, tier, head.idempotency(said), head.deadline)
+        return RowsRequest(X, tier, head.idempotency(said), head.deadline)
 
-    def encode(self, head: Head, asked: Asked, prediction: Prediction) -> Reply:
+    def encode(self, head: Head, request: RowsRequest, prediction: Prediction) -> Reply:
         """Return the answer as JSON; as an array where the client accepts one."""
-        del asked
-        receipt, budget = self._answers.receipt(prediction), self._answers.budget(prediction)
+        del request
         if _accepts_npy(head.header(b"accept")):
-            said = {RECEIPT: _encode(receipt).decode(), BUDGET: budget.decode()}
-            return npy.npy_of(prediction.probabilities), {"content-type": npy.MEDIA_TYPE} | said
-        predictions = prediction.probabilities.tolist()
-        return _json(PredictResponse(predictions, receipt, msgspec.Raw(budget), self._rehearsal))
+            headers = {"content-type": npy.MEDIA_TYPE} | self._answers.headers(prediction)
+            return npy.npy_of(prediction.probabilities), headers
+        return _json(
+            PredictResponse(
+                prediction.probabilities.tolist(),
+                self._answers.receipt(prediction),
+                self._answers.budget(prediction),
+                noise_out(prediction),
+                self._rehearsal,
+            )
+        )
 
-    def encode_quote(self, quote: Quote | TierQuote, noise: AnswerNoise | None) -> Reply:
+    def encode_quote(self, quote: RowsQuote) -> Reply:
         """Return a quote in rho."""
-        priced = quote.hold if isinstance(quote, TierQuote) else quote
-        # What is held answers every row: only the holding costs anything.
-        free = (True,) * quote.rows if isinstance(quote, TierQuote) else quote.free
-        refusal = priced.refusal
+        refusal, noise = quote.refusal, quote.noise
         kind = None
         if isinstance(refusal, BudgetExhausted):
             kind = ProblemType.BUDGET_EXHAUSTED
         elif isinstance(refusal, MechanismNotAccepted):
             kind = ProblemType.MECHANISM_NOT_ACCEPTED
         out = QuoteOut(
-            rows=len(free),
-            new_rows=free.count(False),
-            free=free,
+            rows=len(quote.free),
+            new_rows=quote.free.count(False),
+            free=quote.free,
             price_per_row_rho=self._price,
-            cost_rho=to_rho(priced.total),
+            cost_rho=to_rho(quote.total),
             admitted=refusal is None,
             refusal=kind,
             scope=getattr(refusal, "scope", None),
-            noise=None if noise is None else AnswerNoiseOut(noise.law, noise.on, noise.scale),
-            tier=quote.tier if isinstance(quote, TierQuote) else msgspec.UNSET,
+            noise=None if noise is None else NoiseLawOut(noise.law, noise.on, noise.scale.tolist()),
+            tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
         return _json(QuoteResponse(out, self._rehearsal))
 

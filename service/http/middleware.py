@@ -1,10 +1,8 @@
-"""What every request passes, whatever it asks for: an id, a count, a log line, limits on its body, a last answer."""
+"""What every request passes, whatever it asks for: an id, a count, a log line, a last answer."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -13,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.http.problems import Problem, ProblemType, open_inference_error
 from service.http.requests import ClientDisconnected
 from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, places, request_id, request_id_of
-from service.telemetry.metrics import DISCONNECTED, problem_of, route_of
+from service.telemetry.metrics import DISCONNECTED, PREFLIGHT, problem_of, route_of
 
 FAILED = "the service failed; the owner's log says where"
 
@@ -60,7 +58,7 @@ class Requests:
                     message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
-        route = self._route(scope["path"])
+        route = PREFLIGHT if scope["method"] == "OPTIONS" else self._route(scope["path"])
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnected:
@@ -81,82 +79,6 @@ def _identified(scope: Scope) -> tuple[bytes, bytes]:
     identity = request_id_of(scope["headers"])
     request_id.set(identity)
     return REQUEST_ID_HEADER, identity.encode()
-
-
-_LONGEST_SILENCE = 1.0
-"""Seconds without a part of a body that is refused, after which its sender is answered."""
-
-
-class BodyLimits:
-    """Refuses a body that is longer than `largest` bytes, or does not arrive within `seconds`, as it is read."""
-
-    def __init__(self, app: ASGIApp, *, largest: int, seconds: float) -> None:
-        """Wrap `app`."""
-        self._app = app
-        self._largest = largest
-        self._seconds = seconds
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, with a `receive` that raises a 408 or 413 problem."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        length, complete = 0, False
-        deadline = asyncio.get_running_loop().time() + self._seconds
-
-        async def limited() -> Message:
-            nonlocal length, complete
-            if complete:
-                return await receive()
-            if length == 0 and _announced(scope) > self._largest:
-                await _discard(scope, receive, deadline)
-                raise self._too_long()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise Problem(
-                    HTTPStatus.REQUEST_TIMEOUT,
-                    ProblemType.INVALID_REQUEST,
-                    f"the body did not arrive within {self._seconds:g} seconds",
-                ) from None
-            length += len(message.get("body", b""))
-            complete = not message.get("more_body", False)
-            if length > self._largest:
-                if not complete:
-                    await _discard(scope, receive, deadline)
-                raise self._too_long()
-            return message
-
-        await self._app(scope, limited, send)
-
-    def _too_long(self) -> Problem:
-        return Problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            ProblemType.BODY_TOO_LARGE,
-            f"the body is longer than {self._largest} bytes; send fewer rows at a time",
-            limit_bytes=self._largest,
-        )
-
-
-async def _discard(scope: Scope, receive: Receive, deadline: float) -> None:
-    """Read what is left of a body while it comes, until the deadline at most: who is cut off does not read the refusal.
-
-    A sender that asked whether to continue has sent nothing, and is not told to.
-    """
-    if any(name == b"expect" for name, _ in scope["headers"]):
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout_at(deadline):
-            while (await asyncio.wait_for(receive(), _LONGEST_SILENCE)).get("more_body", False):
-                pass
-
-
-def _announced(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value)  # the server has checked that it is a number that it can count to
-    return 0
 
 
 def response_to(path: str, problem: Problem) -> Response:

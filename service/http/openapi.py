@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
-from accounting.report import AccountReport
 from service.http import npy, schemas
-from service.http.codec import BUDGET, RECEIPT
-from service.http.openinference import DATATYPES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, OUTPUT, VERSION
+from service.http.codec import BUDGET, NOISE, RECEIPT
+from service.http.openinference import DATATYPES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
 from service.predictor import Predictor
 
@@ -49,10 +48,6 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     components = document["components"]["schemas"]
     _, of_structs = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
     components |= of_structs
-    report = AccountReport.model_json_schema(ref_template="#/components/schemas/{model}")
-    components |= report.pop("$defs", {})
-    components["AccountReport"] = report
-    components["PredictResponse"]["properties"]["budget"] = _reference("AccountReport")
     _narrow_rows(components["PredictRequest"], predictor)
     _narrow_tensors(components, predictor)
     document["paths"] |= {
@@ -97,8 +92,8 @@ def _predict(predictor: Predictor) -> dict[str, Any]:
         },
         "responses": {
             "200": {
-                "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt "
-                f"and the budget as JSON in the headers {RECEIPT} and {BUDGET}.",
+                "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt, "
+                f"the budget and the noise as JSON in the headers {RECEIPT}, {BUDGET} and {NOISE}.",
                 "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
             },
             "default": {
@@ -160,7 +155,7 @@ def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
         "anyOf": [numbers, {"type": "array", "items": numbers}],
         "description": "Flat or in a list for each row; absent where `parameters` has a `binary_data_size`.",
     }
-    components["RequestedOutput"]["properties"]["name"] = {"enum": [OUTPUT]}
+    components["RequestedOutput"]["properties"]["name"] = {"enum": list(predictor.outputs)}
     request = components["InferRequest"]
     request["properties"]["inputs"] |= {"minItems": 1, "maxItems": 1}
     row = _middle(predictor)

@@ -1,7 +1,7 @@
 """KServe's Open Inference Protocol v2 over the same core: the same charges, replays and refusals as `POST /predict`.
 
 Tensors are JSON, or raw bytes behind it (the binary tensor data extension). What the service adds stands in
-`parameters` and in two headers: the price, the receipt and what is left of the budget.
+`parameters`, in further outputs and in headers: the price, the receipt, what is left of the budget, and the noise.
 """
 
 import json
@@ -17,10 +17,9 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from accounting.ledger import Quote
 from accounting.picorho import to_rho
-from accounting.report import AccountReport
-from service.http.codec import BUDGET, RECEIPT, Answers, malformed_json
+from mechanisms.answer_noise import COVERAGE
+from service.http.codec import Answers, malformed_json
 from service.http.predictions import Reply
 from service.http.problems import Problem, ProblemType, open_inference_error
 from service.http.requests import Head, invalid
@@ -32,15 +31,15 @@ from service.http.schemas import (
     ModelMetadata,
     ModelReady,
     OutputTensor,
-    ReceiptOut,
     ServerMetadata,
 )
-from service.predictor import AnswerNoise, Asked, Prediction, Predictor, TierQuote
+from service.predictor import OUTPUTS, Prediction, Predictor, RowsQuote, RowsRequest
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
 MODEL_VERSION = MODEL + "/versions/{version}"
-INPUT, OUTPUT = "instances", "probabilities"
+INFER = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
+INPUT, OUTPUT = "instances", OUTPUTS[0]
 VERSION = "1"
 """The only version of a model that a service has."""
 
@@ -57,11 +56,11 @@ _flat = msgspec.json.Decoder(list[float]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class AskedTensor(Asked, frozen=True, eq=False):
-    """What a request for inference asks for."""
+class TensorRequest(RowsRequest, frozen=True, eq=False):
+    """A request for inference. outputs: the names of those that are wished for, and whether each is to be raw bytes."""
 
     id: str | None = None
-    in_binary: bool = False
+    outputs: Mapping[str, bool] = {}
 
 
 class OpenInferenceCodec:
@@ -78,7 +77,7 @@ class OpenInferenceCodec:
         """Refuse models and versions that are not served."""
         check_model(self._predictor, parameters["name"], parameters.get("version", VERSION))
 
-    def decode(self, head: Head, body: bytes) -> AskedTensor:
+    def decode(self, head: Head, body: bytes) -> TensorRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
         if (head.header(b"content-encoding") or "identity") != "identity":
             raise invalid("send the body without compression")
@@ -95,40 +94,68 @@ class OpenInferenceCodec:
         self._predictor.check_tier(tier)
         # Where the JSON ends decides what the body says.
         said = f"v2 {length or len(body)}\0".encode() + body
-        return AskedTensor(
+        return TensorRequest(
             self._predictor.check_array(X),
             tier,
             head.idempotency(said),
             head.deadline,
             id=request.id,
-            in_binary=_wants_bytes(request),
+            outputs=self._outputs_of(request),
         )
 
-    def encode(self, head: Head, asked: AskedTensor, prediction: Prediction) -> Reply:
-        """Return the answer as JSON, or with the tensor's bytes behind it."""
+    def _outputs_of(self, request: InferRequest) -> dict[str, bool]:
+        """Return which outputs are wished for, and whether as raw bytes. Raises a 400 problem for what there is not."""
+        by_default = request.parameters.get("binary_data_output", False) is True
+        if not request.outputs:
+            return dict.fromkeys(self._predictor.outputs, by_default)
+        named = {output.name: output.parameters for output in request.outputs}
+        if len(named) != len(request.outputs) or not named.keys() <= set(self._predictor.outputs):
+            raise invalid(f"the outputs are {', '.join(map(repr, self._predictor.outputs))}, each once at most")
+        for parameters in named.values():
+            if "classification" in parameters or "shared_memory_region" in parameters:
+                raise invalid("neither classification nor shared memory is offered: every answer is all probabilities")
+        return {name: said.get("binary_data", by_default) is True for name, said in named.items()}
+
+    def encode(self, head: Head, request: TensorRequest, prediction: Prediction) -> Reply:
+        """Return the answer as JSON, with the bytes of raw tensors behind it."""
         del head
-        probabilities = prediction.probabilities.astype("<f8", copy=False)
-        receipt, budget = self._answers.receipt(prediction), self._answers.budget(prediction)
-        headers = {RECEIPT: _encode(receipt).decode(), BUDGET: budget.decode()}
-        rows, classes = probabilities.shape
-        output = OutputTensor(OUTPUT, "FP64", (rows, classes))
+        values = tensors_of(prediction)
+        outputs, raw = [], b""
+        for name, in_binary in request.outputs.items():
+            tensor = values[name]
+            output = OutputTensor(name, "BOOL" if tensor.dtype == np.bool_ else "FP64", tensor.shape)
+            if in_binary:
+                output.parameters = {"binary_data_size": tensor.nbytes}
+                raw += tensor.tobytes()
+            else:
+                output.data = tensor.ravel().tolist()
+            outputs.append(output)
         response = InferResponse(
             self._predictor.certificate.name,
             VERSION,
-            _parameters(receipt, prediction.budget, rehearsal=self._predictor.rehearsal),
-            [output],
-            msgspec.UNSET if asked.id is None else asked.id,
+            self._parameters(prediction),
+            outputs,
+            msgspec.UNSET if request.id is None else request.id,
         )
-        if not asked.in_binary:
-            output.data = probabilities.ravel().tolist()
-            return _encode(response), {"content-type": "application/json"} | headers
-        raw = probabilities.tobytes()
-        output.parameters = {"binary_data_size": len(raw)}
-        said = _encode(response)
+        said, headers = _encode(response), self._answers.headers(prediction)
+        if not raw:
+            return said, {"content-type": "application/json"} | headers
         headers[JSON_LENGTH] = str(len(said))
         return said + raw, {"content-type": "application/octet-stream"} | headers
 
-    def encode_quote(self, quote: Quote | TierQuote, noise: AnswerNoise | None) -> Reply:
+    def _parameters(self, prediction: Prediction) -> dict[str, Any]:
+        """Return receipt, budget and noise as the protocol has parameters: numbers, texts and booleans, no nulls."""
+        receipt, noise = msgspec.to_builtins(self._answers.receipt(prediction)), prediction.noise
+        receipt["receipt_id"] = receipt.pop("id")
+        del receipt["model"]
+        named = msgspec.to_builtins(self._answers.budget(prediction)) | receipt
+        named["rehearsal"] = True if self._predictor.rehearsal else None
+        if noise is not None:
+            named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_scale": float(noise.scale.max())}
+            named["coverage"] = COVERAGE
+        return {name: value for name, value in named.items() if value is not None}
+
+    def encode_quote(self, quote: RowsQuote) -> Reply:
         """Never called: the protocol has no dry run, and a query is refused."""
         raise NotImplementedError
 
@@ -192,7 +219,7 @@ def _metadata(predictor: Predictor) -> ModelMetadata:
             "versions": [VERSION],
             "platform": "dpserve",
             "inputs": [{"name": INPUT, "datatype": "FP64", "shape": [-1, len(certificate.feature_names)]}],
-            "outputs": [{"name": OUTPUT, "datatype": "FP64", "shape": [-1, len(classes)]}],
+            "outputs": [_output(name, len(classes)) for name in predictor.outputs],
             "parameters": {
                 "classes": json.dumps(classes),
                 "features": json.dumps(certificate.feature_names),
@@ -203,6 +230,12 @@ def _metadata(predictor: Predictor) -> ModelMetadata:
             },
         }
     )
+
+
+def _output(name: str, classes: int) -> dict[str, Any]:
+    if name == "undecided":
+        return {"name": name, "datatype": "BOOL", "shape": [-1]}
+    return {"name": name, "datatype": "FP64", "shape": [-1, classes]}
 
 
 def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
@@ -279,29 +312,12 @@ def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
     return [number for row in rows for number in row]
 
 
-def _wants_bytes(request: InferRequest) -> bool:
-    """Return whether the output is to stand behind the JSON. Raises a 400 problem for outputs that there are not."""
-    by_default = request.parameters.get("binary_data_output", False)
-    if [output.name for output in request.outputs] not in ([], [OUTPUT]):
-        raise invalid(f"the only output is {OUTPUT!r}")
-    asked = request.outputs[0].parameters if request.outputs else {}
-    if "classification" in asked or "shared_memory_region" in asked:
-        raise invalid("neither classification nor shared memory is offered: every answer is all probabilities")
-    return asked.get("binary_data", by_default) is True
-
-
-def _parameters(receipt: ReceiptOut, budget: AccountReport, *, rehearsal: bool) -> dict[str, Any]:
-    """Return the receipt and the budget as the protocol has parameters: numbers, texts and booleans, no nulls."""
-    named = msgspec.to_builtins(receipt)
-    named["receipt_id"] = named.pop("id")
-    del named["model"]
-    left: dict[str, Any] = {
-        "spent_rho": budget.spent.rho,
-        "remaining_rho": budget.remaining.rho,
-        "spent_epsilon": budget.spent.epsilon,
-        "remaining_epsilon": budget.remaining.epsilon,
-        "delta": budget.delta,
-        "queries_left": budget.queries_left,
-        "rehearsal": True if rehearsal else None,
-    }
-    return {name: value for name, value in (named | left).items() if value is not None}
+def tensors_of(prediction: Prediction) -> dict[str, NDArray[Any]]:
+    """Return an answer's tensors by name: `Predictor.outputs`."""
+    noise = prediction.noise
+    found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities}
+    if noise is not None:
+        if noise.lower is not None and noise.upper is not None:
+            found |= {"lower": noise.lower, "upper": noise.upper}
+        found["undecided"] = noise.undecided
+    return found

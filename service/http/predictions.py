@@ -8,19 +8,18 @@ from typing import Generic, Protocol, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from accounting.ledger import Quote
 from service.errors import RequestRefused
 from service.http.authentication import Authentication
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.requests import Head, read_body, read_head
-from service.predictor import AnswerNoise, Asked, Caller, Prediction, Predictor, TierQuote
+from service.http.requests import Bodies, Head, read_head
+from service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.metrics import Metrics
 
 _SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed on the event loop; while a larger one is parsed, other requests go on."""
 
-Some = TypeVar("Some", bound=Asked)
+Some = TypeVar("Some", bound=RowsRequest)
 
 Reply = tuple[bytes, Mapping[str, str]]
 """A body and its headers."""
@@ -42,11 +41,11 @@ class Codec(Protocol[Some]):
         """Return what is asked for, validated."""
         ...
 
-    def encode(self, head: Head, asked: Some, prediction: Prediction) -> Reply:
+    def encode(self, head: Head, request: Some, prediction: Prediction) -> Reply:
         """Return the answer."""
         ...
 
-    def encode_quote(self, quote: Quote | TierQuote, noise: AnswerNoise | None) -> Reply:
+    def encode_quote(self, quote: RowsQuote) -> Reply:
         """Return what an answer would cost."""
         ...
 
@@ -59,9 +58,15 @@ class PredictionEndpoint(Generic[Some]):
     """An ASGI application that answers requests for predictions in one protocol."""
 
     def __init__(
-        self, codec: Codec[Some], predictor: Predictor, authentication: Authentication, metrics: Metrics
+        self,
+        codec: Codec[Some],
+        predictor: Predictor,
+        authentication: Authentication,
+        metrics: Metrics,
+        bodies: Bodies,
     ) -> None:
         """Answer from `predictor`."""
+        self._bodies = bodies
         self._codec = codec
         self._predictor = predictor
         self._authentication = authentication
@@ -87,22 +92,29 @@ class PredictionEndpoint(Generic[Some]):
         if scope["method"] != "POST":
             said = f"{scope['path']} answers POST"
             raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, ProblemType.METHOD_NOT_ALLOWED, said)
-        self._codec.check_path(scope["path_params"])
+        self._codec.check_path(scope.get("path_params", {}))
         head = read_head(scope, self._codec.parameters)
         caller = await self._authentication.payer(head)
-        body = await read_body(receive)
+        body = await self._bodies.read(scope, receive)
+        try:
+            return await self._answer_body(head, caller, body)
+        finally:
+            self._bodies.release(body)
+
+    async def _answer_body(self, head: Head, caller: Caller, body: bytes) -> Reply:
         try:
             dry_run = _is_dry_run(head)
-            asked = await self._decode(head, body)
+            request = await self._decode(head, body)
         except (Problem, RequestRefused):
             # Whose key is gone hears of that alone.
             await self._predictor.confirm(caller)
             raise
         if dry_run:
-            return await self._quote(caller, asked)
-        prediction = await self._predictor.predict(caller, asked)
+            known = await self._predictor.confirm(caller)
+            return self._codec.encode_quote(await self._predictor.quote(known.client, request))
+        prediction = await self._predictor.predict(caller, request)
         self._metrics.answered(len(prediction.probabilities), prediction.charged_rows)
-        encoded, headers = self._codec.encode(head, asked, prediction)
+        encoded, headers = self._codec.encode(head, request, prediction)
         wait = head.wait
         return encoded, headers if wait is None else {**headers, "preference-applied": f"wait={wait:g}"}
 
@@ -110,12 +122,6 @@ class PredictionEndpoint(Generic[Some]):
         if len(body) < _SMALL_BODY:
             return self._codec.decode(head, body)
         return await asyncio.to_thread(self._codec.decode, head, body)
-
-    async def _quote(self, caller: Caller, asked: Some) -> Reply:
-        caller = await self._predictor.confirm(caller)
-        quote = await self._predictor.quote(caller.client, asked)
-        noise = await self._predictor.noise(asked.X, quote.tier if isinstance(quote, TierQuote) else None)
-        return self._codec.encode_quote(quote, noise)
 
 
 def _is_dry_run(head: Head) -> bool:

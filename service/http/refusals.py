@@ -22,7 +22,7 @@ from accounting.ledger import (
 from accounting.picorho import to_rho
 from service.errors import DeadlinePassed, InvalidRows, Overloaded, UnknownModel, UnknownTier
 from service.http.problems import Problem, ProblemType
-from service.telemetry.logs import kinds, places
+from service.telemetry.logs import kinds
 
 _log = logging.getLogger("dpserve")
 
@@ -99,6 +99,10 @@ def _problem_of_who_asks(error: LedgerRefusal) -> Problem:
     match error:
         case UnknownKey():
             return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.UNAUTHENTICATED, "this API key is not known")
+        case UnknownClient():
+            return Problem(
+                HTTPStatus.UNAUTHORIZED, ProblemType.UNAUTHENTICATED, "the token names no client of this service"
+            )
         case KeyExpired():
             return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_EXPIRED, str(error))
         case ScopeMissing():
@@ -127,9 +131,7 @@ def _why_unavailable(error: Exception) -> str:
             return "too many requests wait for the ledger; nothing was charged: ask again in a second"
     # Not the store's own words, which can repeat the call, and with it what was asked and answered.
     _log.error(
-        "the ledger is unavailable (%s): `dpserve ledger status` and `dpserve ledger verify` say why\n%s",
-        kinds(error),
-        "\n".join(places(error)),
+        "the ledger is unavailable (%s): `dpserve ledger status` and `dpserve ledger verify` say why", kinds(error)
     )
     if isinstance(error, LedgerDamaged):
         return "the ledger is damaged and its owner must look (`dpserve ledger verify`); nothing was charged for this"

@@ -1,10 +1,12 @@
 """What a request for predictions says beside its body, and its body: each header once, each query parameter known."""
 
+import asyncio
 import hashlib
 import math
 import re
 import time
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -13,6 +15,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from accounting.ledger import Idempotency
+from service.errors import Overloaded
 from service.http.problems import Problem, ProblemType
 
 _LONGEST_IDEMPOTENCY_KEY = 255
@@ -121,18 +124,85 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
     return dict(found)
 
 
-async def read_body(receive: Receive) -> bytes:
-    """Return the body. Raises Problem, as `BodyLimits` says, and ClientDisconnected."""
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        return bytes(message["body"])
-    parts = []
-    while message["type"] == "http.request":
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-        message = await receive()
-    raise ClientDisconnected
+class Bodies:
+    """Reads bodies, each of at most `largest` bytes within `seconds`, and holds at most `together` bytes of them.
+
+    Rows in JSON take up to sixteen times their bytes while they are parsed: who sends many wide rows at once is refused
+    before they take the memory that there is.
+    """
+
+    def __init__(self, largest: int, seconds: float = 30.0, together: int = 256 * 2**20) -> None:
+        """together: of all bodies of this process whose requests are not answered yet; one body always fits."""
+        self._largest = largest
+        self._seconds = seconds
+        self._room = max(together, largest)
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the body, which counts until it is given to `release`.
+
+        Raises a 408 or 413 problem, as soon as it is too late or too long, Overloaded, and ClientDisconnected.
+        """
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        if _announced(scope) > self._largest:
+            await _discard(scope, receive, deadline)
+            raise self._too_long()
+        parts, length, more = list[bytes](), 0, True
+        try:
+            async with asyncio.timeout_at(deadline):
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise ClientDisconnected
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    length, self._room = length + len(part), self._room - len(part)
+                    if length > self._largest or self._room < 0:
+                        raise self._too_long() if length > self._largest else Overloaded(1)
+                    parts.append(part)
+        except BaseException as error:
+            self._room += length
+            if isinstance(error, Problem | Overloaded) and more:
+                await _discard(scope, receive, deadline)
+            if isinstance(error, TimeoutError):
+                said = f"the body did not arrive within {self._seconds:g} seconds"
+                raise Problem(HTTPStatus.REQUEST_TIMEOUT, ProblemType.INVALID_REQUEST, said) from None
+            raise
+        return b"".join(parts)
+
+    def release(self, body: bytes) -> None:
+        """Count a body no more."""
+        self._room += len(body)
+
+    def _too_long(self) -> Problem:
+        return Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            ProblemType.BODY_TOO_LARGE,
+            f"the body is longer than {self._largest} bytes; send fewer rows at a time",
+            limit_bytes=self._largest,
+        )
+
+
+_LONGEST_SILENCE = 1.0
+"""Seconds without a part of a body that is refused, after which its sender is answered."""
+
+
+async def _discard(scope: Scope, receive: Receive, deadline: float) -> None:
+    """Read what is left of a body while it comes, until the deadline at most: who is cut off does not read the refusal.
+
+    A sender that asked whether to continue has sent nothing, and is not told to.
+    """
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            while (await asyncio.wait_for(receive(), _LONGEST_SILENCE)).get("more_body", False):
+                pass
+
+
+def _announced(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value)  # the server has checked that it is a number that it can count to
+    return 0
 
 
 class ClientDisconnected(Exception):

@@ -46,24 +46,25 @@ class ReceiptOut(Struct):
     ] = UNSET
 
 
-class PredictResponse(Struct):
-    """Private answers, and what they cost."""
+class BudgetOut(Struct):
+    """Your account as this answer left it, in zCDP rho. `GET /budget` says what that means."""
 
-    predictions: Annotated[
-        list[list[float]],
-        Meta(description="One probability for each class and row, in the order of the model's classes."),
+    limit_rho: float
+    spent_rho: float
+    remaining_rho: float
+    queries_left: Annotated[
+        int | None,
+        Meta(description="Rows that can still be answered at the price; null where an answer costs nothing."),
     ]
-    receipt: ReceiptOut
-    budget: Raw
-    """The client's `AccountReport`, as JSON."""
-    rehearsal: Annotated[
-        bool | UnsetType,
-        Meta(description="True where the ledger may lose charges, so that nothing here is to be relied upon."),
-    ] = UNSET
+    unlimited: Annotated[bool, Meta(description="Whether further answers of this precision cost nothing.")]
+    status: Annotated[
+        Literal["proven", "unproven"],
+        Meta(description="unproven: the account may have paid for a mechanism whose cost is only claimed."),
+    ]
 
 
-class AnswerNoiseOut(Struct):
-    """The law of the noise on the answers: public, the same whatever the records are, and what error bars come from."""
+class NoiseLawOut(Struct):
+    """The law of the noise on the answers: public, the same whatever the records are."""
 
     law: Literal["gaussian", "laplace", "exponential"]
     on: Annotated[
@@ -74,12 +75,50 @@ class AnswerNoiseOut(Struct):
         ),
     ]
     scale: Annotated[
-        tuple[float, ...],
+        list[float],
         Meta(
             description="For each row the standard deviation of Gaussian noise; the scale b of Laplace noise, "
             "e^(-|x|/b) / 2b; or the s by which a class is drawn in proportion to e^(its logit / s)."
         ),
     ]
+
+
+class AnswerNoiseOut(NoiseLawOut):
+    """How far noise may have moved the answers."""
+
+    coverage: Annotated[
+        float,
+        Meta(description="The share of answers, at least, of which the intervals and what is decided are right."),
+    ]
+    lower: Annotated[
+        list[list[float]] | None,
+        Meta(
+            description="For each row and class the least probability that the model may have given without noise; "
+            "null where a class was drawn, and there is no probability."
+        ),
+    ]
+    upper: Annotated[list[list[float]] | None, Meta(description="Likewise the largest.")]
+    undecided: Annotated[
+        list[bool], Meta(description="For each row whether the noise could have made the likeliest class so.")
+    ]
+
+
+class PredictResponse(Struct):
+    """Private answers, how noisy they are, and what they cost."""
+
+    predictions: Annotated[
+        list[list[float]],
+        Meta(description="One probability for each class and row, in the order of the model's classes."),
+    ]
+    receipt: ReceiptOut
+    budget: BudgetOut
+    noise: Annotated[
+        AnswerNoiseOut | None, Meta(description="Null where it is not known by which law noise moved the answers.")
+    ]
+    rehearsal: Annotated[
+        bool | UnsetType,
+        Meta(description="True where the ledger may lose charges, so that nothing here is to be relied upon."),
+    ] = UNSET
 
 
 class QuoteOut(Struct):
@@ -100,7 +139,7 @@ class QuoteOut(Struct):
     refusal: Annotated[str | None, Meta(description="The type of problem that the request would be refused with.")]
     scope: Annotated[str | None, Meta(description="Whose account would refuse it: client or lineage.")]
     noise: Annotated[
-        AnswerNoiseOut | None, Meta(description="Null where it is not known by which law noise moves an answer.")
+        NoiseLawOut | None, Meta(description="Null where it is not known by which law noise moves an answer.")
     ]
     tier: Annotated[
         str | UnsetType,
@@ -149,12 +188,16 @@ class InferRequest(Struct):
 
 
 class OutputTensor(Struct):
-    """Private answers: one probability for each class and row."""
+    """Private answers: `probabilities`, one for each class and row; and how noisy they are.
+
+    `lower` and `upper` are the ends of an interval for each probability; `undecided` says of each row whether the noise
+    could have made its likeliest class so.
+    """
 
     name: str
     datatype: str
-    shape: tuple[int, int]
-    data: list[float] | UnsetType = UNSET
+    shape: tuple[int, ...]
+    data: list[float | bool] | UnsetType = UNSET
     parameters: dict[str, Parameter] | UnsetType = UNSET
 
 

@@ -1,6 +1,7 @@
 """What `GET /metrics` of the owner's port says: the counts of all processes, and how the lineage's account stands."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 
@@ -37,8 +38,24 @@ async def exposition(
     registry.register(
         _Now([*_of_service(predictor), *_of_account(account), _of_verdicts(convicted), *_of_looks(looks)])
     )
-    counted = await asyncio.to_thread(lambda: [generate_latest(each) for each in counts()])
+    counted = await asyncio.to_thread(_read, counts)
     return b"".join([*counted, generate_latest(registry)])
+
+
+_TRIES = 20
+_SECONDS_BETWEEN_TRIES = 0.05
+
+
+def _read(counts: Callable[[], Sequence[CollectorRegistry]]) -> list[bytes]:
+    """Return the texts of the counts. The file of a worker that begins just now cannot be read yet: try again."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return [generate_latest(each) for each in counts()]
+        except Exception:
+            if not tries_left:
+                raise
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+    raise AssertionError
 
 
 class _Now:

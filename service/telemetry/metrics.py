@@ -37,6 +37,9 @@ PROBLEM_HEADER = b"dpserve-problem"
 DISCONNECTED = 499
 """What is counted where the client closed the connection before its answer."""
 
+PREFLIGHT = "preflight"
+"""The route of every OPTIONS request: a page of another origin asks whether it may ask, and for no rows."""
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 

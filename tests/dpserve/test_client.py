@@ -35,6 +35,19 @@ def test_it_predicts_and_knows_its_budget(service, key):
         assert client.model()["classes"] == ["no", "yes"]
 
 
+def test_answers_say_how_noisy_they_are(service, key):
+    with Client(service, key) as client:
+        answers = client.answers(ROWS)
+        np.testing.assert_array_equal(client.predict_proba(ROWS), answers.probabilities)
+        assert client.budget()["queries_left"] == 7
+    assert (answers.law, answers.on) == ("gaussian", "logits")
+    assert answers.scale.shape == answers.undecided.shape == (3,)
+    assert (answers.scale > 0).all()
+    assert answers.lower.shape == answers.upper.shape == (3, 2)
+    assert (answers.lower <= answers.probabilities).all()
+    assert (answers.probabilities <= answers.upper).all()
+
+
 def test_exhaustion_says_whose_budget_and_by_how_much(service, key):
     with Client(service, key) as client:
         with pytest.raises(BudgetExhausted) as refusal:

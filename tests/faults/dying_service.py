@@ -30,7 +30,7 @@ _FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
     "authenticated": [(Authentication, "payer")],
     "validated": [(RowsCodec, "decode")],
     "charged": [(Ledger, "charge_batch")],
-    "released": [(MeteredPredictor, "_answer"), (PayOncePredictor, "_answer")],
+    "released": [(MeteredPredictor, "_answer_batch"), (PayOncePredictor, "_answered")],
     "answered": [(RowsCodec, "encode")],
     OPENED: [(serving, "check_release")],
     HELD: [(PayOncePredictor, "hold_for_owner")],

@@ -12,6 +12,7 @@ import pytest
 from accounting.explanation import explain_account
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
@@ -57,7 +58,14 @@ def test_answers_are_probabilities_and_are_charged(service):
     }
     explained = http.get("/budget").json()
     assert explained.pop("explanation")["releases"] == [{"losses": "gaussian:0.1", "times": 2}]
-    assert answer["budget"] == explained
+    assert answer["budget"] == {
+        "limit_rho": explained["limit"]["rho"],
+        "spent_rho": explained["spent"]["rho"],
+        "remaining_rho": explained["remaining"]["rho"],
+        "queries_left": explained["queries_left"],
+        "unlimited": explained["unlimited"],
+        "status": "proven",
+    }
 
 
 def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gaussian(start, head):
@@ -429,3 +437,31 @@ def test_a_body_that_nests_too_deeply_is_no_failure(service, content):
     http = service.http(service.add_client())
     assert http.post("/predict", content=content).status_code in (400, 422)
     assert service.spent() == 0
+
+
+def test_an_answer_says_how_noisy_it_is_and_whether_the_noise_made_its_winner(service):
+    http = service.http(service.add_client())
+    answer = http.post("/predict", json={"instances": [ROW, [1, 1, 0, 0]]}).json()
+    noise, predictions = answer["noise"], np.array(answer["predictions"])
+    assert (noise["law"], noise["on"], noise["coverage"]) == ("gaussian", "logits", 0.95)
+    assert (
+        noise["scale"]
+        == http.post("/predict?dry_run=true", json={"instances": [ROW, [1, 1, 0, 0]]}).json()["quote"]["noise"]["scale"]
+    )
+    lower, upper = np.array(noise["lower"]), np.array(noise["upper"])
+    assert lower.shape == upper.shape == (2, 3)
+    assert (lower <= predictions).all()
+    assert (predictions <= upper).all()
+    assert all(isinstance(each, bool) for each in noise["undecided"])
+
+
+def test_a_class_that_was_drawn_has_no_intervals_and_is_undecided(start, head):
+    service = start(head, Label(0.5), accepts="any")
+    noise = service.http(service.add_client(accepts="any")).post("/predict", json={"instances": [ROW]}).json()["noise"]
+    assert (noise["law"], noise["on"], noise["lower"]) == ("exponential", "selection", None)
+    assert noise["undecided"] == [True]
+
+
+def test_noise_of_an_unknown_law_is_null(start, head):
+    service = start(head, Plain())
+    assert service.http(service.add_client()).post("/predict", json={"instances": [ROW]}).json()["noise"] is None

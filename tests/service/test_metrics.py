@@ -16,8 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from accounting.ledger import key_digest
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
+from service.http.app import HttpOptions
 from service.http.problems import ProblemType
 from service.serving import ServiceSettings, bind, url_of
+from service.telemetry.exposition import exposition
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, ROUTES, Metrics, counts_in, route_of
 from service.telemetry.throughput import Throughput, totals_of
 from training.data.records import Declaration, Records
@@ -234,3 +236,26 @@ def test_throughput_is_read_on_after_a_worker_that_begins_could_not_be_read(tmp_
 
     asyncio.run(look())
     assert len(looks) == 3
+
+
+def test_metrics_are_read_again_where_a_worker_begins_just_now(service):
+    readings = []
+
+    def counts():
+        readings.append(None)
+        if len(readings) < 3:
+            raise RuntimeError("Read beyond file size detected, file is corrupted.")
+        return service.counts()
+
+    text = service.call(exposition(service.predictor, service.ledger, counts, []))
+    assert len(readings) == 3
+    assert b"dpserve_info" in text
+
+
+def test_a_page_that_asks_whether_it_may_ask_is_counted_as_that(start, head):
+    service = start(head, options=HttpOptions(origins=("https://app.example",)))
+    asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    assert service.http().options("/predict", headers=asked).status_code == 200
+    (registry,) = service.counts()
+    assert registry.get_sample_value("dpserve_requests_total", {"route": "preflight", "status": "200"}) == 1
+    assert totals_of(service.counts()).answered == 0

@@ -88,6 +88,13 @@ def test_an_array_is_asked_and_answered_like_json(service):
     assert found.tolist() == as_json["predictions"]
     assert json.loads(answered.headers["dpserve-receipt"])["replayed_rows"] == 2
     assert json.loads(answered.headers["dpserve-budget"]) == as_json["budget"]
+    noise, whole = json.loads(answered.headers["dpserve-noise"]), as_json["noise"]
+    assert (noise["law"], noise["scale"]) == (whole["law"], max(whole["scale"]))
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(noise["undecided"]), dtype=np.uint8))
+    assert bits[: len(whole["undecided"])].tolist() == whole["undecided"]
+    shown = np.array(as_json["predictions"])
+    lower = shown / (shown + (1 - shown) * np.exp(noise["above"]))
+    assert (lower <= np.array(whole["lower"]) + 2e-6).all()
 
 
 @pytest.mark.parametrize(

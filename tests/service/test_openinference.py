@@ -57,7 +57,10 @@ def test_tritonclient_finds_what_the_server_and_the_model_are(service, client):
     assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
     metadata = client.get_model_metadata("colours")
     assert metadata["inputs"] == [{"name": "instances", "datatype": "FP64", "shape": [-1, 4]}]
-    assert metadata["outputs"] == [{"name": "probabilities", "datatype": "FP64", "shape": [-1, 3]}]
+    assert metadata["outputs"] == [
+        *({"name": name, "datatype": "FP64", "shape": [-1, 3]} for name in ("probabilities", "lower", "upper")),
+        {"name": "undecided", "datatype": "BOOL", "shape": [-1]},
+    ]
     assert json.loads(metadata["parameters"]["classes"]) == ["red", "green", "blue"]
     model = service.http().get("/models/colours").json()
     told = metadata["parameters"]["price_per_row_rho"], model["price_per_row"]["rho"]
@@ -99,10 +102,23 @@ def test_price_receipt_and_what_is_left_stand_in_the_headers_too(service):
     receipt, budget = (json.loads(response.headers[name]) for name in ("dpserve-receipt", "dpserve-budget"))
     assert receipt["price_per_row_rho"] == pytest.approx(PRICE / 1e12)
     assert (receipt["id"], receipt["charged_rows"]) == (1, 1)
-    assert budget["remaining"]["rho"] == response.json()["parameters"]["remaining_rho"]
-    explained = http.get("/budget").json()
-    explained.pop("explanation")
-    assert budget == explained
+    parameters = response.json()["parameters"]
+    assert budget["remaining_rho"] == parameters["remaining_rho"] == http.get("/budget").json()["remaining"]["rho"]
+    noise = json.loads(response.headers["dpserve-noise"])
+    assert (noise["law"], noise["on"], noise["scale"]) == ("gaussian", "logits", parameters["noise_scale"])
+
+
+def test_an_answer_says_how_noisy_it_is(service, client):
+    http = service.http(service.add_client())
+    noise = http.post("/predict", json={"instances": [ROW, [0.5] * 4]}).json()["noise"]
+    for binary in (True, False):
+        named = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("undecided", "lower", "upper")]
+        result = client.infer("colours", asked([ROW, [0.5] * 4]), outputs=named, headers=key_of(http))
+        for name in ("lower", "upper", "undecided"):
+            assert result.as_numpy(name).tolist() == noise[name]
+        assert result.as_numpy("probabilities") is None
+    unknown = http.post(INFER, json=body_of([ROW]) | {"outputs": [{"name": "logits"}]})
+    assert unknown.status_code == 400
 
 
 def test_single_precision_is_taken_for_what_it_says(service, client):

@@ -17,7 +17,7 @@ from mechanisms.gaussian import Gaussian
 from service.batcher import Batcher, BatchLimits
 from service.errors import DeadlinePassed, InvalidRows
 from service.metered import MeteredPredictor
-from service.predictor import Asked, Caller
+from service.predictor import Caller, RowsRequest
 from training.bundle import CertifiedHead
 
 from .conftest import LARGEST_BATCH
@@ -106,7 +106,8 @@ def test_a_request_that_is_refused_shifts_nobody_elses_rows(start, head):
     async def ask():
         asked = ((X[:1], 0.0), (X[1:], math.inf), (X[:1], math.inf), (X[2:], 0.0))
         return await asyncio.gather(
-            *(plane.predict(caller, Asked(of, deadline=deadline)) for of, deadline in asked), return_exceptions=True
+            *(plane.predict(caller, RowsRequest(of, deadline=deadline)) for of, deadline in asked),
+            return_exceptions=True,
         )
 
     late, others, first, last = service.call(ask())
@@ -133,7 +134,7 @@ def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(sta
     async def ask():
         asked = ([[0.1] * 4], [[0.1] * 4, [1.0, 0.0, 0.0, 0.0]])
         return await asyncio.gather(
-            *(plane.predict(caller, Asked(plane.check_rows(of))) for of in asked), return_exceptions=True
+            *(plane.predict(caller, RowsRequest(plane.check_rows(of))) for of in asked), return_exceptions=True
         )
 
     answered, refused = service.call(ask())
@@ -147,7 +148,7 @@ def test_a_row_that_no_noise_hides_is_refused_alone_and_before_it_is_charged(sta
 def crowded(start, head):
     def make(ledger):
         predictor = MeteredPredictor(head, Gaussian(10.0), ledger, largest_batch=LARGEST_BATCH)
-        predictor._batcher = Batcher(predictor._answer, BatchLimits(max_waiting_rows=1))
+        predictor._batcher = Batcher(predictor._answer_batch, BatchLimits(max_waiting_rows=1))
         return predictor
 
     return start.start(make, head.certificate.lineage, 100.0, "gaussian")

@@ -2,20 +2,21 @@
 
 import asyncio
 import hashlib
-import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from accounting.budgets import Budget
-from accounting.ledger import Ledger, key_digest
+from accounting.ledger import KeyExpired, Ledger, LedgerUnavailable, key_digest
 from accounting.ledger.verification import verify
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.randomness import SystemRandomness
+from service import pay_once
 from service.errors import CannotServe, DeadlinePassed
 from service.opening import check_release
-from service.predictor import Asked, Caller
+from service.predictor import Caller, RowsRequest
 from training.releases.weights import release_weights
 
 from .test_http import ROW, problem
@@ -242,39 +243,123 @@ def test_an_answer_does_not_depend_on_who_asks_or_when(service):
     assert len(answers) == 1
 
 
-class Gated:
-    """A model that answers when it may."""
+@contextmanager
+def calls_of(ledger):
+    """Count what the ledger is asked meanwhile; yields a list of the functions that were called."""
+    called, call = [], ledger._store.call
 
-    def __init__(self, model):
-        self.model, self.came, self.gate = model, threading.Event(), threading.Event()
+    async def counted(lineage, function, *words, **named):
+        called.append(function)
+        return await call(lineage, function, *words, **named)
 
-    def probabilities(self, X):
-        self.came.set()
-        assert self.gate.wait(60)
-        return self.model.probabilities(X)
+    ledger._store.call = counted
+    try:
+        yield called
+    finally:
+        ledger._store.call = call
 
 
-def test_what_was_charged_is_finished_before_the_service_ends_and_what_is_late_is_not_charged(service):
+@pytest.fixture
+def unhurried(monkeypatch):
+    """What is remembered is remembered for as long as a test takes."""
+    monkeypatch.setattr(pay_once, "SECONDS_HELD", 3600.0)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_answers_from_what_is_held_ask_the_ledger_nothing(service):
+    http = service.http(service.add_client())
+    first = http.post("/predict", json={"instances": [ROW]}).json()
+    with calls_of(service.ledger) as called:
+        again = [http.post("/predict", json={"instances": [ROW] * rows}).json() for rows in (1, 2, 40)]
+    assert called == []
+    assert [answer["predictions"][0] for answer in again] == [first["predictions"][0]] * 3
+    assert [answer["budget"] for answer in again] == [first["budget"]] * 3
+    assert {(answer["receipt"]["id"], answer["receipt"]["charged_rho"]) for answer in again} == {(None, 0)}
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_what_one_client_holds_is_not_anothers_nor_another_tiers_nor_another_keys(service):
+    ann = service.http(service.add_client("ann"))
+    ann.post("/predict", json={"instances": [ROW]})
+    other = service.http(service.add_client("bob", rho=1e-6))
+    problem(other.post("/predict", json={"instances": [ROW]}), 403, "budget-exhausted")
+    with calls_of(service.ledger) as called:
+        assert ann.post("/predict", json={"instances": [ROW], "tier": "fine"}).json()["receipt"]["charged_rho"] > 0
+        assert called == ["charge"]
+        assert ann.post("/predict", json={"instances": [ROW]}).json()["receipt"]["tier"] == "fine"
+
+
+def test_what_the_ledger_said_is_asked_again_after_a_while(service, monkeypatch):
+    http = service.http(service.add_client())
+    http.post("/predict", json={"instances": [ROW]})
+    monkeypatch.setattr(pay_once, "SECONDS_HELD", 0.0)
+    with calls_of(service.ledger) as called:
+        http.post("/predict", json={"instances": [ROW]})
+    assert called == ["quote", "charge"]
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_an_outage_that_a_charge_meets_ends_all_that_is_remembered(service):
+    ann, bob = (service.http(service.add_client(name)) for name in ("ann", "bob"))
+    ann.post("/predict", json={"instances": [ROW]})
+    charge = service.ledger.charge_batch
+
+    async def lost(requests):
+        return [LedgerUnavailable("gone")] * len(requests)
+
+    service.ledger.charge_batch = lost
+    problem(bob.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
+    problem(ann.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
+    service.ledger.charge_batch = charge
+    assert ann.post("/predict", json={"instances": [ROW]}).status_code == 200
+
+
+def test_many_who_ask_at_once_are_asked_about_in_one_call(service):
+    caller = Caller("alice", key_digest(service.add_client()))
+    plane = service.predictor
+    X = plane.check_rows([ROW])
+
+    async def ask():
+        return await asyncio.gather(*(plane.predict(caller, RowsRequest(X, "coarse")) for _ in range(32)))
+
+    with calls_of(service.ledger) as called:
+        answers = service.call(ask())
+    assert called == ["charge"]
+    assert sorted(answer.charged > 0 for answer in answers) == [False] * 31 + [True]
+
+
+def test_what_is_late_is_not_charged_and_what_was_charged_is_not_charged_again(service):
     plane = service.predictor
     tier = plane.tier_names[0]
-    gated = plane._models[tier] = Gated(plane._models[tier])
     caller = Caller("alice", key_digest(service.add_client()))
     X = plane.check_rows([[0.1] * 4])
+    with pytest.raises(DeadlinePassed):
+        service.call(plane.predict(caller, RowsRequest(X, tier, deadline=0.0)))
+    assert service.spent() == 0
 
     async def hang_up_and_drain():
-        asked = asyncio.create_task(plane.predict(caller, Asked(X, tier)))
-        assert await asyncio.to_thread(gated.came.wait, 60)
-        asked.cancel()
-        draining = asyncio.create_task(plane.drain())
-        for _ in range(20):
+        request = asyncio.create_task(plane.predict(caller, RowsRequest(X, tier)))
+        while plane._batcher._running is None:
             await asyncio.sleep(0)
-        early = draining.done()
-        gated.gate.set()
-        await asyncio.wait_for(draining, 60)
-        return early
+        await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait_for(plane.drain(), 60)
 
+    service.call(hang_up_and_drain())
+    paid = service.spent()
+    assert paid > 0
+    assert service.call(plane.predict(caller, RowsRequest(X, tier))).charged == 0
+    assert service.spent() == paid
     with pytest.raises(DeadlinePassed):
-        service.call(plane.predict(caller, Asked(X, tier, deadline=0.0)))
-    assert service.spent() == 0
-    assert not service.call(hang_up_and_drain())
-    assert service.spent() > 0
+        service.call(plane.predict(caller, RowsRequest(X, tier, deadline=0.0)))
+
+
+def test_a_held_tier_ends_with_the_token_that_it_was_asked_with(service):
+    plane, now = service.predictor, [1000.0]
+    plane._clock = lambda: now[0]
+    service.add_client()
+    X, caller = plane.check_rows([ROW]), Caller("alice", expires=1001.0)
+    service.call(plane.predict(caller, RowsRequest(X)))
+    now[0] = 1001.0
+    with pytest.raises(KeyExpired):
+        service.call(plane.predict(caller, RowsRequest(X)))

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
@@ -42,8 +43,8 @@ class Shuffled(MeteredPredictor):
 class Swapping(Shuffled):
     """What must never be: two requests of a batch get each other's answers."""
 
-    async def _answer(self, requests):
-        results = await super()._answer(requests)
+    async def _answer_batch(self, batch):
+        results = await super()._answer_batch(batch)
         places = [place for place, result in enumerate(results) if isinstance(result, Prediction)]
         if len(places) > 1:
             one, other = places[:2]
@@ -54,9 +55,13 @@ class Swapping(Shuffled):
 class Misreporting(Shuffled):
     """What must never be: one client is told how another's account stands."""
 
-    def _budgets(self, asked, charges):
-        budgets = super()._budgets(asked, charges)
-        return dict(zip(budgets, list(budgets.values())[::-1], strict=True))
+    async def _answer_batch(self, batch):
+        results = await super()._answer_batch(batch)
+        standings = [result.standing for result in results if isinstance(result, Prediction)][::-1]
+        return [
+            msgspec.structs.replace(result, standing=standings.pop(0)) if isinstance(result, Prediction) else result
+            for result in results
+        ]
 
 
 def _service(start, head, predictor) -> RunningService:
@@ -95,7 +100,7 @@ async def _ask_all(url: str, head, accounts: Sequence[tuple[str, float]], seed: 
         assert answer.status_code == 200, answer.text
         found = answer.json()
         np.testing.assert_allclose(found["predictions"], expected[places], rtol=1e-9)
-        assert found["budget"]["limit"]["rho"] == pytest.approx(rho, rel=1e-9)
+        assert found["budget"]["limit_rho"] == pytest.approx(rho, rel=1e-9)
         assert found["receipt"]["rows"] == len(places)
         checked += 1
 

@@ -17,7 +17,7 @@ from service.errors import CannotServe
 from service.http.app import HttpOptions
 from service.http.problems import Problem, ProblemType
 from service.http.tokens import Tokens, TokenSettings
-from service.predictor import Asked, Caller
+from service.predictor import Caller, RowsRequest
 
 from .test_http import PRICE, ROW, problem
 
@@ -322,7 +322,7 @@ def test_a_token_that_expires_while_its_request_waits_is_charged_nothing(service
     X = plane.check_rows([ROW])
     now = time.time()
     with pytest.raises(KeyExpired, match="token"):
-        service.call(plane.predict(Caller("alice", expires=now - 1), Asked(X)))
+        service.call(plane.predict(Caller("alice", expires=now - 1), RowsRequest(X)))
     with pytest.raises(KeyExpired):
         service.call(plane.confirm(Caller("alice", expires=now - 1)))
     assert service.spent() == 0
@@ -334,7 +334,7 @@ def test_a_token_that_expires_while_its_request_waits_is_charged_nothing(service
             Caller("alice", key_digest(key)),
         )
         rows = (plane.check_rows([[0.1 * place] * 4]) for place in range(3))
-        asked = [plane.predict(caller, Asked(X)) for caller, X in zip(callers, rows, strict=True)]
+        asked = [plane.predict(caller, RowsRequest(X)) for caller, X in zip(callers, rows, strict=True)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     expired, *answered = service.call(together())

@@ -31,9 +31,8 @@ from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
-from training.objective import softmax
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
-from training.releases.model import each_row_alone
+from training.releases.model import Around, softmax
 from training.releases.shrinkage import directions, unit_rows
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 
@@ -52,8 +51,6 @@ TEMPERATURE = 16.0
 
 _GRID = 2**30
 _SHRINK = 1.0 - 2.0**-30
-_SHORTEST = 2.0**-300
-"""A row that is shorter has no direction: its squares might underflow."""
 
 
 class ClassSumsCertificate(ReleaseCertificate):
@@ -109,12 +106,12 @@ class ClassSums:
     tensors: dict[str, Floats]
 
     def probabilities(self, X: Floats) -> Floats:
-        """Return softmax(TEMPERATURE cosines), (n, C), each row computed alone."""
-        return each_row_alone(self._answer, X)
+        """Return softmax(TEMPERATURE cosines), (n, C)."""
+        return softmax(TEMPERATURE * self._cosines.products(self.certificate.feature_map(X, self.tensors)))
 
-    def _answer(self, row: Floats) -> Floats:
-        direction = centred(unit(self.certificate.feature_map(row, self.tensors)[0]), self.mean)
-        return softmax((TEMPERATURE * (self.directions @ direction))[None, :])
+    @functools.cached_property
+    def _cosines(self) -> Around:
+        return Around.mean(self.mean, self.directions)
 
     @functools.cached_property
     def mean(self) -> Floats:

@@ -1,11 +1,17 @@
-"""What a service needs of a model that is private itself."""
+"""What a service needs of a model that is private itself, and how one answers many rows at once.
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+A row's answer has the same bits whatever rows are beside it: products that round nothing, and functions of single
+numbers that IEEE 754 rounds in one way.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms import elementary
+from training.quantised import norms
 from training.releases.certificate import ReleaseCertificate
 
 Floats = NDArray[np.float64]
@@ -23,8 +29,7 @@ class ReleasedModel(Protocol):
     def probabilities(self, X: Floats) -> Floats:
         """Return the answers (n, C) to rows (n, d) within or beyond the declared bounds.
 
-        The same for every caller, and bit for bit the same for a row whatever other rows are asked: see
-        `each_row_alone`.
+        The same for every caller, and bit for bit the same for a row whatever rows are beside it.
         """
         ...
 
@@ -46,11 +51,80 @@ class NoisyLogits(ReleasedModel, Protocol):
         """Return the standard deviation of the noise on each logit of rows (n, d), one for each row: (n,). Public."""
         ...
 
+    def answers(self, X: Floats) -> tuple[Floats, Floats]:
+        """Return `probabilities` and `logit_noise` of rows (n, d), whose features are computed once."""
+        ...
 
-def each_row_alone(answer: Callable[[Floats], Floats], X: Floats) -> Floats:
-    """Return `answer` of every row, computed for (1, d) at a time and put together: (n, C).
 
-    A product of matrices may add in another order when it has more rows, and so differ in the last bit. Asked
-    for alone a row gives the same bits every time.
+_COARSE_BITS = 26
+_FINE_BITS = 28
+_LEAST_EXPONENT = -400
+_SHORTEST = 2.0**-300
+_CLOSEST = 2.0**-20
+"""A row's direction that is closer to the mean has none around it."""
+
+
+def exact_parts(matrix: Floats) -> Floats:
+    """Return A over B, (2m, D), for a released matrix (m, D) of finite numbers: A + B is it, but for rounding.
+
+    Each number moves by at most 2^(c - 55) times the length of its row, with c the least number with 2^c >= sqrt(D):
+    post-processing, done once. See `exact_products`.
     """
-    return np.concatenate([answer(row[None, :]) for row in X])
+    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    steps = np.ldexp(1.0, np.maximum(np.frexp(lengths)[1], _LEAST_EXPONENT) - _COARSE_BITS)
+    coarse = np.rint(matrix / steps) * steps
+    fine = steps * 2.0 ** (((matrix.shape[1] - 1).bit_length() + 1) // 2 - _FINE_BITS)
+    return np.concatenate([coarse, np.rint((matrix - coarse) / fine) * fine])
+
+
+def exact_products(phi: Floats, parts: Floats) -> Floats:
+    """Return (n, m): A phi + B phi, for phi (n, D) from a feature map and `exact_parts` of a matrix.
+
+    Exact but for the last addition, which is rounded once: one product of matrices for all rows, and the same bits for
+    a row whatever rows are beside it, in every order of summation, on every processor.
+
+    Proof. phi is 2^-24 times whole numbers, of norm at most 1: 2^24 steps. A row of the matrix is less than 2^e long
+    but for the rounding of its length, e being that exponent. A's rows are whole multiples of a = 2^(e - 26): at most
+    2^26 (1 + 2^-40) + sqrt(D)/2 < 2^28 of them long, for D < 2^50. What A leaves of a row is at most a/2 in each
+    number, so at most sqrt(D) a/2 <= 2^(c - 1) a long; B's rows are multiples of b = 2^(c - 28) a, and at most 2^27 +
+    sqrt(D)/2 < 2^28 of them long. By Cauchy and Schwarz the absolute values of the products in a sum add up to at most
+    2^28 2^24 < 2^53 in units of 2^-24 a, or 2^-24 b: a double holds every partial sum, in any order.
+    """
+    both = phi @ parts.T
+    half = len(parts) // 2
+    products: Floats = both[:, :half] + both[:, half:]
+    return products
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """Products of a released matrix (m, D) with rows' directions v around a released mean (D,).
+
+    u = phi/||phi|| and v = (u - mean)/||u - mean||, so that M v = (M u - M mean)/||u - mean||, with ||u - mean||^2 =
+    ||u||^2 - 2 <mean, u> + ||mean||^2: one product of matrices for all rows, and the same bits for a row everywhere.
+    """
+
+    parts: Floats
+    of_mean: Floats
+    squared: float
+
+    @classmethod
+    def mean(cls, mean: Floats, matrix: Floats) -> Self:
+        """Take directions around this mean."""
+        return cls(exact_parts(np.vstack([matrix, mean])), matrix @ mean, float(mean @ mean))
+
+    def products(self, phi: Floats) -> Floats:
+        """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row without a direction, or on the mean."""
+        lengths = norms(phi)
+        along = exact_products(phi, self.parts) / np.maximum(lengths, _SHORTEST)[:, None]
+        apart = np.sqrt(np.maximum((lengths > 0) - 2 * along[:, -1] + self.squared, 0.0))
+        scale = np.where(apart > _CLOSEST, 1 / np.maximum(apart, _CLOSEST), 0.0)
+        products: Floats = (along[:, :-1] - self.of_mean) * scale[:, None]
+        return products
+
+
+def softmax(logits: Floats) -> Floats:
+    """Return the softmax (n, C) of logits, the same bits for a row everywhere; no probability is 0."""
+    weights = elementary.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: Floats = weights / elementary.row_sums(weights)[:, None]
+    return shares

@@ -5,6 +5,7 @@ on the weights is not. What is released is W_approx + N(0, s^2 I): the solver st
 rounded to a grid, so a little noise on the weights hides how far off that is (Iyengar et al. 2019, for its idea).
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
-from training.objective import RegularisedCrossEntropy, softmax
+from training.objective import RegularisedCrossEntropy
 from training.quantised import LARGEST_WEIGHT_NORM
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
-from training.releases.model import each_row_alone
+from training.releases.model import exact_parts, exact_products, softmax
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
@@ -132,10 +133,11 @@ class PerturbedHead:
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.releases.model.ReleasedModel`."""
-        return each_row_alone(self._answer, X)
+        return softmax(exact_products(self.certificate.feature_map(X, self.tensors), self._parts))
 
-    def _answer(self, X: Floats) -> Floats:
-        return softmax(self.certificate.feature_map(X, self.tensors) @ self.weights.T)
+    @functools.cached_property
+    def _parts(self) -> Floats:
+        return exact_parts(self.weights)
 
 
 @dataclass(frozen=True)

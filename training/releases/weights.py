@@ -45,7 +45,7 @@ from mechanisms.randomness import Randomness
 from training.bundle import CertifiedHead
 from training.certificate import NAME, derive
 from training.errors import TrainingError
-from training.objective import softmax
+from training.quantised import norms
 from training.releases.certificate import (
     COMMON_ASSUMPTIONS,
     ReleaseCertificate,
@@ -53,7 +53,7 @@ from training.releases.certificate import (
     check_on_grid,
     release_fields,
 )
-from training.releases.model import each_row_alone
+from training.releases.model import exact_parts, exact_products, softmax
 from training.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 
@@ -155,20 +155,29 @@ class ReleasedWeights:
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.releases.model.ReleasedModel`."""
-        return each_row_alone(self._answer, X)
+        return self.answers(X)[0]
 
     def logit_noise(self, X: Floats) -> Floats:
-        """See `training.releases.model.NoisyLogits`.
+        """See `training.releases.model.NoisyLogits`."""
+        return self._noise(self.certificate.feature_map(X, self.tensors))
+
+    def answers(self, X: Floats) -> tuple[Floats, Floats]:
+        """See `training.releases.model.NoisyLogits`."""
+        phi = self.certificate.feature_map(X, self.tensors)
+        return softmax(exact_products(phi, self._parts)), self._noise(phi)
+
+    def _noise(self, phi: Floats) -> Floats:
+        """Return the standard deviation of the noise on each logit, (n,).
 
         Logit c is <T_c, phi(x)>, and its noise <N_c, phi(x)> with N_c ~ N(0, V_t I): Gaussian of variance
         V_t ||phi(x)||^2, and independent of the other classes'. One draw of it serves all answers.
         """
-        phi = self.certificate.feature_map(X, self.tensors)
-        spread: Floats = self.certificate.precisions[self.level].noise * np.linalg.norm(phi, axis=1)
+        spread: Floats = self.certificate.precisions[self.level].noise * norms(phi)
         return spread
 
-    def _answer(self, X: Floats) -> Floats:
-        return softmax(self.certificate.feature_map(X, self.tensors) @ self.weights.T)
+    @functools.cached_property
+    def _parts(self) -> Floats:
+        return exact_parts(self.weights)
 
 
 def release_weights(

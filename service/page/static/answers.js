@@ -1,14 +1,13 @@
 // Answers: probabilities as bars, with how far the noise may have moved them.
 
-import { band, mostTimesAsLikely } from "./band.js";
 import { announce, button, el, table } from "./dom.js";
 import { figureUp, probability, whole } from "./format.js";
 
 const PAGE = 20;
 
-/** answers: [{place, row, probabilities, noise: {law, on, scale} | null}]. */
+/** answers: [{place, row, probabilities, noise: {law, on, scale, interval, undecided} | null}], as the service says. */
 export function showAnswers(host, answers, model) {
-  const bands = answers.map(({ probabilities, noise }) => band(probabilities, noise));
+  const bands = answers.map(({ noise }) => noise?.interval ?? null);
   if (answers.length === 1) {
     host.replaceChildren(bars(answers[0], bands[0], model), note(answers, bands, model));
     return;
@@ -45,7 +44,7 @@ function line(answer, interval, model, detail) {
   const top = indexOfLargest(answer.probabilities);
   return [
     whole(answer.place),
-    model.classes[top],
+    isUndecided(answer) ? `${model.classes[top]} (undecided)` : model.classes[top],
     probability(answer.probabilities[top]),
     interval ? interval[top].map(probability).join(" to ") : "–",
     button("Show", () => detail.replaceChildren(bars(answer, interval, model)), {
@@ -64,6 +63,7 @@ function bars(answer, interval, model) {
     "div",
     { class: "answer" },
     el("h3", {}, `Row ${whole(answer.place)}: `, el("strong", { class: "top-class" }, model.classes[top])),
+    isUndecided(answer) && el("p", { class: "notice undecided" }, "Undecided: the noise could have made this class the likeliest."),
     el(
       "div",
       { class: "bars", role: "list", "aria-label": `Probabilities of row ${answer.place}` },
@@ -91,6 +91,22 @@ function bars(answer, interval, model) {
     ),
     full < 1 && el("p", { class: "note" }, `The bars end at ${probability(full)}.`),
   );
+}
+
+/** Whether the noise could have made the winner; of a draw the note says more. */
+function isUndecided({ noise }) {
+  return Boolean(noise?.undecided) && noise.on !== "selection";
+}
+
+/**
+ * Return how many times as likely as the class drawn the model holds any other at most, in 95 of 100 draws.
+ *
+ * A class v is drawn in proportion to e^(z_v / s). By Markov's argument over the C - 1 other classes, the model's own
+ * likeliest class is more than e^g times as likely as v with probability at most (C - 1) e^(-g / s). Weights below 2^-24
+ * of the largest are raised to it, which adds at most (C - 1) 2^-24: 0.0001 of the 0.05 is kept for that.
+ */
+export function mostTimesAsLikely(scale, classes) {
+  return Math.exp(scale * Math.max(0, Math.log((classes - 1) / (0.05 - 0.0001))));
 }
 
 const OF_MODEL = "They say nothing about whether the model is right.";
@@ -144,9 +160,9 @@ function indexOfLargest(values) {
 function download(answers, bands, model) {
   const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const ends = model.classes.flatMap((name) => [`${name} low`, `${name} high`]);
-  const head = ["row", ...model.classes, ...ends].map(quoted);
-  const lines = answers.map(({ place, probabilities }, index) =>
-    [place, ...probabilities, ...(bands[index] ?? probabilities.map(() => ["", ""])).flat()].join(","),
+  const head = ["row", ...model.classes, ...ends, "undecided"].map(quoted);
+  const lines = answers.map(({ place, probabilities, noise }, index) =>
+    [place, ...probabilities, ...(bands[index] ?? probabilities.map(() => ["", ""])).flat(), noise?.undecided ?? ""].join(","),
   );
   const url = URL.createObjectURL(new Blob([[head.join(","), ...lines, ""].join("\n")], { type: "text/csv" }));
   const link = el("a", { href: url, download: "answers.csv" });

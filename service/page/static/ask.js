@@ -292,12 +292,18 @@ async function payAll(context, batches, tier, outcome) {
 
 function answersOf(batches) {
   let place = 0;
-  return batches.flatMap(({ answer, instances, quote }) =>
-    answer.predictions.map((probabilities, index) => ({
+  return batches.flatMap(({ answer: { predictions, noise }, instances }) =>
+    predictions.map((probabilities, index) => ({
       place: (place += 1),
       row: instances[index],
       probabilities,
-      noise: quote.noise && { ...quote.noise, scale: quote.noise.scale[index] },
+      noise: noise && {
+        law: noise.law,
+        on: noise.on,
+        scale: noise.scale[index],
+        interval: noise.lower?.[index].map((low, each) => [low, noise.upper[index][each]]) ?? null,
+        undecided: noise.undecided[index],
+      },
     })),
   );
 }

@@ -1,6 +1,7 @@
 """The client's page before other noise: of what is paid for once, in tiers; of one class and its odds; of one class."""
 
 import hashlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from training.releases.weights import release_weights
 from .test_client_page import lines, paste, violations
 
 PRICES = {"coarse": 10**11, "fine": 4 * 10**11}
+LIKELIER = "async (given) => (await import('/page/answers.js')).mostTimesAsLikely(...given)"
 ROWS = np.random.default_rng(2).uniform(size=(60, 4)).round(3).tolist()
 
 
@@ -151,6 +153,20 @@ def test_a_label_has_no_band_and_the_page_says_how_far_it_can_be_trusted(start, 
     expect(page.locator("#band-note")).to_contain_text("times as likely as the one drawn")
     expect(page.locator(".bars .band")).to_have_count(0)
     tab.shot("label")
+
+
+@pytest.mark.parametrize("logits", [[0.0, 0.5], [0.0, 3.0, 3.0, 2.9], [0.0] * 9 + [4.0]])
+def test_a_class_that_was_drawn_is_nearly_as_likely_as_any(service, tab, logits):
+    trials, label = 2000, Label(0.5)
+    sensitivity = np.full(trials, 0.3)
+    words = np.random.default_rng(1).integers(2**64, size=trials, dtype=np.uint64)
+    released = label.release(np.tile(logits, (trials, 1)), sensitivity, SimpleNamespace(words=lambda _: words))
+    tab.page.goto(service.url)
+    most = tab.page.evaluate(LIKELIER, [float(label.scale(sensitivity)[0]), len(logits)])
+    times = np.exp(max(logits) - np.array(logits)[released.argmax(axis=1)])
+    # The bound holds for 95 of 100 draws: a true share of exactly that falls so low with a chance under 1e-6.
+    assert (times <= most).mean() >= 0.95 - 5.2 * np.sqrt(0.95 * 0.05 / trials)
+    assert tab.page.evaluate(LIKELIER, [0.0, len(logits)]) == 1
 
 
 def test_a_release_without_a_known_law_says_why_it_has_no_band(start_for_module, head, tab, client):

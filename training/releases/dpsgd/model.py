@@ -1,15 +1,14 @@
 """A model trained by DP-SGD as a service sees it, and its bundle. Serving it needs NumPy alone."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from training.objective import softmax
-from training.releases.dpsgd.centre import features_of, inputs_around
 from training.releases.dpsgd.certificate import DpSgdCertificate
 from training.releases.dpsgd.network import Floats
-from training.releases.model import each_row_alone
+from training.releases.model import Around, softmax
 from training.sealing import (
     checked_tensors,
     layer_shapes,
@@ -38,17 +37,28 @@ class DpSgdModel:
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.releases.model.ReleasedModel`."""
-        return each_row_alone(self._answer, X)
+        return softmax(self.logits(X))
 
     def logits(self, X: Floats) -> Floats:
-        """Return the logits (n, C) of rows (n, d). Their last bits may depend on the rows beside them."""
-        certificate = self.certificate
-        phi = features_of(certificate.feature_map, X, self.tensors)
-        inputs = inputs_around(self.centre, phi, certificate.input_norm)
-        return certificate.network.logits(self.parameters, inputs)
+        """Return the logits (n, C) of rows (n, d): the same bits for a row whatever rows are beside it.
 
-    def _answer(self, X: Floats) -> Floats:
-        return softmax(self.logits(X))
+        The first layer is an exact product, and each later one a product for each row by itself.
+        """
+        (_, biases), *later = self._layers
+        first = self._first.products(self.certificate.feature_map(X, self.tensors))
+        values = first * self.certificate.input_norm + biases
+        for weights, biases in later:
+            active = np.tanh(values) if self.certificate.network.activation == "tanh" else np.maximum(values, 0)
+            values = (active[:, None, :] @ weights)[:, 0] + biases
+        return values
+
+    @functools.cached_property
+    def _layers(self) -> list[tuple[Floats, Floats]]:
+        return self.certificate.network.layers(self.parameters)
+
+    @functools.cached_property
+    def _first(self) -> Around:
+        return Around.mean(self.centre, self._layers[0][0].T)
 
 
 def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:

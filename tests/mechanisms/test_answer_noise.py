@@ -1,0 +1,102 @@
+"""Intervals hold the answer without noise as often as they say, for noise as it is drawn."""
+
+import numpy as np
+import pytest
+
+from accounting.losses import GaussianLoss, LaplaceLoss
+from mechanisms.answer_noise import COVERAGE, AnswerNoise
+from mechanisms.gaussian import Gaussian
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+from mechanisms.selected_neuron import SelectedNeuron
+from training.objective import softmax
+
+TRIALS = 4000
+FALSE_ALARM = 5.3
+"""Standard deviations: intervals of exactly 95 % fail one of the comparisons below with a chance under 1e-6."""
+MARGIN = FALSE_ALARM * np.sqrt(COVERAGE * (1 - COVERAGE) / TRIALS)
+LOGITS = ([0.3, -0.3], [0.0, 0.0], [2.0, 0.0, 0.0, -1.0], [0.0] * 10, [9.0, 0.0, -9.0])
+
+
+class Seeded:
+    """Random words from a fixed seed."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng(1)
+
+    def words(self, count):
+        return self._generator.integers(2**64, size=count, dtype=np.uint64)
+
+
+def released(mechanism, logits):
+    sensitivity = np.full(TRIALS, 0.1)
+    return mechanism.release(np.tile(logits, (TRIALS, 1)), sensitivity, Seeded()), sensitivity
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(0.5), Gaussian(20.0), Laplace(1.5)])
+@pytest.mark.parametrize("logits", LOGITS)
+def test_intervals_hold_the_answer_without_noise_and_winners_are_rarely_wrong(mechanism, logits):
+    answers, sensitivity = released(mechanism, logits)
+    law = "laplace" if isinstance(mechanism, Laplace) else "gaussian"
+    noise = AnswerNoise(law, mechanism.noise_scale(sensitivity, len(logits)))
+    lower, upper = noise.intervals(answers)
+    exact = softmax(np.array(logits))
+    held = ((lower <= exact) & (exact <= upper)).mean(axis=0)
+    assert held.min() >= COVERAGE - MARGIN
+    assert (lower <= answers).all()
+    assert (answers <= upper).all()
+    wrong = ~noise.undecided(answers) & (exact[answers.argmax(axis=1)] < exact.max())
+    assert wrong.mean() <= 1 - COVERAGE + MARGIN
+
+
+@pytest.mark.parametrize("loss", [GaussianLoss(0.5), LaplaceLoss(0.7)])
+@pytest.mark.parametrize("logits", [[0.3, -0.3], [2.0, 0.0, 0.0, -1.0], [9.0, 0.0, -9.0]])
+def test_intervals_around_a_class_that_was_drawn_hold_what_the_model_says_of_it(loss, logits):
+    mechanism = SelectedNeuron(1.0, loss)
+    answers, sensitivity = released(mechanism, logits)
+    noise = AnswerNoise(loss.kind, mechanism.noise_scale(sensitivity), "log-odds")
+    lower, upper = noise.intervals(answers)
+    exact = softmax(np.array(logits))
+    within = (lower <= exact) & (exact <= upper)
+    assert within.all(axis=1).mean() >= COVERAGE - MARGIN
+    around = lower > 0
+    assert within[around].mean() < 1  # one that is never left is too wide
+    if len(logits) > 2:
+        assert (around.sum(axis=1) <= 1).all()  # nothing is known of the others but what is left to them
+    wrong = ~noise.undecided(answers) & (exact[answers.argmax(axis=1)] < exact.max())
+    assert wrong.mean() <= 1 - COVERAGE + MARGIN
+
+
+def test_of_classes_that_are_all_alike_nobody_knows_which_was_drawn():
+    noise = AnswerNoise("gaussian", np.ones(2), "log-odds")
+    lower, upper = noise.intervals(np.array([[0.25] * 4, [0.1, 0.1, 0.1, 0.7]]))
+    assert (lower[0].tolist(), upper[0].tolist()) == ([0] * 4, [1] * 4)
+    assert (lower[1] > 0).tolist() == [False, False, False, True]
+    assert (upper[1, :3] < 1).all()
+    assert noise.undecided(np.array([[0.25] * 4, [0.1, 0.1, 0.1, 0.7]])).all()
+
+
+def test_a_draw_has_no_interval_and_is_never_decided():
+    label = Label(0.5)
+    answers, sensitivity = released(label, [0.0, 3.0])
+    noise = AnswerNoise("exponential", label.scale(sensitivity), "selection")
+    assert noise.intervals(answers) is None
+    assert noise.undecided(answers).all()
+
+
+def test_intervals_are_narrow_and_winners_decided_where_the_noise_is_small():
+    noise = AnswerNoise("gaussian", np.array([0.01, 3.0]))
+    answers = np.array([[0.7, 0.3]] * 2)
+    lower, upper = noise.intervals(answers)
+    assert 0.68 < lower[0, 0] < 0.7 < upper[0, 0] < 0.72
+    assert noise.undecided(answers).tolist() == [False, True]
+    part = noise.uncertainty(answers).part(slice(1, 2))
+    assert (part.scale.tolist(), part.undecided.tolist()) == ([3.0], [True])
+    assert part.lower.tolist() == lower[1:].tolist()
+
+
+def test_certainty_and_impossibility_have_intervals_too():
+    lower, upper = AnswerNoise("gaussian", np.array([30.0])).intervals(np.array([[1.0, 0.0]]))
+    assert lower.tolist() == [[0, 0]]
+    assert upper[0, 0] == 1
+    assert upper[0, 1] > 0

@@ -1,0 +1,50 @@
+"""Bodies by themselves: how long one may be, and how many bytes of them there may be at once."""
+
+import pytest
+
+from service.errors import Overloaded
+from service.http.problems import Problem
+from service.http.requests import Bodies, ClientDisconnected
+
+pytestmark = pytest.mark.anyio
+
+
+def sending(*parts, ends=True):
+    """Return what receives these parts; then the end, or that the client is gone."""
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    messages.append({"type": "http.request", "body": b""} if ends else {"type": "http.disconnect"})
+
+    async def receive():
+        return messages.pop(0)
+
+    return receive
+
+
+SCOPE = {"headers": []}
+
+
+async def test_a_body_comes_in_parts_and_one_that_is_too_long_is_refused():
+    bodies = Bodies(largest=10)
+    assert await bodies.read(SCOPE, sending(b"12345", b"67890")) == b"1234567890"
+    with pytest.raises(Problem) as refused:
+        await bodies.read(SCOPE, sending(b"12345", b"678901", b"and more"))
+    assert refused.value.status == 413
+
+
+async def test_bodies_that_are_too_long_together_are_refused_until_some_are_answered():
+    bodies = Bodies(largest=10, together=15)
+    first = await bodies.read(SCOPE, sending(b"1234567890"))
+    with pytest.raises(Overloaded):
+        await bodies.read(SCOPE, sending(b"1234", b"56"))
+    second = await bodies.read(SCOPE, sending(b"12345"))  # what was refused takes no room
+    bodies.release(first)
+    third = await bodies.read(SCOPE, sending(b"1234567890"))
+    for body in (second, third):
+        bodies.release(body)
+    with pytest.raises(ClientDisconnected):
+        await bodies.read(SCOPE, sending(b"1234567890", ends=False))
+    assert await bodies.read(SCOPE, sending(b"1234567890"))
+
+
+async def test_one_body_always_has_room():
+    assert await Bodies(largest=10, together=1).read(SCOPE, sending(b"1234567890")) == b"1234567890"
