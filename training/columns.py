@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -451,6 +451,8 @@ AnyColumn = Annotated[
 
 Columns = tuple[AnyColumn, ...]
 
+SomeColumn = TypeVar("SomeColumn", bound=Column)
+
 
 def columns_from(described: Any) -> Columns:
     """Return the columns that a public certificate describes in JSON. Raises ValueError for what describes none."""
@@ -473,7 +475,7 @@ def usual_norm(columns: Sequence[Column]) -> float:
     return math.sqrt(sum(column.usual for column in columns))
 
 
-def blocks_of(columns: Sequence[Column], X: Floats) -> Iterator[tuple[Column, Floats]]:
+def blocks_of(columns: Sequence[SomeColumn], X: Floats) -> Iterator[tuple[SomeColumn, Floats]]:
     """Yield each column with its coordinates in X (n, d), to be written."""
     start = 0
     for column in columns:

@@ -122,8 +122,8 @@ class FeatureMap(BaseModel):
 
     @property
     def _rows_at_once(self) -> int | None:
-        """How many rows are mapped at once; None for all."""
-        return 2**22 // (len(self.lower) + self.dimension) + 1
+        """How many rows are mapped at once, of about 2 MiB; None for all."""
+        return 2**18 // (len(self.lower) + self.dimension) + 1
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, width = _bounds(self.lower, self.upper)

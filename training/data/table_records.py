@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.columns import AnyColumn, Column, Columns, LevelsColumn, NumberColumn, blocks_of, coordinates_of
+from training.columns import Column, Columns, LevelsColumn, NumberColumn, blocks_of, coordinates_of
 from training.data.bounds import parse_bounds
 from training.data.parsing import digests_of, numbered, parse
 from training.data.records import Declaration, Digests, Records, Units
@@ -123,7 +123,7 @@ def _some(names: Sequence[str]) -> list[str]:
 class _Reading:
     """How a table is read. encoded: whether a schema was given, for what to advise."""
 
-    columns: tuple[Column, ...]
+    columns: Columns
     label: Label
     clip: bool
     unit: str | None
@@ -217,8 +217,8 @@ class _Growing:
         """Return room for more rows, to be written before the next is asked for."""
         start, self._used = self._used, self._used + rows
         if self._used > len(self._rows):
-            # The operating system moves pages and copies nothing; what is not written takes no memory.
-            room = max(self._used, 2 * len(self._rows), _FEWEST_KEPT)
+            # A large array grows by the operating system's moving its pages: nothing is copied, so little room will do.
+            room = max(self._used, len(self._rows) * 9 // 8, _FEWEST_KEPT)
             self._rows.resize((room, *self._rows.shape[1:]), refcheck=False)
         view: NDArray[Any] = self._rows[start : self._used]
         return view
