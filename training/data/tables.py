@@ -174,32 +174,33 @@ class _CsvFile(_Part):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, every value as text."""
-        done, invalid = 0, []
+        with self._opened() as (raw, text):
+            try:
+                for data in self._reader(text, [], threads=True):
+                    self._share = min(raw.bytes / self._size, 1.0)
+                    yield data
+            except (pa.ArrowException, OSError) as error:
+                self._refuse(error)
+            if text.quotes % 2:
+                raise DataError(f"{self.name}: {self._unclosed()}")
+
+    def _reader(self, text: "_Counted", invalid: list[pa_csv.InvalidRow], *, threads: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. invalid: is given the first row with too many or too few values, if there is one."""
 
         def refuse(row: pa_csv.InvalidRow) -> str:
             invalid.append(row)
             return "error"
 
-        with self._opened() as (raw, text):
-            try:
-                reader = pa_csv.open_csv(
-                    pa.PythonFile(text, "r"),
-                    pa_csv.ReadOptions(
-                        use_threads=False, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
-                    ),
-                    pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
-                    pa_csv.ConvertOptions(
-                        column_types=dict.fromkeys(self.names, pa.string()), strings_can_be_null=False, null_values=[]
-                    ),
-                )
-                for data in reader:
-                    self._share = min(raw.bytes / self._size, 1.0)
-                    done += data.num_rows
-                    yield data
-            except (pa.ArrowException, OSError) as error:
-                self._refuse(error, invalid, done)
-            if text.quotes % 2:
-                raise DataError(f"{self.name}: {self._unclosed()}")
+        yield from pa_csv.open_csv(
+            pa.PythonFile(text, "r"),
+            pa_csv.ReadOptions(
+                use_threads=threads, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
+            ),
+            pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+            pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(self.names, pa.string()), strings_can_be_null=False, null_values=[]
+            ),
+        )
 
     def place(self, row: int) -> str:
         """Return the line on which a row ends; where lines cannot be counted, its number."""
@@ -227,7 +228,15 @@ class _CsvFile(_Part):
             return f"a quote is opened and not closed after line {number}"
         return 'a value holds a single ": write it as "" in quotes'
 
-    def _refuse(self, error: Exception, invalid: list[pa_csv.InvalidRow], done: int) -> None:
+    def _refuse(self, first: Exception) -> None:
+        """Say what Arrow refuses, and where. Reads the file again by one thread, which alone counts rows."""
+        error, invalid, done = first, [], 0
+        try:
+            with self._opened() as (_, again):
+                for data in self._reader(again, invalid, threads=False):
+                    done += data.num_rows
+        except (pa.ArrowException, OSError) as second:
+            error = second
         text = str(error)
         if invalid:
             row = invalid[0]
