@@ -43,6 +43,7 @@ _GROUPS = {
         "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
         "clients": _Command("accounts", "clients", "Who may ask, and for how much: keys and budgets."),
         "lineage": _Command("accounts", "lineages", "What all clients of one set of records may learn together."),
+        "export": _Command("exporting", "export", "Write a pay-once model into a file that other servers read."),
         "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),
         "ledger": _Command("ledger", "app", "Check, copy and mend the ledger."),
         "config": _Command("configuring", "app", "The settings of the service, and where each comes from."),

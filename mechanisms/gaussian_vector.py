@@ -75,15 +75,32 @@ class GaussianVector:
 
         Takes 2 words for each value, in order. Draw it once: every call is a release of its own and costs again.
         """
+        if np.size(values) != self.size:
+            raise ValueError(f"there must be {self.size} values, not {np.size(values)}")
+        return self.release_part(values, randomness)
+
+    def release_part(self, values: Floats, randomness: Randomness) -> Floats:
+        """Return some of the values with noise; what the others are may be chosen by what these became.
+
+        All parts together are `size` values, which one record moves by at most `sensitivity` in L2 whatever parts were
+        released before: that is for the caller to see to.
+
+        Proof. Let a record move part i, of k_i values, by at most s_i given the parts before, with the squares of the
+        s_i summing up to at most `sensitivity` squared. On the grid neighbours' parts are at most s_i/g + ROUNDING
+        sqrt(k_i) steps apart, so part i is mu_i-GDP with S mu_i equal to that; adaptive composition adds the squares of
+        the mu_i (Dong, Roth and Su 2022, Corollary 3.3), and the root of that sum is, by the triangle inequality for
+        the vectors of the s_i/g and of the ROUNDING sqrt(k_i), at most sensitivity/g + ROUNDING sqrt(size): what the
+        whole vector's proof has.
+        """
         values = np.asarray(values, dtype=np.float64)
-        if values.size != self.size:
-            raise ValueError(f"there must be {self.size} values, not {values.size}")
+        if not 1 <= values.size <= self.size:
+            raise ValueError(f"a part has between 1 and {self.size} values, not {values.size}")
         if not np.isfinite(values).all():
             raise ValueError("every value must be finite")
         law = rounded_gaussian(_calibration(self.mu, self.size)[0])
         step = self.step
-        flat, noisy = values.ravel(), np.empty(self.size)
-        for start in range(0, self.size, _PART):
+        flat, noisy = values.ravel(), np.empty(values.size)
+        for start in range(0, values.size, _PART):
             part = flat[start : start + _PART]
             words = randomness.words(part.size * law.words_per_draw).reshape(part.size, law.words_per_draw)
             integers = grid.on_grid(part, np.full(part.size, step)) + law.draw(words)

@@ -127,6 +127,10 @@ class PayOncePredictor(Predictor):
         """The tiers' names, the coarsest first."""
         return tuple(self._models)
 
+    def at(self, tier: str) -> ReleasedModel:
+        """Return the model that answers at a tier. Raises KeyError for an unknown name."""
+        return self._models[tier]
+
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier unless the model has this tier, or none was named."""
         if tier is not None and tier not in self._models:

@@ -20,6 +20,10 @@ class BundleError(TrainingError):
     """A bundle is missing, damaged, or does not match its certificate."""
 
 
+class NotExportable(TrainingError):
+    """A model cannot be taken away, or not so; says why and what to do."""
+
+
 class MissingExtra(TrainingError):
     """An optional dependency is not installed; names what to install."""
 

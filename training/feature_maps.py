@@ -53,11 +53,11 @@ STEP = 2.0**-STEP_BITS
 UNIFORM_BINS, DOUBLING_BINS = 32, 33
 _BINS = UNIFORM_BINS + DOUBLING_BINS
 
-_SHRINK = 1.0 - 2.0**-30
-_LENGTH = 2.0**STEP_BITS * _SHRINK
+SHRINK = 1.0 - 2.0**-30
+LENGTH = 2.0**STEP_BITS * SHRINK
 """A vector of norm 1, in steps."""
 _EXACT_BITS = 53
-_LEAST_EXPONENT = -64
+LEAST_EXPONENT = -64
 """Numbers below 2^-64 count as nothing: after division by the smallest clip norm they are far below STEP."""
 _TABLE_BITS = 16
 _LARGEST_DIMENSION = 2**22
@@ -110,13 +110,13 @@ class FeatureMap(BaseModel):
         at most 1.
         """
         phi = np.empty((len(X), self.dimension))
-        length = _LENGTH * math.sqrt(1 - self.bias**2)
+        length = LENGTH * math.sqrt(1 - self.bias**2)
         # A block at a time, so that what is computed on the way takes no more memory for more rows.
         step = self._rows_at_once or len(X) or 1
         for start in range(0, len(X), step):
             rows = slice(start, start + step)
             phi[rows, :-1] = self._hidden(self._scaled(X[rows]), tensors, length)
-        phi[:, -1] = math.trunc(_LENGTH * self.bias)
+        phi[:, -1] = math.trunc(LENGTH * self.bias)
         phi *= STEP
         return phi
 
@@ -164,13 +164,13 @@ class Fourier(FeatureMap):
         return {"omega": _rounded_for_products(omega / (2 * math.pi * self.bandwidth))}
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
-        turns = _products(_into_ball(u, self.clip_norm, _LENGTH), tensors["omega"])
+        turns = _products(_into_ball(u, self.clip_norm, LENGTH), tensors["omega"])
         angles = np.rint(turns * 2.0**_TABLE_BITS).astype(np.int64)
-        cosines = _cosines()
+        table = cosines()
         # sin(t) = cos(t - a quarter turn)
         places = np.hstack([angles, angles - (1 << _TABLE_BITS - 2)])
         places &= (1 << _TABLE_BITS) - 1
-        hidden: Floats = np.trunc(cosines.take(places) * (length / math.sqrt(turns.shape[1])))
+        hidden: Floats = np.trunc(table.take(places) * (length / math.sqrt(turns.shape[1])))
         return hidden
 
 
@@ -191,7 +191,7 @@ class Relu(FeatureMap):
         return {"omega": _rounded_for_products(_standard_normal(self.seed, (self.random_features, len(self.lower))))}
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
-        products = _products(_into_ball(u, self.clip_norm, _LENGTH), tensors["omega"])
+        products = _products(_into_ball(u, self.clip_norm, LENGTH), tensors["omega"])
         # relu(z) sqrt(2/D) drawn into the unit ball is relu(z) / max(sqrt(D/2), ||relu(z)||).
         return _into_ball(np.maximum(products, 0.0), math.sqrt(self.random_features / 2), length)
 
@@ -332,19 +332,24 @@ def _standard_normal(seed: int, shape: tuple[int, int]) -> Floats:
 def _into_ball(vectors: Floats, radius: float, length: float) -> Floats:
     """Return whole numbers (n, k): `length` x / max(radius, ||x||) for each row x of `vectors`, rounded towards zero.
 
-    So a row is at most `length` (1 + 2^-50) long: what `_SHRINK` is for. x is rounded first, to whole multiples
+    So a row is at most `length` (1 + 2^-50) long: what `SHRINK` is for. x is rounded first, to whole multiples
     m of 2^(e - b), e being the exponent of its largest coordinate, with k 4^b <= 2^53: the sum of the squares of m is
     a whole number of at most 2^53, exact in any order of summation, and its square root is rounded once.
     """
-    bits = (_EXACT_BITS - vectors.shape[1].bit_length()) // 2
+    bits = exact_bits(vectors.shape[1])
     exponents = np.frexp(np.abs(vectors).max(axis=1))[1]
-    exponents = np.maximum(exponents, _LEAST_EXPONENT) - bits
+    exponents = np.maximum(exponents, LEAST_EXPONENT) - bits
     whole = np.rint(vectors * np.ldexp(1.0, -exponents)[:, None])
     units = np.ldexp(1.0, exponents)
     norms = np.sqrt(np.einsum("ij,ij->i", whole, whole)) * units
     whole *= (length * units / np.maximum(radius, norms))[:, None]
     drawn: Floats = np.trunc(whole)
     return drawn
+
+
+def exact_bits(width: int) -> int:
+    """Return the b of `_into_ball` for vectors of so many coordinates k: k 4^b <= 2^53."""
+    return (_EXACT_BITS - width.bit_length()) // 2
 
 
 def _rounded_for_products(omega: Floats) -> Floats:
@@ -370,7 +375,7 @@ def _products(whole: Floats, omega: Floats) -> Floats:
 
 
 @functools.cache
-def _cosines() -> Floats:
+def cosines() -> Floats:
     """Return the cosines of 2^16 angles, a whole turn, within 2^-50: from the series of an eighth of a turn."""
     eighth = 1 << _TABLE_BITS - 3
     x = np.arange(eighth + 1) * (2 * math.pi / (1 << _TABLE_BITS))

@@ -1,6 +1,5 @@
 """Whether a contender answers rightly: asked before any load, so that nobody is fast by answering something else."""
 
-import io
 import json
 import urllib.error
 import urllib.request
@@ -52,11 +51,6 @@ def of(name: str | None) -> Callable[[bytes], np.ndarray]:
         return np.array(parsed if name is None else parsed[name], dtype=np.float64)
 
     return read
-
-
-def of_npy(content: bytes) -> np.ndarray:
-    """Read an answer that is a NumPy file."""
-    return np.array(np.load(io.BytesIO(content)), dtype=np.float64)
 
 
 def of_v2(content: bytes) -> np.ndarray:

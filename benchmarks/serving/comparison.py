@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.serving.contenders import Contender, Endpoint
-from benchmarks.serving.figures import Figures, Idle, Measured, Setting, idle, medians
+from benchmarks.serving.figures import MANY, Figures, Idle, Measured, Setting, idle, medians
 from benchmarks.serving.load import Round, load
 from benchmarks.serving.processes import Use, busy_seconds, children_seconds
 
@@ -21,7 +21,7 @@ def compare(
     *,
     rounds: int,
     seconds: float,
-    times: int = 4,
+    times: int = 2,
 ) -> tuple[dict[str, dict[str, Figures]], dict[str, Idle]]:
     """Return the medians by setting and contender, and idle memory by contender. Raises RuntimeError.
 
@@ -38,7 +38,10 @@ def compare(
             with contender.start(home) as endpoint:
                 starts.setdefault(contender.name, []).append(endpoint.server.use())
                 endpoint.check()
+                warm(endpoint)
                 for setting in settings:
+                    if setting.npy and not contender.npy:
+                        continue
                     measured.setdefault((contender.name, str(setting)), []).append(
                         undisturbed(endpoint, setting, seconds, times)
                     )
@@ -48,7 +51,12 @@ def compare(
     return results, {name: idle(uses) for name, uses in starts.items()}
 
 
-def undisturbed(endpoint: Endpoint, setting: Setting, seconds: float, times: int = 4) -> Measured:
+def warm(endpoint: Endpoint) -> None:
+    """Load a contender that was just started for a moment that is not counted."""
+    _loaded(endpoint, MANY, _SECONDS_TO_WARM)
+
+
+def undisturbed(endpoint: Endpoint, setting: Setting, seconds: float, times: int = 2) -> Measured:
     """Measure until nothing else takes the machine; after so many times return what was least disturbed."""
     found: list[Measured] = []
     while len(found) < times and not (found and found[-1].others <= _QUIET_CORES):
@@ -57,18 +65,17 @@ def undisturbed(endpoint: Endpoint, setting: Setting, seconds: float, times: int
 
 
 def measure(endpoint: Endpoint, setting: Setting, seconds: float) -> Measured:
-    """Load a running contender for `seconds`, after a moment that is not counted."""
-
-    def loaded(taking: float) -> Round:
-        return load(
-            endpoint.url, endpoint.body(setting.rows), connections=setting.connections, seconds=taking,
-            rows=setting.rows, features=endpoint.features, key=endpoint.key,
-        )  # fmt: skip
-
-    loaded(_SECONDS_TO_WARM)
+    """Load a running contender for `seconds`."""
     before = endpoint.server.use()
     busy, own = busy_seconds(), children_seconds()
-    seen = loaded(seconds)
+    seen = _loaded(endpoint, setting, seconds)
     busy, own = busy_seconds() - busy, children_seconds() - own
     measured = Measured(seen, before, endpoint.server.use(), 0.0)
     return replace(measured, others=max(0.0, busy - own - measured.cpu_seconds) / seen.seconds)
+
+
+def _loaded(endpoint: Endpoint, setting: Setting, seconds: float) -> Round:
+    return load(
+        endpoint.url, endpoint.body(setting), connections=setting.connections, seconds=seconds, rows=setting.rows,
+        features=endpoint.features, key=endpoint.key,
+    )  # fmt: skip

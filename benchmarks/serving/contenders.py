@@ -3,20 +3,22 @@
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.serving import answers, figures
+from benchmarks.serving.figures import Setting
 from benchmarks.serving.load import Body
 from benchmarks.serving.network import CLASSES, FEATURES, HIDDEN, Network
 from benchmarks.serving.processes import Server, free_port, started
 from training.bundle import load_bundle
+from training.loading import load_model
 from training.objective import softmax
+from training.releases.model import ReleasedModel
 
 PEERS = Path(__file__).with_name("peers")
 _ROOT = Path(__file__).parents[2]
@@ -24,7 +26,15 @@ _OURS = Body('{"instances":[', "]}")
 _ROWS_JSON = Body('{"x":[', "]}")
 _BUDGET = ("--rho", "9000", "--delta", "1e-5")
 """The largest that the ledger takes: at the default price it pays for seven million answers."""
-_MEMORY = Path("/dev/shm")
+_PAY_ONCE_BUDGET = ("--rho", "9", "--delta", "1e-5")
+_HEAD = ("--features", "relu", "--random-features", HIDDEN, "--lam", 10)
+_PRICE = ("--price", "epsilon:3@1e-5")
+_RELEASES = {
+    "class-sums": _PRICE,
+    "objective": _PRICE,
+    "weights": (*_PRICE, "--lam", 10),
+    "dpsgd": (*_PRICE, "--records-declared", 500, "--steps", 20),
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class Endpoint:
 
     server: Server
     url: str
-    body: Callable[[int], Body]
+    body: Callable[[Setting], Body]
     read: Callable[[bytes], np.ndarray]
     expected: answers.Answers | None
     key: str | None = None
@@ -41,7 +51,7 @@ class Endpoint:
 
     def check(self) -> None:
         """Raise RuntimeError unless it answers rightly."""
-        answers.check(self.url, self.body(3), self.read, self.expected, self.features, self.key)
+        answers.check(self.url, self.body(Setting(1, 3)), self.read, self.expected, self.features, self.key)
 
 
 @dataclass(frozen=True)
@@ -50,24 +60,31 @@ class Contender:
 
     name: str
     start: Callable[[Path], AbstractContextManager[Endpoint]]
+    npy: bool = False
+    """Whether it takes NumPy files."""
 
 
-def memory_is_there() -> bool:
-    """Return whether there is a file system in memory."""
-    return _MEMORY.is_dir()
+def train_bundle(folder: Path, *words: object, features: int = FEATURES, classes: int = CLASSES) -> Path:
+    """Train a model of ours on random rows into a new folder; returns the bundle.
 
-
-def train_bundle(folder: Path, *, features: int = FEATURES, classes: int = CLASSES) -> Path:
-    """Train our head on random rows: the network's shape, on public random features. Returns the bundle."""
+    words: further options; without any, a certified head of the network's shape, on public random features.
+    """
+    folder.mkdir(exist_ok=True)
     generator = np.random.default_rng(0)
     records = folder / "records.npz"
     np.savez(records, X=generator.random((500, features)), y=generator.integers(0, classes, 500))
     bundle = folder / "public"
     run_dpserve(
         folder, "train", "--data", records, "--out", bundle, "--classes", ",".join(map(str, range(classes))),
-        "--lineage", "benchmark", "--bounds", "0:1", "--features", "relu", "--random-features", HIDDEN, "--lam", 10,
+        "--lineage", "benchmark", "--bounds", "0:1", *(words or _HEAD),
     )  # fmt: skip
     return bundle
+
+
+def train_pay_once(folder: Path, kind: str, features: str) -> Path:
+    """Train a pay-once model of this kind; Fourier features are as many as the network's hidden units."""
+    random = ("--random-features", HIDDEN) if features == "fourier" else ()
+    return train_bundle(folder, "--release", kind, "--features", features, *random, *_RELEASES[kind])
 
 
 def ours(
@@ -75,52 +92,49 @@ def ours(
     *options: str,
     name: str = figures.OURS,
     features: int = FEATURES,
+    budget: tuple[str, ...] = _BUDGET,
     program: tuple[str, ...] = ("-m", "dpserve"),
-    arrays: bool = False,
     distinct: int = 0,
-    in_memory: bool = False,
+    expected: answers.Answers | None = None,
 ) -> Contender:
     """Our service with everything: private, charged to an embedded ledger, durable before it answers.
 
-    program: what Python runs in place of `dpserve`, with its arguments. arrays: rows and answers as NumPy files, not as
-    JSON. distinct: as `Body` has it. in_memory: the ledger's folder is on a file system in memory, so that nothing is
-    durable and no disk is waited for.
+    options: of `serve`. program: what Python runs in place of `dpserve`, with its arguments. distinct: as `Body` has
+    it. expected: what a pay-once model says.
     """
 
     @contextmanager
     def start(folder: Path) -> Iterator[Endpoint]:
-        with tempfile.TemporaryDirectory(dir=_MEMORY) if in_memory else nullcontext(folder) as home:
-            yield from _start(Path(home))
-
-    def _start(folder: Path) -> Iterator[Endpoint]:
         port = free_port()
-        command = [
-            sys.executable, *program, "serve", str(bundle), "--port", str(port), *_BUDGET, *options,
-        ]  # fmt: skip
+        command = [sys.executable, *program, "serve", str(bundle), "--port", str(port), *budget, *options]
         ready = f"http://127.0.0.1:{port}/readyz"
         with started(command, ready, folder / "ours.log", cwd=_ROOT, env=_home(folder)) as server:
-            added = run_dpserve(folder, "clients", "add", "load", *_BUDGET)
+            added = run_dpserve(folder, "clients", "add", "load", *budget)
             key = max(added.split(), key=len)
             url = f"http://127.0.0.1:{port}/predict"
-            body, read = (
-                (Body(npy=True), answers.of_npy)
-                if arrays
-                else (replace(_OURS, distinct=distinct), answers.of("predictions"))
-            )
-            yield Endpoint(server, url, lambda _: body, read, None, key, features)
+            rows = replace(_OURS, distinct=distinct)
+            yield Endpoint(
+                server, url, lambda setting: Body(npy=True) if setting.npy else rows, answers.of("predictions"),
+                expected, key, features,
+            )  # fmt: skip
 
-    return Contender(name, start)
+    return Contender(name, start, npy=True)
 
 
-def unprotected(
-    bundle: Path, *, name: str = figures.UNPROTECTED, features: int = FEATURES, workers: int = 1
-) -> Contender:
+def pay_once(bundle: Path, name: str) -> Contender:
+    """Our service of a pay-once model."""
+    model = load_model(bundle)
+    assert isinstance(model, ReleasedModel)
+    return ours(bundle, name=name, budget=_PAY_ONCE_BUDGET, expected=model.probabilities)
+
+
+def unprotected(bundle: Path, *, features: int = FEATURES) -> Contender:
     """Our service on the same bundle, its privacy and its ledger switched off."""
 
     @contextmanager
     def start(folder: Path) -> Iterator[Endpoint]:
         port = free_port()
-        command = [sys.executable, "-m", "benchmarks.serving.unprotected", str(bundle), str(port), str(workers)]
+        command = [sys.executable, "-m", "benchmarks.serving.unprotected", str(bundle), str(port)]
         head = load_bundle(bundle)
         ready = f"http://127.0.0.1:{port}/readyz"
         with started(command, ready, folder / "unprotected.log", cwd=_ROOT, env=_home(folder)) as server:
@@ -130,7 +144,7 @@ def unprotected(
                 lambda rows: softmax(head.logits(head.features(rows))), "anybody", features,
             )  # fmt: skip
 
-    return Contender(name, start)
+    return Contender(figures.UNPROTECTED, start)
 
 
 def plain() -> Contender:
@@ -197,13 +211,29 @@ def litserve(environment: Path) -> Contender:
     return Contender(figures.LITSERVE, start)
 
 
+def mosec(environment: Path) -> Contender:
+    """mosec with one worker."""
+
+    @contextmanager
+    def start(folder: Path) -> Iterator[Endpoint]:
+        port = free_port()
+        base = f"http://127.0.0.1:{port}"
+        words = ["--address", "127.0.0.1", "--port", str(port), "--path", str(folder / "mosec.sock")]
+        command = [str(environment / "mosec/bin/python"), "server.py", *words, "--log-level", "warning"]
+        with _peer(command, f"{base}/", folder, "mosec", {}) as server:
+            yield Endpoint(server, f"{base}/inference", lambda _: _ROWS_JSON, answers.of(None), _network)
+
+    return Contender(figures.MOSEC, start)
+
+
 def peers(environment: Path) -> list[Contender]:
-    """Return other people's servers, from the environments that `peers.install` made."""
+    """Return other people's servers, from the environments that `environments.install` made."""
     return [
         mlserver(environment, in_process=True),
         mlserver(environment, in_process=False),
         bentoml(environment),
         litserve(environment),
+        mosec(environment),
     ]
 
 
@@ -219,8 +249,8 @@ def _peer(
     return started(command, ready, folder / f"{name}.log", cwd=PEERS / name, env=environment)
 
 
-def _v2(rows: int) -> Body:
-    described = f'{{"name":"x","shape":[{rows},{FEATURES}],"datatype":"FP32","data":['
+def _v2(setting: Setting) -> Body:
+    described = f'{{"name":"x","shape":[{setting.rows},{FEATURES}],"datatype":"FP32","data":['
     return Body('{"inputs":[' + described, "]}]}", nested=False)
 
 

@@ -11,16 +11,20 @@ from benchmarks.serving.contenders import PEERS
 def install(environments: Path) -> None:
     """Make an environment for each peer that has none yet, or another one than its requirements say."""
     for requirements in sorted(PEERS.glob("*/requirements.txt")):
-        home = environments / requirements.parent.name
-        done = home / ".installed"
-        if done.exists() and done.read_text() == requirements.read_text():
-            continue
-        print(f"installing {requirements.parent.name} into {home} ...", file=sys.stderr)
+        made(environments / requirements.parent.name, requirements.read_text())
+
+
+def made(home: Path, requirements: str) -> Path:
+    """Return the Python of an environment in `home` with these requirements, one a line; make it where it lacks."""
+    done = home / ".installed"
+    if not (done.exists() and done.read_text() == requirements):
+        print(f"installing {home.name} into {home} ...", file=sys.stderr)
         venv.create(home, with_pip=True, clear=True)
         # One after the other, so that a pinned torch is there before anything asks for a newer one.
-        for requirement in sorted(requirements.read_text().split(), key=lambda line: not line.startswith("torch")):
+        for requirement in sorted(requirements.split(), key=lambda line: not line.startswith("torch")):
             subprocess.run([home / "bin/pip", "install", "-qq", requirement], check=True)
-        done.write_text(requirements.read_text())
+        done.write_text(requirements)
+    return home / "bin/python"
 
 
 def versions() -> dict[str, str]:

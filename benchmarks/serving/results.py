@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving import environments
-from benchmarks.serving.figures import IN_MEMORY, OURS, OURS_WORKERS, Figures, Idle, goals
+from benchmarks.serving.figures import Figures, Idle, metered_goals, pay_once_goals
 from benchmarks.serving.load import available_generator
 from benchmarks.serving.scaling import Point
 from benchmarks.serving.stages import Stage
@@ -64,10 +64,9 @@ def comparison(results: dict[str, dict[str, Figures]], idle: dict[str, Idle], ro
             "rounds": rounds,
             "seconds": seconds,
             "peers": environments.versions(),
-            "goals": {
-                name: [asdict(goal) | {"met": goal.met} for goal in goals(results, idle, name)]
-                for name in (OURS, IN_MEMORY, OURS_WORKERS)
-            },
+            "goals": [
+                asdict(goal) | {"met": goal.met} for goal in pay_once_goals(results) + metered_goals(results, idle)
+            ],
             "settings": {
                 setting: {name: asdict(one) for name, one in by_name.items()} for setting, by_name in results.items()
             },

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.serving import contenders
-from benchmarks.serving.comparison import undisturbed
+from benchmarks.serving.comparison import undisturbed, warm
 from benchmarks.serving.figures import MANY, Setting
 from benchmarks.serving.load import load
 from benchmarks.serving.network import CLASSES, FEATURES
@@ -48,14 +48,18 @@ def _points(bundle: Path, folder: Path, seconds: float) -> Iterator[Point]:
         yield from _shape("features", features, folder, seconds, features=features)
     home = _made(folder / "batches")
     with contenders.ours(bundle).start(home) as endpoint:
+        warm(endpoint)
         for rows in BATCHES:
             yield _point("rows of a request, 4 connections", rows, endpoint, Setting(4, rows), seconds)
     home = _made(folder / "ledger")
     with contenders.ours(bundle).start(home) as endpoint:
+        warm(endpoint)
         held = 0
         for rows in LEDGER_ROWS:
             while held < rows:
-                seen = load(endpoint.url, endpoint.body(1000), connections=2, seconds=5, rows=1000, key=endpoint.key)
+                seen = load(
+                    endpoint.url, endpoint.body(Setting(2, 1000)), connections=2, seconds=5, rows=1000, key=endpoint.key
+                )
                 held += (seen.requests - seen.wrong) * 1000
             yield _point("answered rows in the ledger", held, endpoint, MANY, seconds)
 
@@ -67,6 +71,7 @@ def _shape(
     bundle = contenders.train_bundle(home, features=features, classes=classes)
     with contenders.ours(bundle, features=features).start(home) as endpoint:
         endpoint.check()
+        warm(endpoint)
         yield _point(curve, at, endpoint, MANY, seconds)
 
 

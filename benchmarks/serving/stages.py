@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.serving import contenders, figures
-from benchmarks.serving.comparison import undisturbed
+from benchmarks.serving.comparison import undisturbed, warm
 
 STAGES = (
     ("parse and check the rows", ("service/http/requests.py", "service/http/schemas.py", "service/http/npy.py")),
@@ -65,6 +65,7 @@ def profile(bundle: Path, folder: Path, setting: figures.Setting, seconds: float
     sampled = contenders.ours(bundle, program=("-m", "benchmarks.serving.profiled", str(written)))
     with sampled.start(folder) as endpoint:
         endpoint.check()
+        warm(endpoint)
         endpoint.server.process.send_signal(signal.SIGUSR1)  # what start-up took is not a request's
         seen = undisturbed(endpoint, setting, seconds)
     samples = Counter(json.loads(written.read_text()))

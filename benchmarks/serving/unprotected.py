@@ -3,7 +3,7 @@
 The same HTTP, the same batches, the same forward pass; the ledger lets everything pass and forgets it, and the
 mechanism adds nothing. It listens on 127.0.0.1 alone.
 
-Run: python -m benchmarks.serving.unprotected BUNDLE PORT [WORKERS]
+Run: python -m benchmarks.serving.unprotected BUNDLE PORT
 """
 
 import sys
@@ -77,9 +77,9 @@ async def _opened(bundle: Path, settings: ServiceSettings) -> AsyncIterator[ASGI
     await predictor.drain()
 
 
-def main(bundle: str, port: str, workers: str = "1") -> None:
+def main(bundle: str, port: str) -> None:
     """Answer until told to stop."""
-    settings = ServiceSettings(port=int(port), workers=int(workers))
+    settings = ServiceSettings(port=int(port))
     with bind(settings) as listening:
         sys.exit(run(partial(_application, Path(bundle), settings), settings, listening))
 

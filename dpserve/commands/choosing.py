@@ -131,6 +131,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "accuracy_from": shown.accuracy_from.origin,
         "recommended": found.option,
         "reason": found.reason,
+        "warnings": found.warnings,
         "command": shown.command,
         "expectation": None if shown.expectation is None else shown.expectation.model_dump(),
         "estimates": [
@@ -139,6 +140,9 @@ def as_dict(shown: Comparison) -> dict[str, object]:
                 "title": OPTIONS[each.option].title,
                 "accuracy": each.mean,
                 "spread": each.spread,
+                "log_loss": each.log_loss,
+                "calibration_error": each.calibration_error,
+                "interval": each.interval,
                 "seeds": each.seeds,
             }
             for each in found.estimates
@@ -165,7 +169,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         f"{budget.epsilon_at(budget.picorho):.4g} at delta = {budget.delta:g}.",
         highlight=False,
     )
-    table = Table("option", "the budget pays for", "accuracy", "spread", "seeds")
+    table = Table("option", "the budget pays for", "accuracy", "spread", "log loss", "seeds")
     for each in sorted(found.estimates, key=lambda each: -(each.mean or 0.0)):
         option = OPTIONS[each.option]
         table.add_row(
@@ -173,16 +177,18 @@ def print_comparison(console: Console, shown: Comparison) -> None:
             option.pays,
             "unavailable" if each.mean is None else f"{each.mean:.3f}",
             "" if each.spread is None else f"{each.spread:.3f}",
+            "" if each.log_loss is None else f"{each.log_loss:.3f}",
             "" if each.seeds is None or each.mean is None else str(each.seeds),
         )
     known = {each.option for each in found.estimates}
     for name in (name for name in OPTIONS if name not in known):
-        table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "")
+        table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "", "")
     console.print(table, highlight=False)
     console.print(shown.accuracy_from.note, highlight=False)
     if shown.expectation is not None:
         console.print(shown.expectation.words("answers from released weights"), highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
+    print_warnings(console, found)
     console.print(f"Next: {shown.command}", highlight=False, soft_wrap=True)
     if shown.tiers:
         _print_tiers(console, shown.tiers)
@@ -192,6 +198,12 @@ def print_comparison(console: Console, shown: Comparison) -> None:
             "put theirs together know no more than the finest tells, so the lineage pays for that one alone.",
             highlight=False,
         )
+
+
+def print_warnings(console: Console, found: Recommendation) -> None:
+    """Print what makes the recommended answers worth little."""
+    for warning in found.warnings:
+        console.print(f"Warning: {warning}.", highlight=False)
 
 
 def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:
@@ -264,6 +276,7 @@ def followed(
     else:
         found, _ = by_rule(n, len(training.records.declaration.classes), whole, queries)
     stdout_console().print(f"Chosen: {found.reason}.", highlight=False)
+    print_warnings(stdout_console(), found)
     options = found.training_options(n, whole, queries)
     if "hidden" in training.options:
         options["hidden"] = training.options["hidden"]

@@ -43,6 +43,13 @@ def releases(incomplete: str) -> list[str]:
     return [name for name in RELEASES if name.startswith(incomplete)]
 
 
+def forms(incomplete: str) -> list[str]:
+    """Return the forms that `export` writes."""
+    from training.export.files import FORMS
+
+    return [name for name in FORMS if name.startswith(incomplete)]
+
+
 def features(incomplete: str) -> list[str]:
     """Return the feature maps that `train` makes."""
     return [name for name in ("auto", "identity", "bins", "fourier", "relu") if name.startswith(incomplete)]

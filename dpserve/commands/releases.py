@@ -183,7 +183,8 @@ def _train_weights(training: Training) -> ReleaseCertificate:
 
     prices = _tiers(training.options)
     head = train_with_progress(training.records, training.recipe(), training.lineage)
-    return save_weights(training.out, release_weights(head, prices, training.lineage, SystemRandomness()))
+    model = release_weights(head, prices, training.lineage, SystemRandomness(), training.records)
+    return save_weights(training.out, model)
 
 
 def _train_dpsgd(training: Training) -> ReleaseCertificate:

@@ -47,7 +47,10 @@ def compare(
         Path | None, typer.Option(help="Where the planner's summary goes: training/planning/measured.csv.")
     ] = None,
 ) -> None:
-    """Accuracy against number of queries for every mechanism, on public sets, by public rules: docs/mechanisms.md."""
+    """Accuracy against number of queries for every mechanism, on public sets, by public rules: docs/mechanisms.md.
+
+    What the table holds of options that are not measured now stays in it.
+    """
     try:
         asked = tuple(float(part) for part in epsilons.split(",") if part.strip())
     except ValueError:
@@ -61,7 +64,8 @@ def compare(
             cells = experiment.run(comparison, data_dir, store, progress)
     (out / "images").mkdir(parents=True, exist_ok=True)
     written = out / FIGURES if table is None else table
-    tables.write_csv(cells, written)
+    older = tables.read_csv(written) if written.exists() else ()
+    tables.write_csv(tables.renewed(older, cells), written)
     cells = tables.read_csv(written)
     if summary is not None:
         tables.write_summary(cells, summary)

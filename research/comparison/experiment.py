@@ -1,7 +1,7 @@
 """Running the comparison: one stored piece for each set, seed, option and epsilon, so that it resumes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,8 +11,8 @@ from accounting.budgets import Budget
 from audit.pieces import ResultStore
 from research.comparison.cases import Drawn
 from research.comparison.options import OPTIONS
-from training.planning.cases import TOLERANCE, Heads
-from training.planning.options import DELTA, QUERIES, UNLIMITED, Accuracies, Trial
+from training.planning.cases import TOLERANCE, Heads, Quality
+from training.planning.options import DELTA, QUERIES, UNLIMITED, Qualities, Trial
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SEEDS = 5
@@ -40,7 +40,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Cell:
-    """The accuracies of one option on one set at one epsilon and number of queries: one figure for each seed.
+    """What one option reached on one set at one epsilon and number of queries: one figure for each seed.
 
     queries: a number, or `UNLIMITED`. A figure is None where the mechanism refuses.
     """
@@ -49,19 +49,33 @@ class Cell:
     option: str
     epsilon: float
     queries: str
-    figures: tuple[float | None, ...]
+    figures: tuple[Quality | None, ...]
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds; None where the mechanism refuses."""
-        known = [figure for figure in self.figures if figure is not None]
-        return fmean(known) if known else None
+        """The accuracy, over the seeds; None where the mechanism refuses."""
+        return _mean([figure.accuracy for figure in self.figures if figure is not None])
+
+    @property
+    def log_loss(self) -> float | None:
+        """Over the seeds; None where it was not measured."""
+        return _mean([figure.log_loss for figure in self.figures if figure is not None])
+
+    @property
+    def calibration_error(self) -> float | None:
+        """Over the seeds; None where it was not measured."""
+        return _mean([figure.calibration_error for figure in self.figures if figure is not None])
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation over the seeds; None for fewer than two."""
-        known = [figure for figure in self.figures if figure is not None]
+        """The standard deviation of the accuracy over the seeds; None for fewer than two."""
+        known = [figure.accuracy for figure in self.figures if figure is not None]
         return stdev(known) if len(known) > 1 else None
+
+
+def _mean(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return fmean(known) if known and len(known) == len(figures) else None
 
 
 def run(
@@ -76,7 +90,7 @@ def stored(comparison: Comparison, directory: Path, store: ResultStore) -> tuple
     return _cells(_pieces(comparison, directory, store, lambda _, __: None, measure=False))
 
 
-Found = tuple[str, str, float, Accuracies]
+Found = tuple[str, str, float, Qualities]
 
 
 def _pieces(
@@ -104,7 +118,10 @@ def _pieces(
                     else store.found(piece)
                 )
                 if result is not None:
-                    yield name, option, epsilon, result["accuracies"]
+                    found = {
+                        count: None if each is None else Quality(**each) for count, each in result["qualities"].items()
+                    }
+                    yield name, option, epsilon, found
 
 
 def _piece(trial: Trial, option: str, epsilon: float) -> dict[str, Any]:
@@ -122,14 +139,15 @@ def _piece(trial: Trial, option: str, epsilon: float) -> dict[str, Any]:
 
 
 def _measured(trial: Trial, option: str) -> dict[str, Any]:
-    return {"accuracies": OPTIONS[option].accuracies(trial)}
+    found = OPTIONS[option].qualities(trial)
+    return {"qualities": {count: None if each is None else asdict(each) for count, each in found.items()}}
 
 
 def _cells(found: Iterator[Found]) -> tuple[Cell, ...]:
-    figures: dict[tuple[str, str, float, str], list[float | None]] = {}
-    for dataset, option, epsilon, accuracies in found:
-        for queries, accuracy in accuracies.items():
-            figures.setdefault((dataset, option, epsilon, queries), []).append(accuracy)
+    figures: dict[tuple[str, str, float, str], list[Quality | None]] = {}
+    for dataset, option, epsilon, qualities in found:
+        for queries, reached in qualities.items():
+            figures.setdefault((dataset, option, epsilon, queries), []).append(reached)
     return tuple(Cell(*key, tuple(values)) for key, values in figures.items())
 
 

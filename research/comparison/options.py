@@ -9,9 +9,10 @@ import numpy as np
 from accounting.picorho import PICORHO_PER_RHO
 from mechanisms.published import Published
 from mechanisms.seeded import derived_seed
+from training.objective import softmax
 from training.planning import options as planned
 from training.planning.cases import Case, Floats
-from training.planning.options import UNLIMITED, Accuracies, Trial
+from training.planning.options import UNLIMITED, Qualities, Trial
 
 Status = Literal["proven", "unproven", "not private"]
 
@@ -23,31 +24,31 @@ class Option:
     title: str
     pays: Literal["each answer", "once", "nothing"]
     status: Status
-    accuracies: Callable[[Trial], Accuracies]
+    qualities: Callable[[Trial], Qualities]
     version: int = 1
 
 
 def _planned(name: str) -> Option:
     one = planned.OPTIONS[name]
-    return Option(one.title, one.pays, "proven", one.accuracies, one.version)
+    return Option(one.title, one.pays, "proven", one.qualities, one.version)
 
 
-def _without_privacy(trial: Trial) -> Accuracies:
+def _without_privacy(trial: Trial) -> Qualities:
     weights = trial.heads.weights("identity", 1.0)
-    return {UNLIMITED: trial.case.accuracy(trial.heads.asked("identity") @ weights.T)}
+    return {UNLIMITED: trial.case.quality(softmax(trial.heads.asked("identity") @ weights.T))}
 
 
-def _algorithm_1(trial: Trial) -> Accuracies:
+def _algorithm_1(trial: Trial) -> Qualities:
     """Algorithm 1 with Gaussian noise, its claim composed as mu-GDP composes: mu / sqrt(Q) for each of Q answers."""
     logits, sensitivity = _published_logits(trial.case)
     mu = float(np.sqrt(2 * trial.whole / PICORHO_PER_RHO))
-    found: Accuracies = {}
+    found: Qualities = {}
     for count in trial.queries:
         mechanism = Published(trial.case.classes, mu / np.sqrt(count), "gaussian")
         answers = mechanism.release(
             logits, np.full(len(logits), sensitivity), trial.randomness("published", str(count))
         )
-        found[str(count)] = trial.case.accuracy(answers)
+        found[str(count)] = trial.case.quality(answers)
     return found
 
 
@@ -94,8 +95,8 @@ _PROVEN = (
 )
 
 OPTIONS: dict[str, Option] = {
-    "non-private": Option("no privacy (linear head)", "nothing", "not private", _without_privacy),
+    "non-private": Option("no privacy (linear head)", "nothing", "not private", _without_privacy, 2),
     **{name: _planned(name) for name in _PROVEN},
-    "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
+    "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1, 2),
 }
 """In the order of the tables."""

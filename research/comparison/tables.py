@@ -7,12 +7,14 @@ from pathlib import Path
 from research.comparison.cases import BENCHMARKS
 from research.comparison.experiment import SEEDS, Cell, at
 from research.comparison.options import OPTIONS
+from training.planning.cases import Quality
 from training.planning.measured import SETS
 from training.planning.options import DELTA, QUERIES, UNLIMITED
 from training.planning.options import OPTIONS as PLANNED
 
 COLUMNS = (*map(str, QUERIES), UNLIMITED)
-_HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", "mean", "spread", "seeds", "figures")
+_QUALITY = ("mean", "spread", "log_loss", "calibration_error", "seeds")
+_HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", *_QUALITY, "figures")
 _REFUSED = "refused"
 NOT_MEASURED = "not measured"
 START, END = "<!-- summary -->", "<!-- end of the summary -->"
@@ -20,12 +22,12 @@ START, END = "<!-- summary -->", "<!-- end of the summary -->"
 
 
 def write_csv(cells: Iterable[Cell], path: Path) -> None:
-    """Write one line for each cell, with the figure of every seed."""
+    """Write one line for each cell, with accuracy/log loss/calibration error of every seed, as far as measured."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_HEADER)
         for cell in sorted(cells, key=_order):
-            figures = " ".join(_REFUSED if figure is None else f"{figure:.4f}" for figure in cell.figures)
+            figures = " ".join(map(_word, cell.figures))
             writer.writerow(
                 (
                     cell.dataset,
@@ -36,6 +38,8 @@ def write_csv(cells: Iterable[Cell], path: Path) -> None:
                     cell.queries,
                     _number(cell.mean),
                     _number(cell.spread),
+                    _number(cell.log_loss),
+                    _number(cell.calibration_error),
                     len(cell.figures),
                     figures,
                 )
@@ -51,10 +55,16 @@ def read_csv(path: Path) -> tuple[Cell, ...]:
                 row["option"],
                 float(row["epsilon"]),
                 row["queries"],
-                tuple(None if word == _REFUSED else float(word) for word in row["figures"].split()),
+                tuple(map(_read, row["figures"].split())),
             )
             for row in csv.DictReader(file)
         )
+
+
+def renewed(older: Iterable[Cell], cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Return all cells, and of two for one place the one of `cells`: what was not measured again stays."""
+    places = {(cell.dataset, cell.option, cell.epsilon, cell.queries): cell for cell in (*older, *cells)}
+    return tuple(places.values())
 
 
 def write_summary(cells: Iterable[Cell], path: Path) -> None:
@@ -64,11 +74,12 @@ def write_summary(cells: Iterable[Cell], path: Path) -> None:
     """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("dataset", "epsilon", "option", "queries", "mean", "spread", "seeds"))
+        writer.writerow(("dataset", "epsilon", "option", "queries", *_QUALITY))
         for cell in sorted(cells, key=_order):
             if cell.option in PLANNED and cell.dataset in SETS:
                 place = (cell.dataset, f"{cell.epsilon:g}", cell.option, cell.queries)
-                writer.writerow((*place, _number(cell.mean, 6), _number(cell.spread, 6), len(cell.figures)))
+                measured = (cell.mean, cell.spread, cell.log_loss, cell.calibration_error)
+                writer.writerow((*place, *(_number(each, 6) for each in measured), len(cell.figures)))
 
 
 def summary(cells: Sequence[Cell]) -> str:
@@ -90,6 +101,17 @@ def with_summary(text: str, cells: Sequence[Cell]) -> str:
     if not (mark and end):
         raise ValueError(f"the page has no place for the summary, between {START} and {END}")
     return f"{before}{START}\n{summary(cells)}\n{END}{after}"
+
+
+def _word(figure: Quality | None) -> str:
+    if figure is None:
+        return _REFUSED
+    known = (figure.accuracy, figure.log_loss, figure.calibration_error)
+    return "/".join(f"{each:.4f}" for each in known if each is not None)
+
+
+def _read(word: str) -> Quality | None:
+    return None if word == _REFUSED else Quality(*map(float, word.split("/")))
 
 
 def _mean(cell: Cell | None) -> str:

@@ -22,6 +22,7 @@ from service.http.accounts import add_account_routes
 from service.http.authentication import Authentication
 from service.http.codec import Answers, RowsCodec
 from service.http.documentation import add_documentation
+from service.http.exporting import add_export
 from service.http.middleware import FAILED, Requests, response_to
 from service.http.openapi import describe
 from service.http.openinference import INFER, OpenInferenceCodec, add_open_inference
@@ -115,7 +116,7 @@ def create_app(
         return PredictionEndpoint(codec, predictor, authentication, metrics, bodies)
 
     rows, tensors = endpoint(RowsCodec(predictor, answers)), endpoint(OpenInferenceCodec(predictor, answers))
-    others = _other_routes(predictor, authentication, audit)
+    others = _other_routes(predictor, ledger, authentication, audit)
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/predict":
@@ -143,7 +144,7 @@ def create_app(
 
 
 def _other_routes(
-    predictor: Predictor, authentication: Authentication, audit: Callable[[], dict[str, Any]] | None
+    predictor: Predictor, ledger: Ledger, authentication: Authentication, audit: Callable[[], dict[str, Any]] | None
 ) -> FastAPI:
     app = FastAPI(
         title="dpserve",
@@ -156,6 +157,7 @@ def _other_routes(
     )
     add_account_routes(app, predictor, authentication)
     _add_public_routes(app, predictor)
+    add_export(app, predictor, ledger, authentication)
     if audit is not None:
 
         @app.get("/audit", summary="See what the service's own audit has found")

@@ -33,6 +33,8 @@ class ProblemType(StrEnum):
     RATE_UNKNOWN = "urn:dpserve:problem:rate-unknown"
     TOO_MANY_REQUESTS = "urn:dpserve:problem:too-many-requests"
     UNKNOWN_MODEL = "urn:dpserve:problem:unknown-model"
+    NOT_EXPORTABLE = "urn:dpserve:problem:not-exportable"
+    TIER_NOT_HELD = "urn:dpserve:problem:tier-not-held"
     UNKNOWN_TIER = "urn:dpserve:problem:unknown-tier"
     INTERNAL = "urn:dpserve:problem:internal"
 

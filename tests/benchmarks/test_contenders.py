@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.serving import answers, contenders
+from benchmarks.serving.figures import Setting
 from benchmarks.serving.generator import bodies
 from benchmarks.serving.load import Body, load
 from benchmarks.serving.stages import OTHER, STORE, divide, stage_of
@@ -27,27 +28,34 @@ def bundle(tmp_path_factory):
     return contenders.train_bundle(tmp_path_factory.mktemp("bundle"), features=FEATURES, classes=CLASSES)
 
 
-@pytest.mark.parametrize("name", ["ours", "arrays", "unprotected", "plain"])
-def test_it_answers_rightly_and_under_load(name, bundle, tmp_path):
+@pytest.fixture(scope="module")
+def pay_once_bundle(tmp_path_factory):
+    return contenders.train_pay_once(tmp_path_factory.mktemp("pay-once"), "class-sums", "fourier")
+
+
+@pytest.mark.parametrize("name", ["ours", "pay-once", "arrays", "unprotected", "plain"])
+def test_it_answers_rightly_and_under_load(name, bundle, pay_once_bundle, tmp_path):
     contender = {
         "ours": lambda: contenders.ours(bundle, features=FEATURES),
-        "arrays": lambda: contenders.ours(bundle, features=FEATURES, arrays=True),
+        "pay-once": lambda: contenders.pay_once(pay_once_bundle, "of a test"),
+        "arrays": lambda: contenders.ours(bundle, features=FEATURES),
         "unprotected": lambda: contenders.unprotected(bundle, features=FEATURES),
         "plain": contenders.plain,
     }[name]()
     with contender.start(tmp_path) as endpoint:
         endpoint.check()
+        body = endpoint.body(Setting(4, 3, npy=name == "arrays"))
         seen = load(
-            endpoint.url, endpoint.body(3), connections=4, seconds=0.2, rows=3, features=endpoint.features,
-            key=endpoint.key, generator="own",
+            endpoint.url, body, connections=4, seconds=0.2, rows=3, features=endpoint.features, key=endpoint.key,
+            generator="own",
         )  # fmt: skip
         assert seen.requests >= 4
         assert seen.wrong == 0
         assert 0 < seen.p50 <= seen.p99 <= seen.p999
         uses = endpoint.server.use()
         assert all(use.peak > 0 and use.resident > 0 for use in uses)
-        # Only ours has a store beside it.
-        assert any(use.name.startswith("valkey") for use in uses) == (name in ("ours", "arrays"))
+        # Ours alone has a store beside it.
+        assert any(use.name.startswith("valkey") for use in uses) == (name in ("ours", "pay-once", "arrays"))
 
 
 class Stub(BaseHTTPRequestHandler):

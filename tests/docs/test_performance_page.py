@@ -3,6 +3,21 @@
 import json
 import re
 
+from benchmarks.serving.figures import (
+    ARRAYS,
+    BATCHES,
+    BENTOML,
+    LITSERVE,
+    MANY,
+    METERED,
+    MLSERVERS,
+    MOSEC,
+    ONE,
+    OURS,
+    OURS_REPLAYED,
+    PAY_ONCE,
+    PLAIN,
+)
 from benchmarks.serving.report import DOCS, FIGURES, PAGE, with_tables
 
 DOCUMENT = json.loads(FIGURES.read_text())
@@ -13,15 +28,17 @@ def test_the_tables_are_made_from_what_was_measured():
 
 
 def test_every_part_was_measured():
-    assert {"comparison", "stages", "scaling"} <= DOCUMENT.keys()
-    assert "<!-- end -->\n\n<!-- end -->" not in PAGE.read_text()
-    for name in re.findall(r"<!-- (\w+) -->\n<!-- end -->", PAGE.read_text()):
-        raise AssertionError(f"the table {name} is empty")
+    assert {"comparison", "stages", "scaling", "ray data"} <= DOCUMENT.keys()
+    assert "Not measured yet" not in PAGE.read_text()
 
 
 def test_every_answer_was_an_answer():
-    for setting, by_name in DOCUMENT["comparison"]["settings"].items():
-        assert len(by_name) == 11, setting
+    found = DOCUMENT["comparison"]["settings"]
+    assert found.keys() == {str(setting) for setting in (MANY, ONE, BATCHES, ARRAYS)}
+    for setting, by_name in found.items():
+        ours = {*PAY_ONCE, *METERED} if setting != str(ARRAYS) else {*PAY_ONCE, OURS, OURS_REPLAYED}
+        others = {PLAIN, *MLSERVERS, BENTOML, LITSERVE, MOSEC} if setting != str(ARRAYS) else set()
+        assert by_name.keys() == ours | others, setting
         assert all(one["wrong"] == 0 for one in by_name.values()), setting
 
 

@@ -36,6 +36,7 @@ NOT_RUN = {
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
+    ("exporting.md", "export"): "test_exporting_page.py runs it, with models of these names",
     ("encoders.md", "train"): "a published model, 100 MB: tests/training/test_encoder.py makes small ones",
     (
         "encoders.md",
@@ -49,6 +50,7 @@ PROGRAMS = {
     "kubectl": "needs a cluster: its own parser reads the line below; tests/deployment checks what is applied",
     "make": "`make demo`, `make serve`: tests/dpserve/test_cli.py runs the demonstration that they are",
     "python": "research: hours, and data that is not ours; tests/research reads every line, and runs small ones",
+    "mlserver": "tests/training/export/test_mlserver.py starts it, with this page's settings",
     "git": "what is tested is a clone already",
     "sudo": "needs root: what it is for, that an image's user reads a bundle, needs a container engine",
     "pip": "needs a package index; tests/training/test_errors.py says what an extra brings",

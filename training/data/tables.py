@@ -230,7 +230,8 @@ class _CsvFile(_Part):
 
     def _refuse(self, first: Exception) -> None:
         """Say what Arrow refuses, and where. Reads the file again by one thread, which alone counts rows."""
-        error, invalid, done = first, [], 0
+        error, done = first, 0
+        invalid: list[pa_csv.InvalidRow] = []
         try:
             with self._opened() as (_, again):
                 for data in self._reader(again, invalid, threads=False):

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.answer_noise import AnswerNoise
 from training.data.records import Declaration, Records
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
@@ -24,6 +25,40 @@ MOST_ASKED = 10_000
 
 TOLERANCE = 1e-2
 """tau of every head here: it adds 1.4 % to the sensitivity, and is reached by any solver in use."""
+
+
+_BINS = 15
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What answers are worth. log_loss: in nats; calibration_error, interval: as `quality` says. None: not known."""
+
+    accuracy: float
+    log_loss: float | None = None
+    calibration_error: float | None = None
+    interval: float | None = None
+
+
+def quality(probabilities: Floats, labels: Labels, noise: Floats | None = None) -> Quality:
+    """Return what answers (m, C) are worth on rows of these classes (m,).
+
+    noise: the standard deviation of Gaussian noise on each row's logits, (m,), where it is known: then `interval` is
+    the mean width of the interval that is shown with the likeliest class's probability.
+
+    The calibration error is the expected one (Guo et al. 2017): over 15 bins of equal width of the likeliest class's
+    probability, the mean distance of accuracy and probability, each bin weighted by its rows.
+    """
+    likeliest, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    right = likeliest == labels
+    bins = np.minimum((sure * _BINS).astype(np.int64), _BINS - 1)
+    off = np.bincount(bins, right, minlength=_BINS) - np.bincount(bins, sure, minlength=_BINS)
+    own = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
+    width = None
+    if noise is not None and (ends := AnswerNoise("gaussian", noise).intervals(probabilities)) is not None:
+        lower, upper = ends
+        width = float((upper - lower)[np.arange(len(labels)), likeliest].mean())
+    return Quality(float(right.mean()), float(-np.log(own).mean()), float(np.abs(off).sum() / len(labels)), width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +93,16 @@ class Case:
         """The share of the rows asked whose likeliest class is the true one. answers: (m, C)."""
         return float((answers.argmax(axis=1) == self.answers).mean())
 
+    def quality(self, probabilities: Floats, noise: Floats | None = None) -> Quality:
+        """What answers (m, C) to the rows asked are worth. noise: see `quality`."""
+        return quality(probabilities, self.answers, noise)
+
+    @cached_property
+    def constant(self) -> Quality:
+        """What it is worth to answer every row with the shares of the classes among the records."""
+        counts = np.bincount(self.y, minlength=self.classes) + 0.5
+        return self.quality(np.tile(counts / counts.sum(), (len(self.answers), 1)))
+
 
 @dataclass(frozen=True, eq=False)
 class Heads:
@@ -91,19 +136,22 @@ class Heads:
             self._directions[features] = directions_of(self.case.X, self.feature_map(features))
         return self._directions[features]
 
+    def records(self, features: Features) -> Floats:
+        """phi of the records: (n, D)."""
+        if features not in self._records:
+            # Only one map's are kept: those of many records fill the memory.
+            self._records.clear()
+            self._directions.clear()
+            chosen = self.feature_map(features)
+            self._records[features] = chosen(self.case.X, chosen.public_tensors())
+        return self._records[features]
+
     def weights(self, features: Features, strong_convexity: float) -> Floats:
         """The exact weights (C, D) at Lambda. Raises NotConverged."""
         key = (features, strong_convexity)
         if key not in self._weights:
-            chosen = self.feature_map(features)
-            tensors = chosen.public_tensors()
-            if features not in self._records:
-                # Only one map's are kept: those of many records fill the memory.
-                self._records.clear()
-                self._directions.clear()
-                self._records[features] = chosen(self.case.X, tensors)
             objective = RegularisedCrossEntropy(
-                self._records[features], self.case.y, self.case.classes, strong_convexity
+                self.records(features), self.case.y, self.case.classes, strong_convexity
             )
             self._weights[key] = quantised(minimise(objective, TOLERANCE))
         return self._weights[key]

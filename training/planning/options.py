@@ -13,16 +13,18 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import SeededRandomness
 from training.planning import rules
-from training.planning.cases import TOLERANCE, Case, Floats, Heads, logits_move, weights_move
+from training.planning.cases import TOLERANCE, Case, Floats, Heads, Quality, logits_move, weights_move
 from training.planning.rules import Features
-from training.quantised import products, summands
+from training.quantised import norms, products, summands
+from training.releases import calibration
+from training.releases.model import exact_parts, exact_products, softmax
 
 DELTA = 1e-5
 UNLIMITED = "unlimited"
 QUERIES = (10, 100, 1_000, 10_000)
 
 Pays = Literal["each answer", "once"]
-Accuracies = dict[str, float | None]
+Qualities = dict[str, Quality | None]
 """By number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses to."""
 
 
@@ -54,7 +56,7 @@ class Option:
 
     title: str
     pays: Pays
-    accuracies: Callable[[Trial], Accuracies]
+    qualities: Callable[[Trial], Qualities]
     release: str | None
     features: Features
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -62,15 +64,15 @@ class Option:
     """Raised when what it measures changes, so that stored results of the older one are not used."""
 
 
-def _noise_on_answers(features: Features) -> Callable[[Trial], Accuracies]:
-    def accuracies(trial: Trial) -> Accuracies:
+def _noise_on_answers(features: Features) -> Callable[[Trial], Qualities]:
+    def qualities(trial: Trial) -> Qualities:
         return {str(count): _answered(trial, features, count) for count in trial.queries}
 
-    return accuracies
+    return qualities
 
 
-def _answered(trial: Trial, features: Features, count: int) -> float | None:
-    """The accuracy where the budget pays for `count` answers, by noise of its own on each row asked."""
+def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
+    """What answers are worth where the budget pays for `count` answers, by noise of its own on each row asked."""
     try:
         mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
         mechanism.prepare(trial.case.classes)
@@ -79,34 +81,41 @@ def _answered(trial: Trial, features: Features, count: int) -> float | None:
     lam = rules.strong_convexity(mechanism.mu)
     weights, phi = trial.heads.weights(features, lam), trial.heads.asked(features)
     randomness = trial.randomness("per-query", features, str(count))
-    return trial.case.accuracy(
-        mechanism.release(products(phi, summands(weights)), logits_move(lam, weights, phi), randomness)
-    )
+    moved = logits_move(lam, weights, phi)
+    answers = mechanism.release(products(phi, summands(weights)), moved, randomness)
+    return trial.case.quality(answers, mechanism.noise_scale(moved, trial.case.classes))
 
 
-def _released_weights(features: Features) -> Callable[[Trial], Accuracies]:
-    def accuracies(trial: Trial) -> Accuracies:
-        mu = mu_for(trial.whole)
-        lam = rules.strong_convexity(mu)
+def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
+    def qualities(trial: Trial) -> Qualities:
+        part, rest = calibration.divided(trial.whole)
+        lam = rules.strong_convexity(mu_for(trial.whole))
         weights = trial.heads.weights(features, lam)
-        law = GaussianVector(mu, weights.size, weights_move(lam, weights))
-        noisy = law.release(weights, trial.randomness("weights", features))
-        return {UNLIMITED: trial.case.accuracy(trial.heads.asked(features) @ noisy.T)}
+        law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
+        words = trial.randomness("weights", features)
+        parts = exact_parts(law.release(weights, words))
+        records, case = trial.heads.records(features), trial.case
+        calibrated = calibration.calibrated(
+            lambda rows: exact_products(records[rows], parts), case.y, case.classes, calibration.mu_of(part), words
+        )
+        phi = trial.heads.asked(features)
+        answers = softmax(calibrated(exact_products(phi, parts)))
+        return {UNLIMITED: case.quality(answers, calibrated.scale * law.standard_deviation * norms(phi))}
 
-    return accuracies
+    return qualities
 
 
-def _class_sums(trial: Trial) -> Accuracies:
+def _class_sums(trial: Trial) -> Qualities:
     from training.releases.class_sums import train_class_sums
 
     records = trial.case.records
     feature_map = rules.feature_map("identity", records.declaration)
     model = train_class_sums(records, "compared", feature_map, trial.whole, "compared", trial.randomness("class-sums"))
-    return {UNLIMITED: trial.case.accuracy(model.probabilities(trial.case.asked))}
+    return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
 
 
-def _perturbed_objective(features: Features) -> Callable[[Trial], Accuracies]:
-    def accuracies(trial: Trial) -> Accuracies:
+def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
+    def qualities(trial: Trial) -> Qualities:
         from training.releases.objective import perturbation_for, train_perturbed
 
         records = trial.case.records
@@ -114,14 +123,13 @@ def _perturbed_objective(features: Features) -> Callable[[Trial], Accuracies]:
         choices = perturbation_for(trial.whole, trial.case.classes)
         words = trial.randomness("objective", features)
         model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
-        return {UNLIMITED: trial.case.accuracy(trial.heads.asked(features) @ model.weights.T)}
+        return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
 
-    return accuracies
+    return qualities
 
 
-def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Accuracies]:
-    def accuracies(trial: Trial) -> Accuracies:
-        from training.releases.dpsgd.centre import inputs_around
+def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
+    def qualities(trial: Trial) -> Qualities:
         from training.releases.dpsgd.choices import by_rule
         from training.releases.dpsgd.network import Network
         from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
@@ -134,16 +142,15 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Accuracies]:
         recipe = DpSgdRecipe("compared", chosen, choices, whole)
         known = trial.heads.directions(features)
         model = train_dpsgd(case.records, recipe, "compared", words, directions=known)
-        inputs = inputs_around(model.centre, trial.heads.asked(features), choices.input_norm)
-        return {UNLIMITED: case.accuracy(network.logits(model.parameters, inputs))}
+        return {UNLIMITED: case.quality(model.probabilities(case.asked))}
 
-    return accuracies
+    return qualities
 
 
-def _teachers(trial: Trial) -> Accuracies:
+def _teachers(trial: Trial) -> Qualities:
     """250 linear teachers' votes, with noise on each answer."""
     logits, sensitivity = _said_by_teachers(trial.case)
-    found: Accuracies = {}
+    found: Qualities = {}
     for count in trial.queries:
         try:
             mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
@@ -151,7 +158,7 @@ def _teachers(trial: Trial) -> Accuracies:
         except ValueError:
             found[str(count)] = None
             continue
-        found[str(count)] = trial.case.accuracy(answers)
+        found[str(count)] = trial.case.quality(answers, mechanism.noise_scale(sensitivity, trial.case.classes))
     return found
 
 
@@ -176,22 +183,24 @@ def _said_by_teachers(case: Case) -> tuple[Floats, Floats]:
 _HIDDEN = 128
 
 OPTIONS: dict[str, Option] = {
-    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity"),
-    "weights": Option("released weights", "once", _released_weights("identity"), "weights", "identity"),
+    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=2),
+    "weights": Option("released weights", "once", _released_weights("identity"), "weights", "identity", version=2),
     "weights-fourier": Option(
-        "released weights, Fourier features", "once", _released_weights("fourier"), "weights", "fourier", version=2
+        "released weights, Fourier features", "once", _released_weights("fourier"), "weights", "fourier", version=3
     ),
-    "objective": Option("objective perturbation", "once", _perturbed_objective("identity"), "objective", "identity"),
+    "objective": Option(
+        "objective perturbation", "once", _perturbed_objective("identity"), "objective", "identity", version=2
+    ),
     "objective-fourier": Option(
         "objective perturbation, Fourier features",
         "once",
         _perturbed_objective("fourier"),
         "objective",
         "fourier",
-        version=2,
+        version=3,
     ),
-    "dpsgd": Option("DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=3),
-    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=3),
+    "dpsgd": Option("DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=4),
+    "dpsgd-fourier": Option("DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=4),
     "dpsgd-128": Option(
         "DP-SGD, 128 tanh units",
         "once",
@@ -199,17 +208,21 @@ OPTIONS: dict[str, Option] = {
         "dpsgd",
         "identity",
         MappingProxyType({"hidden": [_HIDDEN]}),
-        version=2,
+        version=3,
     ),
-    "teachers": Option("250 teachers, noise on each answer", "each answer", _teachers, "teachers", "identity"),
-    "per-query": Option("noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity"),
+    "teachers": Option(
+        "250 teachers, noise on each answer", "each answer", _teachers, "teachers", "identity", version=2
+    ),
+    "per-query": Option(
+        "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=2
+    ),
     "per-query-fourier": Option(
         "noise on each answer, Fourier features",
         "each answer",
         _noise_on_answers("fourier"),
         None,
         "fourier",
-        version=2,
+        version=3,
     ),
 }
 """The options that can be recommended, the simplest first: of equally good ones the first is taken."""

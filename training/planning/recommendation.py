@@ -4,7 +4,8 @@ A simulation runs the options themselves. On rows that are public it costs nothi
 them, and no guarantee covers what it tells.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import fmean, stdev
@@ -18,7 +19,7 @@ from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import derived_seed
 from training.errors import TrainingError
 from training.planning import rules
-from training.planning.cases import MOST_ASKED, Case, Floats, Heads, Labels, weights_move
+from training.planning.cases import MOST_ASKED, Case, Floats, Heads, Labels, Quality, weights_move
 from training.planning.options import OPTIONS, Option, Trial
 from training.planning.rules import Features
 from training.releases.weights import tier_steps
@@ -35,25 +36,84 @@ SEEDS = 3
 _LEAST_ROWS = 50
 _HELD_OUT = 5
 _CLOSE = 0.005
+_CLOSE_LOSS = 0.01
+_WIDE = 0.9
+
+NO_BETTER = "no better than always naming the commonest class"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The expected accuracy of an option: mean and standard deviation over so many seeds; None where it cannot be."""
+    """What is expected of an option, over so many seeds.
+
+    mean, spread: mean and standard deviation of the accuracy, None where it cannot be; log_loss, calibration_error,
+    interval: see `training.planning.cases.Quality`, None where they are not known.
+    """
 
     option: str
     mean: float | None
     spread: float | None = None
     seeds: int | None = None
+    log_loss: float | None = None
+    calibration_error: float | None = None
+    interval: float | None = None
+
+    @classmethod
+    def over(cls, option: str, found: Sequence[Quality], seeds: int) -> "Estimate":
+        """Return the mean of what so many seeds reached, or that it cannot be."""
+        if len(found) < seeds:
+            return cls(option, None)
+        accuracies = [each.accuracy for each in found]
+        return cls(
+            option,
+            fmean(accuracies),
+            stdev(accuracies) if seeds > 1 else None,
+            seeds,
+            mean_of([each.log_loss for each in found]),
+            mean_of([each.calibration_error for each in found]),
+            mean_of([each.interval for each in found]),
+        )
+
+
+def mean_of(figures: Sequence[float | None]) -> float | None:
+    """Return the mean, or None where one is not known."""
+    known = [each for each in figures if each is not None]
+    return fmean(known) if known and len(known) == len(figures) else None
+
+
+def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:
+    """Say in words what makes an option's answers worth little.
+
+    constant: what it is worth to answer every row with the shares of the classes.
+    """
+    said = []
+    if expected.mean is not None and expected.mean <= constant.accuracy + _CLOSE:
+        said.append(
+            f"accuracy {expected.mean:.3f} is {NO_BETTER}, which is right on {constant.accuracy:.3f} of the rows: "
+            "raise the budget, or train on more records"
+        )
+    loss, of_shares = expected.log_loss, constant.log_loss
+    if loss is not None and of_shares is not None and loss >= of_shares - _CLOSE_LOSS:
+        said.append(
+            f"its probabilities, of log loss {loss:.3f}, tell no more than the shares of the classes do, of log loss "
+            f"{of_shares:.3f}"
+        )
+    if expected.interval is not None and expected.interval >= _WIDE:
+        said.append(
+            f"the noise leaves the likeliest class's probability an interval {expected.interval:.2f} wide on average, "
+            "which covers nearly everything: read its answers as classes, or not at all"
+        )
+    return tuple(said)
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """An option, why in one sentence, and what every option was expected to reach."""
+    """An option, why in one sentence, what every option was expected to reach, and what the owner is warned of."""
 
     option: str
     reason: str
     estimates: tuple[Estimate, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> Option:
@@ -132,43 +192,45 @@ def by_simulation(
     if len(y) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(y)}")
     check_declared(len(y) if n is None else n, classes)
-    figures: dict[str, list[float]] = {name: [] for name in options}
+    figures: dict[str, list[Quality]] = {name: [] for name in options}
+    constants: list[Quality] = []
     for seed in range(seeds):
         case = case_of(X, y, classes, seed)
         heads = Heads(case)
+        constants.append(case.constant)
         scaled = budget_for(whole, n, len(case.y))
         for done, name in enumerate(options):
             progress(OPTIONS[name].title, (seed + done / len(options)) / seeds)
             trial = Trial(heads, scaled, "simulation", () if queries is None else (queries,))
-            figure = _accuracy(name, trial)
+            figure = _quality(name, trial)
             if figure is not None:
                 figures[name].append(figure)
-    estimates = tuple(
-        Estimate(name, fmean(found), stdev(found) if len(found) > 1 else None, seeds)
-        if len(found) == seeds
-        else Estimate(name, None)
-        for name, found in figures.items()
-    )
-    return _best(estimates, queries)
+    estimates = tuple(Estimate.over(name, found, seeds) for name, found in figures.items())
+    constant = Quality(fmean(each.accuracy for each in constants), mean_of([each.log_loss for each in constants]))
+    return _best(estimates, queries, constant)
 
 
-def _accuracy(name: str, trial: Trial) -> float | None:
+def _quality(name: str, trial: Trial) -> Quality | None:
     if OPTIONS[name].pays == "each answer" and not trial.queries:
         return None
     try:
-        (found,) = OPTIONS[name].accuracies(trial).values()
+        (found,) = OPTIONS[name].qualities(trial).values()
     except (ValueError, TrainingError):
         # What this budget cannot buy on these rows: too little for a release, or no noise on the grid.
         return None
     return found
 
 
-def _best(estimates: tuple[Estimate, ...], queries: int | None) -> Recommendation:
+def _best(estimates: tuple[Estimate, ...], queries: int | None, constant: Quality) -> Recommendation:
+    """Return the simplest of those whose log loss is the least among the ones of nearly the highest accuracy."""
     known = [(estimate.option, estimate.mean) for estimate in estimates if estimate.mean is not None]
     if not known:
         raise TrainingError("this budget pays for none of the mechanisms; raise it")
     highest = max(mean for _, mean in known)
-    option, mean = next((name, mean) for name, mean in known if mean >= highest - _CLOSE)
+    right = [each for each in estimates if each.mean is not None and each.mean >= highest - _CLOSE]
+    least = min(_loss(each) for each in right)
+    chosen = next(each for each in right if _loss(each) <= least + _CLOSE_LOSS)
+    option, mean = chosen.option, chosen.mean
     asked = "unlimited answers" if queries is None else f"{queries:,} queries"
     others = [(name, other) for name, other in known if OPTIONS[name].release != OPTIONS[option].release]
     beside = ""
@@ -176,9 +238,13 @@ def _best(estimates: tuple[Estimate, ...], queries: int | None) -> Recommendatio
         second, accuracy = max(others, key=lambda pair: pair[1])
         beside = f", beside {accuracy:.3f} from {OPTIONS[second].title}"
     once = "; it is paid for once, however many are asked" if OPTIONS[option].pays == "once" else ""
-    return Recommendation(
-        option, f"{OPTIONS[option].title}: {mean:.3f} is expected for {asked}{beside}{once}", estimates
-    )
+    loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
+    reason = f"{OPTIONS[option].title}: {mean:.3f} is expected for {asked}{loss}{beside}{once}"
+    return Recommendation(option, reason, estimates, warnings_of(chosen, constant))
+
+
+def _loss(estimate: Estimate) -> float:
+    return math.inf if estimate.log_loss is None else estimate.log_loss
 
 
 def case_of(X: Floats, y: Labels, classes: int, seed: int) -> Case:
@@ -231,7 +297,7 @@ def planned_tiers(prices: Mapping[str, int], budget: int) -> tuple[PlannedTier, 
                 "nobody could ever hold it. Leave it out, or raise the budget"
             )
         try:
-            sampling_error.check_release_rho(steps[name] ** 2 / 2)
+            sampling_error.check_release_rho(to_rho(steps[name]))
         except ValueError as error:
             raise TrainingError(f"the step to the tier {name!r}: {error}") from error
         tiers.append(PlannedTier(name, whole, whole - before))

@@ -9,9 +9,9 @@ from training.data.records import Declaration
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.planning import rules
-from training.planning.measured import LEAST_MEASURED, MANY_CLASSES, Nearest, nearest
+from training.planning.measured import FAR, LEAST_MEASURED, MANY_CLASSES, Nearest, nearest
 from training.planning.options import OPTIONS
-from training.planning.recommendation import LARGEST_PRICE, Recommendation, check_declared
+from training.planning.recommendation import LARGEST_PRICE, NO_BETTER, Recommendation, check_declared, warnings_of
 from training.releases import class_sums
 from training.releases.dpsgd import network as dpsgd_network
 
@@ -66,9 +66,10 @@ def _explained(
 ) -> tuple[Recommendation, Nearest]:
     spent = min(whole, LARGEST_PRICE)
     similar = nearest(n, classes, spent, queries, lambda count, signal: _preferred(count, signal) == preferred)
+    signal = mu_for(spent) * n / classes
     parts = [
         f"{OPTIONS[option].title}: {_standing(option, similar)}, and you have {n:,} records in {classes} classes "
-        f"(mu n / C = {mu_for(spent) * n / classes:.3g})"
+        f"(mu n / C = {signal:.3g})"
     ]
     if refused:
         parts.append(f"{OPTIONS[preferred].title} would come first, but {refused[0]}")
@@ -77,7 +78,20 @@ def _explained(
     if queries is not None and queries < LEAST_MEASURED:
         parts.append(_few_answers(similar))
     parts.append("paid for once, for any number of queries")
-    return Recommendation(option, "; ".join(parts), similar.estimates), similar
+    return Recommendation(option, "; ".join(parts), similar.estimates, _warnings(option, signal, similar)), similar
+
+
+def _warnings(option: str, signal: float, similar: Nearest) -> tuple[str, ...]:
+    """Say what is expected to be worth little: by what was measured, or because nothing so small was."""
+    known = next((each for each in similar.estimates if each.option == option), None)
+    said = warnings_of(known, similar.constant) if known else ()
+    if similar.signal / signal > FAR:
+        said = (
+            *said,
+            f"mu n / C is {similar.signal / signal:.0f} times less than on any set that was measured: expect answers "
+            f"{NO_BETTER}, unless a simulation on --public rows shows more",
+        )
+    return said
 
 
 def largest_price_words(whole: int) -> str:

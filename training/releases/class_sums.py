@@ -8,14 +8,16 @@ What is released, in this order, each on exact integer-grid noise (`mechanisms.g
    products with it drown what tells classes apart.
 2. the class sums: for each class the sum of v = (u - m)/||u - m|| over its records.
 
+3. how far to trust them: `training.releases.calibration`.
+
 What is computed from that is post-processing: the rows' directions under the noise (`training.releases.shrinkage`),
-and for a row x the softmax of TEMPERATURE <direction of class c, v(x)>.
+and for a row x the softmax of the calibrated TEMPERATURE <direction of class c, v(x)>.
 """
 
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -31,6 +33,8 @@ from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
+from training.releases import calibration
+from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
 from training.releases.model import Around, softmax
 from training.releases.shrinkage import directions, unit_rows
@@ -40,14 +44,14 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 CENTRE_SHARE = Fraction(1, 20)
-"""The share of mu^2 that the centre is paid from."""
+"""The share that the centre is paid from of what calibration leaves of mu^2."""
 
 COUNT_COORDINATE = 0.2
 MOST_RECORDS = 2**22
 """Their terms' sums, in steps of 2^-30, stay below 2^53, so that they are exact as doubles."""
 
-TEMPERATURE = 16.0
-"""Of the answers. The most likely class does not depend on it."""
+TEMPERATURE = 8.0
+"""Of the cosines, before they are calibrated."""
 
 _GRID = 2**30
 _SHRINK = 1.0 - 2.0**-30
@@ -68,9 +72,11 @@ class ClassSumsCertificate(ReleaseCertificate):
     """What the noisy centre costs: mu-GDP."""
     sums_mu: float = Field(gt=0, allow_inf_nan=False)
     """What the noisy class sums cost, given the centre: mu-GDP."""
+    calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """What the calibration costs, given both: mu-GDP; 0 where there is none."""
 
     def derived_cost(self) -> Cost:
-        """Return centre_mu-GDP and sums_mu-GDP, composed adaptively.
+        """Return centre_mu-GDP, sums_mu-GDP and calibration_mu-GDP, composed adaptively.
 
         Proof. A neighbour has one record more or less. Its term in the centre is the vector `grid_terms` returns for
         (sqrt(1 - b^2) u, b), a multiple of the grid of norm at most 1, and all other terms are the same, bit for bit,
@@ -79,10 +85,11 @@ class ClassSumsCertificate(ReleaseCertificate):
         a public number, and the record's term in the class sums is again one vector of norm at most 1, in one row
         of the (C, D) matrix: its sensitivity is 1. Both are released by `GaussianVector` with that sensitivity;
         the second depends on the first through its output alone, and adaptive composition adds the squares of the
-        mus (Dong, Roth and Su 2022, Corollary 3.3). Everything else is computed from the two.
+        mus (Dong, Roth and Su 2022, Corollary 3.3). What the calibration costs beside them is proved in
+        `training.releases.calibration`. Everything else is computed from the three.
         """
         centre, sums = self.mechanisms()
-        return Cost((GaussianLoss(centre.mu), GaussianLoss(sums.mu)))
+        return Cost((GaussianLoss(centre.mu), GaussianLoss(sums.mu), *calibration.losses(self.calibration_mu)))
 
     def mechanisms(self) -> tuple[GaussianVector, GaussianVector]:
         """How the centre and the sums are released. Raises ValueError where they cannot be."""
@@ -97,6 +104,8 @@ class ClassSumsCertificate(ReleaseCertificate):
 class ClassSums:
     """Released class sums as a classifier. centre: (D + 1,), sums: (C, D), both noisy; tensors: the map's public ones.
 
+    calibration: of its logits, TEMPERATURE times the cosines.
+
     Nothing in it but the certificate's lineage and digest is private.
     """
 
@@ -104,10 +113,15 @@ class ClassSums:
     centre: Floats
     sums: Floats
     tensors: dict[str, Floats]
+    calibration: Calibration
 
     def probabilities(self, X: Floats) -> Floats:
-        """Return softmax(TEMPERATURE cosines), (n, C)."""
-        return softmax(TEMPERATURE * self._cosines.products(self.certificate.feature_map(X, self.tensors)))
+        """Return the softmax of the calibrated logits, (n, C)."""
+        return softmax(self.calibration(self.logits(X)))
+
+    def logits(self, X: Floats) -> Floats:
+        """Return TEMPERATURE times the cosines, (n, C), before calibration."""
+        return TEMPERATURE * self._cosines.products(self.certificate.feature_map(X, self.tensors))
 
     @functools.cached_property
     def _cosines(self) -> Around:
@@ -146,11 +160,16 @@ def train_class_sums(
     tensors, declaration = feature_map.public_tensors(), records.declaration
     classes = len(declaration.classes)
     try:
-        centre_mu, sums_mu = shares(whole)
+        for_calibration, for_sums = calibration.divided(whole)
+        calibration_mu = calibration.mu_of(for_calibration)
+        centre_mu, sums_mu = shares(for_sums)
         certificate = ClassSumsCertificate.model_validate(
             release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
             | {
-                "cost": str(Cost((GaussianLoss(centre_mu), GaussianLoss(sums_mu)))),
+                "cost": str(
+                    Cost((GaussianLoss(centre_mu), GaussianLoss(sums_mu), *calibration.losses(calibration_mu)))
+                ),
+                "calibration_mu": calibration_mu,
                 "centre_mu": centre_mu,
                 "sums_mu": sums_mu,
             }
@@ -164,7 +183,14 @@ def train_class_sums(
         progress(index + 1)
     centre = centre_release.release(centre_of(rows), randomness)
     exact = sums_of(rows, records.y, classes, mean_of(centre), lambda done: progress(len(records) + done))
-    return ClassSums(certificate, centre, sums_release.release(exact, randomness), tensors)
+    sums = sums_release.release(exact, randomness)
+    model = ClassSums(certificate, centre, sums, tensors, Calibration.none(classes))
+    return replace(
+        model,
+        calibration=calibration.calibrated(
+            lambda rows: model.logits(records.X[rows]), records.y, classes, calibration_mu, randomness
+        ),
+    )
 
 
 def shares(whole: int) -> tuple[float, float]:
@@ -235,17 +261,19 @@ def grid_terms(vector: Floats) -> Integers:
 
 def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
-    tensors = with_public_tensors({"centre": model.centre, "sums": model.sums}, model.tensors)
-    return save_sealed(folder, tensors, model.certificate)
+    own = {"centre": model.centre, "sums": model.sums, "calibration": model.calibration.numbers}
+    return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
 def load_class_sums(folder: Path) -> ClassSums:
     """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
     certificate, tensors = load_sealed(folder, ClassSumsCertificate)
-    dimension = certificate.feature_map.dimension
-    shapes = {"centre": (dimension + 1,), "sums": (len(certificate.classes), dimension)}
+    dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
+    shapes = {"centre": (dimension + 1,), "sums": (classes, dimension), "calibration": (classes + 1,)}
     public = certificate.feature_map.public_tensors()
     released = checked_tensors(tensors, shapes, public)
     for name, vector in zip(("centre", "sums"), certificate.mechanisms(), strict=True):
         check_on_grid(name, released[name], vector.step)
-    return ClassSums(certificate, released["centre"], released["sums"], public)
+    return ClassSums(
+        certificate, released["centre"], released["sums"], public, Calibration.read(released["calibration"])
+    )

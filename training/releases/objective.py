@@ -8,7 +8,7 @@ rounded to a grid, so a little noise on the weights hides how far off that is (I
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -26,6 +26,8 @@ from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
 from training.quantised import LARGEST_WEIGHT_NORM
+from training.releases import calibration
+from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
 from training.releases.model import exact_parts, exact_products, softmax
 from training.releases.objective_bound import perturbation_bound
@@ -91,6 +93,8 @@ class ObjectiveCertificate(ReleaseCertificate):
     """What the noise on the weights costs, given the exact minimum."""
     output_sensitivity: float
     """How far apart, given the exact minimum, the weights that the solver returns can be."""
+    calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """What the calibration costs, given the weights: mu-GDP; 0 where there is none."""
 
     def derived_cost(self) -> Cost:
         """Return the cost of the exact minimum and, given that, of where the solver stopped.
@@ -102,10 +106,11 @@ class ObjectiveCertificate(ReleaseCertificate):
         public ball takes them no further apart (`training.sensitivity`). That holds for either of two neighbours. So
         given W*, the difference W - W* lies in one ball for both: neighbours' differences are at most 2 (tau + d) /
         Lambda apart, plus the projection's rounding, and that is the sensitivity that `GaussianVector` is given.
-        The two releases compose adaptively, and their sum is what leaves.
+        The two releases compose adaptively, and their sum is what leaves. The calibration's cost comes on top
+        (`training.releases.calibration`).
         """
         bound = perturbation_bound(self.noise, self.strong_convexity, NORM_BOUND, len(self.classes))
-        return Cost((bound.loss, GaussianLoss(self.output().mu)))
+        return Cost((bound.loss, GaussianLoss(self.output().mu), *calibration.losses(self.calibration_mu)))
 
     def derived(self) -> Mapping[str, object]:
         """Return the cost, and the sensitivity of where the solver stops."""
@@ -130,10 +135,15 @@ class PerturbedHead:
     certificate: ObjectiveCertificate
     weights: Floats
     tensors: dict[str, Floats]
+    calibration: Calibration
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.releases.model.ReleasedModel`."""
-        return softmax(exact_products(self.certificate.feature_map(X, self.tensors), self._parts))
+        return softmax(self.calibration(self.logits(X)))
+
+    def logits(self, X: Floats) -> Floats:
+        """Return the logits (n, C) of rows (n, d), before calibration."""
+        return exact_products(self.certificate.feature_map(X, self.tensors), self._parts)
 
     @functools.cached_property
     def _parts(self) -> Floats:
@@ -147,13 +157,14 @@ class Perturbation:
     strong_convexity: float
     noise: float
     output_mu: float
+    calibration_mu: float = 0.0
 
 
 def perturbation_for(whole: int, classes: int, strong_convexity: float | None = None) -> Perturbation:
     """Return the least noise whose release costs at most `whole` picorho.
 
-    The noise on the weights gets the least that a release may cost, B the rest. strong_convexity: Lambda, or None for
-    CURVATURE_PER_NOISE sigma. Raises ValueError if no noise does, saying so.
+    Calibration gets its share, the noise on the weights the least that a release may cost, B the rest.
+    strong_convexity: Lambda, or None for CURVATURE_PER_NOISE sigma. Raises ValueError if no noise does, saying so.
     """
     least = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
     if whole < 2 * least:
@@ -161,7 +172,8 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
             f"objective perturbation is two releases, and costs at least {2 * sampling_error.LEAST_RELEASE_RHO:g} "
             f"rho, not {whole / picorho.PICORHO_PER_RHO:g}"
         )
-    output_mu, target = mu_for(least), mu_for(whole - least)
+    for_calibration, rest = calibration.divided(whole)
+    output_mu, target = mu_for(least), mu_for(rest - least)
 
     def curvature(sigma: float) -> float:
         return CURVATURE_PER_NOISE * sigma if strong_convexity is None else strong_convexity
@@ -185,7 +197,7 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if affordable(middle) else (middle, high)
-    return Perturbation(curvature(high), high, output_mu)
+    return Perturbation(curvature(high), high, output_mu, calibration.mu_of(for_calibration))
 
 
 def train_perturbed(
@@ -211,7 +223,8 @@ def train_perturbed(
         certificate = ObjectiveCertificate.model_validate(
             release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
             | {
-                "cost": str(Cost((loss, GaussianLoss(choices.output_mu)))),
+                "cost": str(Cost((loss, GaussianLoss(choices.output_mu), *calibration.losses(choices.calibration_mu)))),
+                "calibration_mu": choices.calibration_mu,
                 "strong_convexity": choices.strong_convexity,
                 "tolerance": tolerance,
                 "noise": choices.noise,
@@ -230,7 +243,13 @@ def train_perturbed(
         perturbing.draw(randomness).reshape(shape),
     )
     weights = minimise(objective, tolerance, progress)
-    return PerturbedHead(certificate, output.release(weights, randomness), tensors)
+    model = PerturbedHead(certificate, output.release(weights, randomness), tensors, Calibration.none(classes))
+    return replace(
+        model,
+        calibration=calibration.calibrated(
+            lambda rows: model.logits(records.X[rows]), records.y, classes, choices.calibration_mu, randomness
+        ),
+    )
 
 
 def _output_sensitivity(perturbing: GaussianNoise, tolerance: float, strong_convexity: float) -> float:
@@ -241,7 +260,8 @@ def _output_sensitivity(perturbing: GaussianNoise, tolerance: float, strong_conv
 
 def save_perturbed(folder: Path, model: PerturbedHead) -> ObjectiveCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
-    return save_sealed(folder, with_public_tensors({"weights": model.weights}, model.tensors), model.certificate)
+    own = {"weights": model.weights, "calibration": model.calibration.numbers}
+    return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
 def load_perturbed(folder: Path) -> PerturbedHead:
@@ -249,6 +269,6 @@ def load_perturbed(folder: Path) -> PerturbedHead:
     certificate, tensors = load_sealed(folder, ObjectiveCertificate)
     shape = (len(certificate.classes), certificate.feature_map.dimension)
     public = certificate.feature_map.public_tensors()
-    weights = checked_tensors(tensors, {"weights": shape}, public)["weights"]
-    check_on_grid("weights", weights, certificate.output().step)
-    return PerturbedHead(certificate, weights, public)
+    released = checked_tensors(tensors, {"weights": shape, "calibration": (shape[0] + 1,)}, public)
+    check_on_grid("weights", released["weights"], certificate.output().step)
+    return PerturbedHead(certificate, released["weights"], public, Calibration.read(released["calibration"]))

@@ -14,6 +14,9 @@ Floats = NDArray[np.float64]
 _SPLITS = 4
 _SPLIT_SEED = 0
 
+SHORTEST_ROW = 2.0**-300
+"""A row that is no longer has no direction: its squares might underflow."""
+
 
 def by_coordinate(noisy: Floats, sigma: float) -> Floats:
     """Shrink every column by its share of signal: S_cj v_j / (v_j + sigma^2), v_j = (mean_c S_cj^2 - sigma^2)+.
@@ -73,5 +76,5 @@ def estimator_for(noisy: Floats, sigma: float) -> Callable[[Floats, float], Floa
 def unit_rows(matrix: Floats) -> Floats:
     """Return the rows scaled to unit length; a row too short to have a direction becomes zero."""
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    scaled: Floats = np.where(lengths > 2.0**-300, matrix / np.maximum(lengths, 2.0**-300), 0.0)
+    scaled: Floats = np.where(lengths > SHORTEST_ROW, matrix / np.maximum(lengths, SHORTEST_ROW), 0.0)
     return scaled

@@ -22,6 +22,9 @@ their average with the precisions 1/v_i as weights,
    finer one plus an independent increment (Koufogiannis, Han and Pappas 2015; Whitehouse, Ramdas, Wu and Rogers 2022).
    So the coarse tiers add nothing to the finest, and the finest has as little noise as one release of mu_t alone.
 
+5. Each tier has a calibration of its own (`training.releases.calibration`), computed from Y_1..Y_t and the records and
+   c_t-GDP given these. Whoever holds tier t holds the calibrations up to t: mu_t^2 has c_1^2 + ... + c_t^2 besides.
+
 1 to 3 are proved for the noise as it is drawn, on integer grids, since each Y_i is; 4 is a statement about the ideal
 continuous noise, on which no guarantee depends. Rounding adds 1/12 of a squared grid step to each v_i.
 """
@@ -29,7 +32,7 @@ continuous noise, on which no guarantee depends. Rounding adds 1/12 of a squared
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -44,8 +47,11 @@ from mechanisms.grid import rounded_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundle import CertifiedHead
 from training.certificate import NAME, derive
+from training.data.records import Records
 from training.errors import TrainingError
 from training.quantised import norms
+from training.releases import calibration
+from training.releases.calibration import Calibration
 from training.releases.certificate import (
     COMMON_ASSUMPTIONS,
     ReleaseCertificate,
@@ -69,13 +75,20 @@ class WeightsTier(BaseModel):
 
     name: str = Field(pattern=f"^{NAME.pattern}$")
     mu_beyond: float
-    """e_t: what this tier's own release costs, beyond the tier before it."""
+    """e_t: what this tier's own release of the weights costs, beyond the tier before it."""
     mu: float
-    """mu_t: what everything up to this tier costs, rounded up."""
+    """What everything up to this tier costs, its calibration among it, rounded up."""
     noise_of_release: float
     """The standard deviation of the noise of Y_t on every weight."""
     noise: float
     """The standard deviation of the noise of T_t on every weight."""
+    calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """What the calibration of T_t costs, beyond mu_beyond; 0 where there is none."""
+
+    @property
+    def cost(self) -> Cost:
+        """What holding it costs beyond the tier before it."""
+        return Cost((GaussianLoss(self.mu_beyond), *calibration.losses(self.calibration_mu)))
 
 
 class WeightsCertificate(ReleaseCertificate):
@@ -113,28 +126,32 @@ class WeightsCertificate(ReleaseCertificate):
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The precisions that can be held, the coarsest first."""
-        return tuple(Tier(tier.name, Cost((GaussianLoss(tier.mu_beyond),))) for tier in self.precisions)
+        return tuple(Tier(tier.name, tier.cost) for tier in self.precisions)
 
     def derived_cost(self) -> Cost:
-        """Return the composition of what was drawn: the module's statement 1."""
-        return Cost(tuple(GaussianLoss(tier.mu_beyond) for tier in self.precisions))
+        """Return the composition of what was drawn: the module's statements 1 and 5."""
+        return Cost(tuple(loss for tier in self.precisions for loss in tier.cost.losses))
 
     def derived(self) -> Mapping[str, object]:
         """Return the cost, the sensitivity (`training.certificate.derive`) and every tier's figures."""
         shape = len(self.classes), self.feature_map.dimension
         sensitivity = derive(self.strong_convexity, self.tolerance, *shape)["weight_sensitivity"]
-        steps = {tier.name: tier.mu_beyond for tier in self.precisions}
+        steps = {tier.name: (tier.mu_beyond, tier.calibration_mu) for tier in self.precisions}
         precisions = _precisions(steps, self.size, sensitivity)
         return {**super().derived(), "weight_sensitivity": sensitivity, "precisions": precisions}
 
 
 @dataclass(frozen=True, eq=False)
 class ReleasedWeights:
-    """A linear head on a public feature map, with noisy weights (T, C, D), one for each release that was drawn."""
+    """A linear head on a public feature map, with noisy weights (T, C, D), one for each release that was drawn.
+
+    calibrations: one for each tier.
+    """
 
     certificate: WeightsCertificate
     released: Floats
     tensors: dict[str, Floats]
+    calibrations: tuple[Calibration, ...]
     level: int = -1
     """Which of the tiers answers: its place among `certificate.precisions`."""
 
@@ -143,7 +160,12 @@ class ReleasedWeights:
         names = [each.name for each in self.certificate.precisions]
         if tier not in names:
             raise KeyError(tier)
-        return ReleasedWeights(self.certificate, self.released, self.tensors, names.index(tier))
+        return replace(self, level=names.index(tier))
+
+    @property
+    def calibration(self) -> Calibration:
+        """Its tier's."""
+        return self.calibrations[self.level]
 
     @functools.cached_property
     def weights(self) -> Floats:
@@ -164,15 +186,20 @@ class ReleasedWeights:
     def answers(self, X: Floats) -> tuple[Floats, Floats]:
         """See `training.releases.model.NoisyLogits`."""
         phi = self.certificate.feature_map(X, self.tensors)
-        return softmax(exact_products(phi, self._parts)), self._noise(phi)
+        return softmax(self.calibration(exact_products(phi, self._parts))), self._noise(phi)
+
+    def logits(self, X: Floats) -> Floats:
+        """Return the logits (n, C) of rows (n, d), before calibration."""
+        return exact_products(self.certificate.feature_map(X, self.tensors), self._parts)
 
     def _noise(self, phi: Floats) -> Floats:
         """Return the standard deviation of the noise on each logit, (n,).
 
-        Logit c is <T_c, phi(x)>, and its noise <N_c, phi(x)> with N_c ~ N(0, V_t I): Gaussian of variance
-        V_t ||phi(x)||^2, and independent of the other classes'. One draw of it serves all answers.
+        Logit c is b <T_c, phi(x)> plus a public number, b the calibration's scale, and its noise b <N_c, phi(x)> with
+        N_c ~ N(0, V_t I): Gaussian of variance b^2 V_t ||phi(x)||^2, and independent of the other classes'. One draw of
+        it serves all answers.
         """
-        spread: Floats = self.certificate.precisions[self.level].noise * norms(phi)
+        spread: Floats = self.calibration.scale * self.certificate.precisions[self.level].noise * norms(phi)
         return spread
 
     @functools.cached_property
@@ -181,15 +208,19 @@ class ReleasedWeights:
 
 
 def release_weights(
-    head: CertifiedHead, prices: Mapping[str, int], lineage: str, randomness: Randomness
+    head: CertifiedHead, prices: Mapping[str, int], lineage: str, randomness: Randomness, records: Records | None = None
 ) -> ReleasedWeights:
     """Draw the released weights of a certified head, at each tier's whole price in picorho, the coarsest first.
 
-    The head's exact weights should then be forgotten: only the release was paid for. Raises TrainingError for prices
-    out of order or out of range, saying which tier.
+    records: those that the head was trained on, to calibrate every tier on; None to leave probabilities as they come,
+    surer than they are right. The head's exact weights should then be forgotten: only the release was paid for. Raises
+    TrainingError for prices out of order or out of range, saying which tier.
     """
     trained = head.certificate
-    steps = tier_steps(prices)
+    steps = {
+        name: (mu_for(rest), calibration.mu_of(part))
+        for name, (part, rest) in _divided(prices, calibrating=records is not None).items()
+    }
     size = head.weights.size
     if size > LARGEST_SIZE:
         raise TrainingError(f"there are {size} weights, and a release has at most {LARGEST_SIZE}; use fewer features")
@@ -200,7 +231,7 @@ def release_weights(
     certificate = WeightsCertificate.model_validate(
         release_fields(trained.name, trained.classes, trained.feature_names, trained.feature_map, lineage)
         | {
-            "cost": str(Cost(tuple(GaussianLoss(mu) for mu in steps.values()))),
+            "cost": str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
             "strong_convexity": trained.strong_convexity,
             "tolerance": trained.tolerance,
             "weight_sensitivity": trained.weight_sensitivity,
@@ -208,14 +239,28 @@ def release_weights(
         }
     )
     released = [
-        GaussianVector(mu, size, trained.weight_sensitivity).release(head.weights, randomness) for mu in steps.values()
+        GaussianVector(tier.mu_beyond, size, trained.weight_sensitivity).release(head.weights, randomness)
+        for tier in precisions
     ]
-    return ReleasedWeights(certificate, np.stack(released), head.tensors)
+    classes = len(trained.classes)
+    uncalibrated = (Calibration.none(classes),) * len(precisions)
+    model = ReleasedWeights(certificate, np.stack(released), head.tensors, uncalibrated)
+    if records is None:
+        return model
+    X, y = records.X, records.y
+
+    def calibrated(tier: WeightsTier) -> Calibration:
+        own = model.at(tier.name)
+        return calibration.calibrated(lambda rows: own.logits(X[rows]), y, classes, tier.calibration_mu, randomness)
+
+    return replace(model, calibrations=tuple(map(calibrated, precisions)))
 
 
 def save_weights(folder: Path, model: ReleasedWeights) -> WeightsCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
-    return save_sealed(folder, with_public_tensors({"released": model.released}, model.tensors), model.certificate)
+    numbers = np.stack([each.numbers for each in model.calibrations])
+    own = {"released": model.released, "calibrations": numbers}
+    return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
 def load_weights(folder: Path) -> ReleasedWeights:
@@ -223,21 +268,23 @@ def load_weights(folder: Path) -> ReleasedWeights:
     certificate, tensors = load_sealed(folder, WeightsCertificate)
     public = certificate.feature_map.public_tensors()
     shape = (len(certificate.precisions), len(certificate.classes), certificate.feature_map.dimension)
-    released = checked_tensors(tensors, {"released": shape}, public)["released"]
+    own = checked_tensors(tensors, {"released": shape, "calibrations": (shape[0], shape[1] + 1)}, public)
+    released = own["released"]
     for tier, values in zip(certificate.precisions, released, strict=True):
         vector = GaussianVector(tier.mu_beyond, certificate.size, certificate.weight_sensitivity)
         check_on_grid(f"released, tier {tier.name}", values, vector.step)
-    return ReleasedWeights(certificate, released, public)
+    return ReleasedWeights(certificate, released, public, tuple(map(Calibration.read, own["calibrations"])))
 
 
-def tier_steps(prices: Mapping[str, int]) -> dict[str, float]:
-    """Return e_t of each tier, such that the tiers up to t cost at most the t-th price, in picorho.
+def tier_steps(prices: Mapping[str, int]) -> dict[str, int]:
+    """Return what each tier costs beyond the one before it, in picorho, its calibration among it.
 
     Raises TrainingError for too many tiers, names that are none, and prices out of order or out of range.
     """
     if not 1 <= len(prices) <= MOST_TIERS:
         raise TrainingError(f"there must be between 1 and {MOST_TIERS} tiers, not {len(prices)}")
-    steps, before = {}, 0
+    steps: dict[str, int] = {}
+    before = 0
     for name, price in prices.items():
         if not NAME.fullmatch(name):
             raise TrainingError(f"a tier is named with letters, digits, '.', '_' and '-', at most 64, not {name!r}")
@@ -245,21 +292,26 @@ def tier_steps(prices: Mapping[str, int]) -> dict[str, float]:
             raise TrainingError(
                 f"tiers are given from the coarsest to the finest, and {name!r} costs no more than before"
             )
-        steps[name], before = mu_for(price - before), price
+        steps[name], before = price - before, price
     return steps
 
 
-def _precisions(steps: Mapping[str, float], size: int, sensitivity: float) -> tuple[WeightsTier, ...]:
+def _divided(prices: Mapping[str, int], *, calibrating: bool) -> dict[str, tuple[int, int]]:
+    """Return what a tier's calibration and its weights may cost, in picorho."""
+    return {name: calibration.divided(step) if calibrating else (0, step) for name, step in tier_steps(prices).items()}
+
+
+def _precisions(steps: Mapping[str, tuple[float, float]], size: int, sensitivity: float) -> tuple[WeightsTier, ...]:
     tiers: list[WeightsTier] = []
     precision = 0.0
     square = Fraction(0)
-    for name, mu in steps.items():
+    for name, (mu, calibration_mu) in steps.items():
         try:
             noise = GaussianVector(mu, size, sensitivity).standard_deviation
         except ValueError as error:
             raise ValueError(f"tier {name!r}: {error}") from error
         precision += 1 / (noise * noise)
-        square += Fraction(mu) ** 2
+        square += Fraction(mu) ** 2 + Fraction(calibration_mu) ** 2
         tiers.append(
             WeightsTier(
                 name=name,
@@ -267,6 +319,7 @@ def _precisions(steps: Mapping[str, float], size: int, sensitivity: float) -> tu
                 mu=rounded_up(square_root_up(square)),
                 noise_of_release=noise,
                 noise=1 / math.sqrt(precision),
+                calibration_mu=calibration_mu,
             )
         )
     return tuple(tiers)

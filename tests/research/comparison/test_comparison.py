@@ -19,7 +19,7 @@ from research.comparison.options import OPTIONS
 from research.data.retail import read as read_baskets
 from training.errors import DataError
 from training.planning import rules
-from training.planning.cases import Heads
+from training.planning.cases import Heads, Quality
 from training.planning.options import UNLIMITED, Trial
 
 ONCE = ("non-private", "weights", "dpsgd")
@@ -96,7 +96,7 @@ def test_stored_pieces_are_shown_without_measuring(measured, tmp_path):
 def test_a_mechanism_that_refuses_is_shown_as_refusing(tmp_path):
     """The grid has no place for the noise of ten million answers; a figure for it would be invented."""
     asked = Trial(Heads(Drawn.read("digits", tmp_path).case(0)), 10_000_000, "tiny", queries=(100_000,))
-    assert OPTIONS["per-query"].accuracies(asked) == {"100000": None}
+    assert OPTIONS["per-query"].qualities(asked) == {"100000": None}
     cell = Cell("digits", "per-query", 1.0, "10", (None, None))
     assert cell.mean is None
     assert "| refused / not measured |" in tables.summary((cell,))
@@ -136,3 +136,15 @@ def test_wrong_input_is_refused_in_a_sentence(tmp_path):
         read_baskets(Path(tmp_path))
     with pytest.raises(ValueError, match="separated by commas"):
         reproduced(tmp_path, "--epsilons", "1;2")
+
+
+def test_a_table_keeps_what_is_not_measured_again(tmp_path):
+    older = (
+        Cell("adult", "weights", 1.0, "unlimited", (Quality(0.8),)),
+        Cell("adult", "dpsgd", 1.0, "unlimited", (Quality(0.5), None)),
+    )
+    newer = Cell("adult", "dpsgd", 1.0, "unlimited", (Quality(0.75, 0.5, 0.25), Quality(0.25, 0.5, 0.75)))
+    tables.write_csv(tables.renewed(older, [newer]), tmp_path / "table.csv")
+    read = tables.read_csv(tmp_path / "table.csv")
+    assert read == (older[0], newer)
+    assert (read[0].log_loss, read[1].log_loss, read[1].calibration_error) == (None, 0.5, 0.5)

@@ -5,7 +5,8 @@ import pytest
 
 from accounting.budgets import Budget
 from training.errors import TrainingError
-from training.planning.recommendation import Recommendation, by_simulation
+from training.planning.cases import Quality
+from training.planning.recommendation import Estimate, Recommendation, by_simulation, warnings_of
 
 FEW = ("class-sums", "weights", "per-query")
 
@@ -78,3 +79,41 @@ def test_answers_that_no_budget_can_be_shared_among_are_refused():
             found.training_options(1000, 10**10, 100_000_000)
         with pytest.raises(ValueError, match="the price of one row must lie between"):
             found.training_options(1000, 9 * 10**12, 1)
+
+
+def test_labels_that_no_row_tells_anything_of_are_warned_of():
+    rng = np.random.default_rng(0)
+    X, y = rng.random((400, 5)), (rng.random(400) < 0.2).astype(np.int64)
+    found = by_simulation(
+        X, y, classes=2, n=None, whole=whole(1), queries=100, seeds=2, options=("class-sums", "per-query")
+    )
+    said = " ".join(found.warnings)
+    assert "no better than always naming the commonest class, which is right on 0.7" in said
+    assert "tell no more than the shares of the classes do" in said
+
+
+def test_answers_worth_having_are_not_warned_of():
+    X, y = blobs(2000, 5)
+    found = by_simulation(X, y, classes=5, n=None, whole=whole(4), queries=None, seeds=2, options=("class-sums",))
+    assert found.warnings == ()
+    (estimate,) = found.estimates
+    assert estimate.log_loss < 0.5
+    assert f"with log loss {estimate.log_loss:.3f}" in found.reason
+
+
+def test_an_interval_that_covers_nearly_everything_is_warned_of():
+    worth_little = Estimate("per-query", 0.9, 0.0, 3, log_loss=0.3, interval=0.95)
+    (said,) = warnings_of(worth_little, Quality(0.5, 0.69))
+    assert "an interval 0.95 wide on average, which covers nearly everything" in said
+
+
+def test_of_equally_right_options_the_one_of_less_log_loss_is_taken():
+    from training.planning.recommendation import _best
+
+    estimates = (
+        Estimate("class-sums", 0.900, 0.0, 3, log_loss=0.9),
+        Estimate("weights", 0.897, 0.0, 3, log_loss=0.3),
+        Estimate("dpsgd", 0.899, 0.0, 3, log_loss=0.295),
+        Estimate("objective", 0.850, 0.0, 3, log_loss=0.1),
+    )
+    assert _best(estimates, None, Quality(0.1, 2.3)).option == "weights"

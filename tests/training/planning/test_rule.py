@@ -59,6 +59,13 @@ def test_the_figures_shown_do_not_speak_against_the_recommendation(n, classes, e
     assert f"{means[found.option]:.3f} on {similar.place}" in found.reason
 
 
+def test_far_fewer_records_than_were_ever_measured_are_warned_of():
+    few = recommended(20, 2, whole(0.5))
+    assert any("no better than always naming the commonest class" in each for each in few.warnings)
+    assert recommended(30_000, 2, whole(1)).warnings == ()
+    assert recommended(3500, 30, whole(4)).warnings == ()
+
+
 def test_fewer_answers_than_were_measured_are_named():
     found = recommended(3500, 30, whole(1), 3)
     weights = next(each.mean for each in found.estimates if each.option == "weights")

@@ -127,7 +127,7 @@ def test_each_part_of_a_release_must_have_a_price_in_range_of_its_own():
     most = certificate.model_copy(update={"noise": 1e3, "strong_convexity": 5e3, "output_mu": 0.5})
     output = most.model_copy(update={"output_sensitivity": most.output().sensitivity})
     other = output.model_copy(update={"cost": str(output.derived_cost())})
-    perturbed, released = other.derived_cost().losses
+    perturbed, released, _ = other.derived_cost().losses
     assert perturbed.rho < sampling_error.LEAST_RELEASE_RHO < released.rho
     with pytest.raises(BundleError, match="pay-once model must lie between"):
         other.verify()

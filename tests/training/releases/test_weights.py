@@ -20,6 +20,7 @@ from tests.seeded import Seeded
 from tests.training.conftest import make_records
 from training.bundle import CertifiedHead, load_bundle, save_bundle
 from training.certificate import Certificate, derive, now
+from training.data.records import Records
 from training.errors import BundleError, TrainingError
 from training.feature_maps import Identity
 from training.loading import load_model
@@ -72,7 +73,7 @@ def tiers_drawn_often(model: ReleasedWeights, weights: Floats, seed: int) -> Flo
             )
         ]
     )
-    many = ReleasedWeights(certificate, released, model.tensors)
+    many = replace(model, released=released)
     return np.stack([many.at(tier.name).weights for tier in certificate.precisions])
 
 
@@ -296,3 +297,23 @@ def test_what_is_public_names_neither_lineage_nor_digest(model: ReleasedWeights,
 
     assert not {"lineage", "weights_sha256", "binding_key", "created"} & set(certificate.public())
     assert json.dumps(certificate.public())
+
+
+def test_every_tier_is_calibrated_and_pays_for_it(head: CertifiedHead, records: Records, tmp_path: Path) -> None:
+    model = release_weights(head, PRICES, "lineage-of-tests", Seeded(1), records)
+    certificate = model.certificate
+    certificate.verify()
+    total = 0
+    for tier, whole in zip(certificate.tiers, PRICES.values(), strict=True):
+        total += tier.cost.picorho
+        assert len(tier.cost.losses) == 2
+        assert whole - 2 * len(PRICES) <= total <= whole
+    scales = {model.at(tier.name).calibration.scale for tier in certificate.tiers}
+    assert len(scales) == len(PRICES)
+    save_weights(tmp_path / "model", model)
+    loaded = load_model(tmp_path / "model")
+    assert isinstance(loaded, ReleasedWeights)
+    assert np.array_equal(loaded.probabilities(records.X), model.probabilities(records.X))
+    row = records.X[:1]
+    noise = certificate.precisions[-1].noise * np.linalg.norm(certificate.feature_map(row, model.tensors))
+    assert model.logit_noise(row)[0] == pytest.approx(model.calibration.scale * noise)

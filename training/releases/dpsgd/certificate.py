@@ -8,6 +8,7 @@ from accounting import gaussian_envelope
 from accounting.losses import ApproximateGaussianLoss, Cost
 from mechanisms import wide_gaussian
 from mechanisms.gaussian_vector import GaussianVector
+from training.releases import calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
 from training.releases.dpsgd.centre import centre_release
 from training.releases.dpsgd.descent import Descent, Optimiser
@@ -68,6 +69,8 @@ class DpSgdCertificate(ReleaseCertificate):
     """What the noisy mean costs that inputs are taken around: mu-GDP; 0 where they are not."""
     steps_mu: float
     """All steps together are covered by mu-GDP but for a delta of 2^-40, at every epsilon."""
+    calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """What the calibration costs, given the weights: mu-GDP; 0 where there is none."""
 
     @property
     def network(self) -> Network:
@@ -97,7 +100,9 @@ class DpSgdCertificate(ReleaseCertificate):
         return centre_release(self.centre_mu, self.feature_map.dimension) if self.centre_mu else None
 
     def derived_cost(self) -> Cost:
-        """Return the costs of the centre, mu-GDP, and of the steps, `ApproximateGaussianLoss(mu, 2^-40)`, composed.
+        """Return the costs of centre, steps and calibration, composed.
+
+        They are mu-GDP, `ApproximateGaussianLoss(mu, 2^-40)`, and mu-GDP again (`training.releases.calibration`).
 
         The centre is the Gaussian mechanism (`centre.centre_release`). Given it, a record's input depends on the record
         alone. A step is a sampled Gaussian (`step.private_step`), steps are chosen adaptively, and
@@ -121,10 +126,11 @@ class DpSgdCertificate(ReleaseCertificate):
                 f"mu = {self.steps_mu:.6g} does not cover {steps} steps at sampling rate {self.sampling_rate:.6g} with "
                 f"noise multiplier {self.noise_multiplier:.6g}"
             )
-        return cost_of(centre, self.steps_mu)
+        return cost_of(centre, self.steps_mu, self.calibration_mu)
 
 
-def cost_of(centre: GaussianVector | None, steps_mu: float) -> Cost:
-    """Return the composition of both: what `DpSgdCertificate.derived_cost` proves."""
-    of_steps = Cost((ApproximateGaussianLoss(steps_mu, gaussian_envelope.DELTA),))
-    return Cost(centre.cost.losses + of_steps.losses) if centre else of_steps
+def cost_of(centre: GaussianVector | None, steps_mu: float, calibration_mu: float) -> Cost:
+    """Return the composition of all: what `DpSgdCertificate.derived_cost` proves."""
+    before = centre.cost.losses if centre else ()
+    of_steps = ApproximateGaussianLoss(steps_mu, gaussian_envelope.DELTA)
+    return Cost((*before, of_steps, *calibration.losses(calibration_mu)))

@@ -24,7 +24,7 @@ _CENTRE = "centre"
 
 @dataclass(frozen=True, eq=False)
 class DpSgdModel:
-    """A network on a public feature map. parameters: (size,), as `Network` lays them out.
+    """A network on a public feature map. parameters: (size,), as `Network` lays them out, the last layer calibrated.
 
     centre: (dimension,), what inputs are taken around, released before training; zeros where nothing was.
     tensors: the feature map's public ones.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -15,6 +15,7 @@ from training.certificate import NAME
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
+from training.releases import calibration
 from training.releases.certificate import release_fields
 from training.releases.dpsgd.centre import centre_release, features_of, inputs_around, mean_of, sum_of_rows, unit
 from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
@@ -66,13 +67,16 @@ def certify(
     """
     choices = recipe.choices
     try:
-        centre_mu, steps_mu = shares(recipe.price, choices.centre_share)
+        for_calibration, for_training = calibration.divided(recipe.price)
+        calibration_mu = calibration.mu_of(for_calibration)
+        centre_mu, steps_mu = shares(for_training, choices.centre_share)
         noise = _noise(recipe, steps_mu)
         dimension = recipe.feature_map.dimension
-        cost = cost_of(centre_release(centre_mu, dimension) if centre_mu else None, steps_mu)
+        cost = cost_of(centre_release(centre_mu, dimension) if centre_mu else None, steps_mu, calibration_mu)
         certificate = DpSgdCertificate.model_validate(
             release_fields(recipe.name, classes, feature_names, recipe.feature_map, lineage)
             | {"cost": str(cost), "noise_multiplier": noise, "centre_mu": centre_mu, "steps_mu": steps_mu}
+            | {"calibration_mu": calibration_mu}
             | choices.as_fields()
         )
         certificate.derived_cost()
@@ -86,7 +90,7 @@ def certify(
 
 
 def shares(price: int, centre_share: float) -> tuple[float, float]:
-    """Return the mus of the centre and of all steps, which together cost at most `price` picorho.
+    """Return the mus of the centre and of all steps, which together cost at most `price` picorho, without calibration.
 
     The centre gets its share, or the least that a release may cost; nothing where that is more than a fifth.
     """
@@ -157,7 +161,18 @@ def train_dpsgd(
     last_weights, last_biases = network.layers(parameters)[-1]
     last_weights /= temperature(certificate)
     last_biases /= temperature(certificate)
-    return DpSgdModel(certificate, parameters, centre, tensors)
+    model = DpSgdModel(certificate, parameters.copy(), centre, tensors)
+    found = calibration.calibrated(
+        lambda rows: model.logits(records.X[rows]),
+        records.y,
+        len(declaration.classes),
+        certificate.calibration_mu,
+        randomness,
+    )
+    last_weights *= found.scale
+    last_biases *= found.scale
+    last_biases += found.offsets
+    return replace(model, parameters=parameters)
 
 
 _LINEAR_LOGIT_NOISE = 2.0

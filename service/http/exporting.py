@@ -1,0 +1,99 @@
+"""`GET /models/{name}/export`: a client takes away the tier that it holds.
+
+What a client may ask about without limit it may also have. The ledger is asked as for an answer: holding is charged by
+the same function, once, and only a client that says `hold=true` is charged here.
+"""
+
+import asyncio
+import time
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Query, Request, Response
+
+from accounting.ledger import Ledger, Quote
+from accounting.picorho import to_rho
+from service.http.authentication import BEARER, Authentication
+from service.http.problems import Problem, ProblemType
+from service.pay_once import PayOncePredictor, hold_request
+from service.predictor import Caller, Predictor
+from training.errors import MissingExtra
+from training.export.files import Exported, Form, exported
+
+MEDIA_TYPE = "application/octet-stream"
+
+
+def add_export(app: FastAPI, predictor: Predictor, ledger: Ledger, authentication: Authentication) -> None:
+    """Add the route."""
+
+    @app.get(
+        "/models/{name}/export",
+        summary="Take away a pay-once model that you hold",
+        dependencies=[Depends(BEARER)],
+        response_class=Response,
+        responses={200: {"description": "The file", "content": {MEDIA_TYPE: {}}}},
+    )
+    async def export(
+        request: Request,
+        name: str,
+        to: Annotated[Form, Query(description="The form of the file.")],
+        tier: Annotated[str | None, Query(description="The precision; by default the finest that you hold.")] = None,
+        hold: Annotated[
+            bool, Query(description="true: move to this precision if you do not hold it, for the difference.")
+        ] = False,
+    ) -> Response:
+        caller = await authentication.caller(request, "predict")
+        predictor.check_model(name)
+        if not isinstance(predictor, PayOncePredictor):
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                ProblemType.NOT_EXPORTABLE,
+                f"{name} is not private itself, its answers are: ask it with POST /predict, or have its owner train a "
+                "pay-once model",
+            )
+        predictor.check_tier(tier)
+        chosen = tier or await _finest_held(predictor, ledger, caller)
+        file = await _held(predictor, ledger, caller, chosen, to, hold=hold)
+        disposition = f'attachment; filename="{name}-{chosen}{file.suffix}"'
+        return Response(file.content, media_type=MEDIA_TYPE, headers={"Content-Disposition": disposition})
+
+
+async def _held(
+    predictor: PayOncePredictor, ledger: Ledger, caller: Caller, tier: str, form: Form, *, hold: bool
+) -> Exported:
+    """Return the file once the client holds the tier. The file is there before anything is charged."""
+    quote = await _quote(predictor, ledger, caller, tier)
+    if not all(quote.free) and not hold:
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            ProblemType.TIER_NOT_HELD,
+            f"you do not hold the tier {tier!r}; holding it costs rho = {to_rho(quote.total):.6g}, once: ask for "
+            "an answer at it with POST /predict, or say hold=true here. Nothing was charged",
+            tier=tier,
+            cost=to_rho(quote.total),
+            unit="rho",
+        )
+    if quote.refusal is not None:
+        raise quote.refusal
+    try:
+        file = await asyncio.to_thread(exported, predictor.at(tier), form, tier)
+    except MissingExtra:
+        raise Problem(
+            HTTPStatus.NOT_IMPLEMENTED,
+            ProblemType.NOT_EXPORTABLE,
+            f"this service cannot write {form} files; ask for another form, or have its owner install dpserve[onnx]",
+        ) from None
+    predictor.check_not_expired(caller)
+    await ledger.charge(hold_request(predictor.released, caller.client, tier, time.time(), None, caller.key_digest))
+    return file
+
+
+async def _finest_held(predictor: PayOncePredictor, ledger: Ledger, caller: Caller) -> str:
+    """Return the finest tier that the client holds, or the coarsest where it holds none."""
+    names = predictor.tier_names
+    held = (await _quote(predictor, ledger, caller, names[-1])).free
+    return names[max(1, (*held, False).index(False)) - 1]
+
+
+async def _quote(predictor: PayOncePredictor, ledger: Ledger, caller: Caller, tier: str) -> Quote:
+    return await ledger.quote(hold_request(predictor.released, caller.client, tier, time.time()))

@@ -1,0 +1,117 @@
+"""`dpserve export` from the command line: what it writes, what it charges, and what it refuses."""
+
+import json
+import re
+
+import joblib
+import numpy as np
+import onnxruntime
+import pytest
+
+from training.loading import load_model
+
+CSV = "age,income,ok\n" + "".join(
+    f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)
+)
+TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
+TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people", "--out", "model")
+ROWS = np.array([[30.0, 9000.0], [75.0, 55_000.0]])
+SUMS = ("--release", "class-sums", "--price", "epsilon:2@1e-5")
+TIERS = ("--release", "weights", "--lam", "1", "--tier", "coarse=rho:0.01", "--tier", "fine=rho:0.1")
+
+
+@pytest.fixture
+def train(run):
+    (run.folder / "r.csv").write_text(CSV)
+    return lambda *arguments: run(*TRAIN, *arguments)
+
+
+@pytest.fixture
+def budget(run):
+    return lambda *words: run("lineage", "set-budget", "model", *(words or ("--epsilon", "3", "--delta", "1e-5")))
+
+
+def spent(run):
+    (found,) = json.loads(run("lineage", "show", "--json").stdout)
+    return found["spent_picorho"]
+
+
+def files(run):
+    return {path.name for path in run.folder.iterdir()} - {"r.csv", "own.csv", "home", "model"}
+
+
+def test_each_form_is_written_and_the_lineage_pays_once(run, train, budget):
+    train(*SUMS)
+    budget()
+    said = [run("export", "model", "--to", form).stdout for form in ("onnx", "sklearn", "safetensors")]
+    assert ["was charged" in each for each in said] == [True, False, False]
+    assert files(run) == {"model.onnx", "model.joblib", "model.safetensors"}
+    model = load_model(run.folder / "model")
+    assert spent(run) == sum(tier.cost.picorho for tier in model.certificate.tiers)
+    wanted = model.probabilities(ROWS)
+    _, answers = onnxruntime.InferenceSession(run.folder / "model.onnx").run(None, {"x": ROWS})
+    np.testing.assert_allclose(answers, wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(joblib.load(run.folder / "model.joblib").predict_proba(ROWS), wanted, rtol=0, atol=1e-6)
+    secrets = [(run.folder / "home" / "lineage.key").read_bytes(), bytes.fromhex(model.certificate.binding_key)]
+    for name in files(run):
+        content = (run.folder / name).read_bytes()
+        assert not any(secret in content or secret.hex().encode() in content for secret in secrets)
+
+
+def test_a_tier_is_named_and_a_finer_one_costs_the_difference(run, train, budget):
+    train(*TIERS)
+    budget()
+    assert "say which, with --tier: coarse, fine" in run.fails("export", "model", "--to", "onnx")
+    assert "no tier 'best'" in run.fails("export", "model", "--to", "onnx", "--tier", "best")
+    assert (files(run), spent(run)) == (set(), 0)
+    prices = [tier.cost.picorho for tier in load_model(run.folder / "model").certificate.tiers]
+    for tier, total in (("coarse", prices[0]), ("fine", sum(prices)), ("coarse", sum(prices))):
+        run("export", "model", "--to", "safetensors", "--tier", tier, "--out", f"{tier}-{total}.st")
+        assert spent(run) == total
+
+
+def test_a_file_that_is_there_stays_and_nothing_is_charged(run, train, budget):
+    train(*SUMS)
+    budget()
+    (run.folder / "mine.onnx").write_text("mine")
+    assert "there is a file already" in run.fails("export", "model", "--to", "onnx", "--out", "mine.onnx")
+    assert "No such file or directory" in run.fails("export", "model", "--to", "onnx", "--out", "nowhere/m.onnx")
+    assert (run.folder / "mine.onnx").read_text() == "mine"
+    assert (files(run), spent(run)) == ({"mine.onnx"}, 0)
+
+
+def test_without_a_budget_nothing_is_written_and_it_is_said_how_to_give_one(run, train, budget):
+    train(*SUMS)
+    said = run.fails("export", "model", "--to", "onnx")
+    assert "the lineage people has no budget" in said
+    assert "lineage set-budget" in said
+    budget("--rho", "0.001", "--delta", "1e-5")
+    refused = run.fails("export", "model", "--to", "onnx")
+    assert re.search(r"costs rho = \S+, and 0.001 is left .* nothing was charged", refused)
+    assert (files(run), spent(run)) == (set(), 0)
+
+
+@pytest.mark.parametrize("arguments", [("--lam", "1"), ("--release", "teachers", "--teachers", "8", "--steps", "20")])
+def test_a_model_that_is_not_private_is_refused(run, train, arguments):
+    train(*arguments)
+    said = run.fails("export", "model", "--to", "sklearn")
+    assert "model is not private" in said
+    assert "train a pay-once model" in said
+    assert files(run) == set()
+
+
+def test_a_bundle_of_another_version_is_refused(run, train, budget):
+    train(*SUMS)
+    budget()
+    certificate = run.folder / "model" / "certificate.json"
+    certificate.write_text(certificate.read_text().replace('"format_version": 2', '"format_version": 1'))
+    assert "is a bundle of format 1, and this version of dpserve reads format 2" in run.fails(
+        "export", "model", "--to", "onnx"
+    )
+    assert files(run) == set()
+    assert spent(run) == 0
+
+
+def test_a_form_that_there_is_not_is_refused(run, train):
+    train(*SUMS)
+    assert "there are onnx, sklearn, safetensors" in run.fails("export", "model", "--to", "pickle")

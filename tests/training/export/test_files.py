@@ -1,0 +1,321 @@
+"""Exported files answer as the service does, without our code, and hold nothing secret."""
+
+import functools
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import joblib
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load
+
+from accounting.losses import Cost
+from accounting.picorho import to_rho
+from mechanisms.gaussian_vector import whole_picorho
+from tests.seeded import Seeded
+from training.data.records import Declaration, Records
+from training.errors import MissingExtra, NotExportable
+from training.export import classifier
+from training.export.files import FORMS, exported
+from training.feature_maps import Bins, Fourier, Identity, Relu
+from training.loading import load_model
+from training.recipe import Recipe
+from training.releases.class_sums import save_class_sums, train_class_sums
+from training.releases.dpsgd.choices import Choices
+from training.releases.dpsgd.model import save_dpsgd
+from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
+from training.releases.objective import perturbation_for, save_perturbed, train_perturbed
+from training.releases.weights import release_weights, save_weights
+from training.teachers.bundle import Teachers
+from training.teachers.networks import Schedule
+from training.teachers.train import TeachersRecipe, train_teachers
+from training.train import train
+
+WHOLE = whole_picorho("rho:2")
+LOWER, UPPER = (-3.0, 0.0, -1e-3, 5.0, 17.0), (1.0, 900.0, 1e-3, 6.0, 90.0)
+MAPS = {
+    "identity": Identity(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3),
+    "fourier": Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.0, random_features=40, bandwidth=0.5, seed=1),
+    "bins": Bins(lower=LOWER, upper=UPPER, bias=0.3),
+    "relu": Relu(lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.3, random_features=30, seed=1),
+}
+KINDS = ("class-sums", "objective", "weights", "dpsgd", "dpsgd-tanh", "dpsgd-relu")
+CASES = [(kind, name, 3) for kind in KINDS for name in MAPS] + [(kind, "fourier", 2) for kind in KINDS]
+
+
+def some_records(classes):
+    generator = np.random.default_rng(classes)
+    y = generator.integers(classes, size=300)
+    shares = np.clip(0.25 * y[:, None] + 0.3 * generator.uniform(size=(300, 5)), 0, 1)
+    X = np.array(LOWER) + shares * (np.array(UPPER) - LOWER)
+    # Not in the alphabet's order, which is scikit-learn's.
+    declaration = Declaration(("a", "b", "c", "d", "e"), LOWER, UPPER, ("red", "green", "blue")[:classes])
+    return Records(X, y, declaration, ())
+
+
+@functools.cache
+def model_of(kind, name, classes):
+    records, feature_map = some_records(classes), MAPS[name]
+    match kind:
+        case "class-sums":
+            return train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
+        case "objective":
+            choices = perturbation_for(WHOLE, classes)
+            return train_perturbed(records, "m", feature_map, choices, 1e-3, "l-of-tests", Seeded(0))
+        case "weights":
+            head = train(records, Recipe("m", feature_map, 1.0), "l-of-tests")
+            return release_weights(head, {"coarse": WHOLE // 9, "fine": WHOLE}, "l-of-tests", Seeded(0))
+    _, _, activation = kind.partition("-")
+    hidden = {"hidden": (7, 6), "activation": activation} if activation else {}
+    choices = Choices(records_declared=300, sampling_rate=0.2, steps=10, learning_rate=0.5, **hidden)
+    return train_dpsgd(records, DpSgdRecipe("m", feature_map, choices, WHOLE), "l-of-tests", Seeded(0))
+
+
+def tiers_of(model):
+    return [tier.name for tier in model.certificate.tiers]
+
+
+def at(model, tier):
+    return model.at(tier) if hasattr(model, "at") else model
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Rows within the bounds, on them, in the middle, and beyond them."""
+    generator = np.random.default_rng(0)
+    within = generator.uniform(LOWER, UPPER, (400, 5))
+    corners = np.where(generator.integers(0, 2, (40, 5)) == 1, LOWER, UPPER)
+    middle = (np.array(LOWER) + UPPER)[None, :] / 2
+    return np.vstack([within, corners, middle, generator.uniform(-1000, 1000, (20, 5))])
+
+
+def run_onnx(content, rows):
+    return onnxruntime.InferenceSession(content).run(None, {"x": rows})
+
+
+@pytest.mark.parametrize(("kind", "name", "classes"), CASES)
+def test_onnx_answers_as_the_model_does(kind, name, classes, rows):
+    model = model_of(kind, name, classes)
+    for tier in tiers_of(model):
+        wanted = at(model, tier).probabilities(rows)
+        labels, probabilities = run_onnx(exported(model, "onnx", tier).content, rows)
+        np.testing.assert_allclose(probabilities, wanted, rtol=0, atol=1e-6)
+        assert labels.tolist() == np.array(model.certificate.classes)[wanted.argmax(axis=1)].tolist()
+
+
+@pytest.mark.parametrize(("kind", "name", "classes"), CASES)
+def test_scikit_learn_answers_as_the_model_does(kind, name, classes, rows):
+    model = model_of(kind, name, classes)
+    for tier in tiers_of(model):
+        pipeline = joblib.load(io.BytesIO(exported(model, "sklearn", tier).content))
+        places = [model.certificate.classes.index(each) for each in pipeline.classes_]
+        wanted = at(model, tier).probabilities(rows)[:, places]
+        np.testing.assert_allclose(pipeline.predict_proba(rows), wanted, rtol=0, atol=1e-6)
+        assert pipeline.predict(rows).tolist() == pipeline.classes_[wanted.argmax(axis=1)].tolist()
+        # As a DataFrame or a list of lists would come.
+        np.testing.assert_array_equal(pipeline.predict_proba(rows[:2].tolist()), pipeline.predict_proba(rows[:2]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_phi_has_the_same_bits_in_onnx(kind, rows):
+    """Else a quantised angle could be another one: an error of the feature map, and not of the last places."""
+    model = model_of(kind, "fourier", 3)
+    tier = tiers_of(model)[-1]
+    _, probabilities = run_onnx(exported(model, "onnx", tier).content, rows)
+    np.testing.assert_allclose(probabilities, at(model, tier).probabilities(rows), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("form", ["onnx", "sklearn"])
+def test_every_edge_of_a_bin_falls_where_it_should(form):
+    feature_map = Bins(lower=(0.0,), upper=(1.0,), bias=0.5)
+    declaration = Declaration(("a",), (0.0,), (1.0,), ("n", "y"))
+    records = Records(np.array([[0.0], [1.0]] * 20), np.array([0, 1] * 20), declaration, ())
+    model = train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
+    edges = np.concatenate([np.arange(33) / 32, 2.0 ** -np.arange(40.0), [0.0]])
+    rows = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)])[:, None]
+    content = exported(model, form).content
+    found = run_onnx(content, rows)[1] if form == "onnx" else joblib.load(io.BytesIO(content)).predict_proba(rows)
+    np.testing.assert_allclose(found, model.probabilities(rows), rtol=0, atol=1e-13)
+
+
+def test_rows_longer_than_the_tables_powers_reach_their_ends():
+    """One feature, tiny and large: every exponent that a row's largest coordinate can have."""
+    feature_map = Identity(lower=(0.0,), upper=(1.0,), clip_norm=2.0**-20, bias=0.5)
+    records = Records(
+        np.array([[0.0], [1.0]] * 20), np.array([0, 1] * 20), Declaration(("a",), (0.0,), (1.0,), ("n", "y")), ()
+    )
+    model = train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
+    rows = np.append(2.0 ** -np.arange(80.0), 0.0)[:, None]
+    _, probabilities = run_onnx(exported(model, "onnx").content, rows)
+    np.testing.assert_allclose(probabilities, model.probabilities(rows), rtol=0, atol=1e-13)
+
+
+WITHOUT_US = """
+import json, sys
+for name in ("accounting", "audit", "dpserve", "mechanisms", "service", "training"):
+    sys.modules[name] = None  # importing it raises ImportError
+import joblib
+pipeline = joblib.load(sys.argv[1])
+rows = json.load(sys.stdin)
+print(json.dumps([pipeline.predict(rows).tolist(), pipeline.predict_proba(rows).tolist()]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["class-sums", "dpsgd-tanh"])
+def test_scikit_learn_reads_the_file_where_our_packages_cannot_be_imported(kind, rows, tmp_path):
+    model = model_of(kind, "fourier", 3)
+    (tmp_path / "m.joblib").write_bytes(exported(model, "sklearn").content)
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_US, str(tmp_path / "m.joblib")]
+    done = subprocess.run(
+        command, input=json.dumps(rows.tolist()), capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    labels, probabilities = json.loads(done.stdout)
+    wanted = model.probabilities(rows)
+    classes = np.array(model.certificate.classes)
+    assert labels == classes[wanted.argmax(axis=1)].tolist()
+    columns = np.sort(classes).tolist() if kind.startswith("dpsgd") else classes.tolist()
+    np.testing.assert_allclose(
+        probabilities, wanted[:, [classes.tolist().index(c) for c in columns]], rtol=0, atol=1e-6
+    )
+
+
+def computed_from(arrays, metadata, rows):
+    """What the description in a safetensors file says is computed."""
+    certificate = json.loads(metadata["certificate"])
+    kinds = {"identity": Identity, "bins": Bins, "fourier": Fourier, "relu": Relu}
+    feature_map = kinds[certificate["feature_map"]["kind"]].model_validate(certificate["feature_map"])
+    tensors = {name.removeprefix("feature_map."): each for name, each in arrays.items() if name.startswith("feature_")}
+    values = feature_map(rows, tensors)
+    if "centre" in arrays:
+        values = values / np.linalg.norm(values, axis=1, keepdims=True) - arrays["centre"]
+        values /= np.linalg.norm(values, axis=1, keepdims=True)
+    index = 0
+    while f"weights.{index}" in arrays:
+        if index:
+            values = np.tanh(values) if metadata["activation"] == "tanh" else np.maximum(values, 0)
+        values = values @ arrays[f"weights.{index}"] + arrays[f"biases.{index}"]
+        index += 1
+    shares = np.exp(values - values.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_arrays_give_the_answers_by_their_description(kind, rows, tmp_path):
+    model = model_of(kind, "relu", 3)
+    tier = tiers_of(model)[0]
+    content = exported(model, "safetensors", tier).content
+    (tmp_path / "m.safetensors").write_bytes(content)
+    with safe_open(tmp_path / "m.safetensors", framework="numpy") as opened:
+        metadata = opened.metadata()
+    found = computed_from(load(content), metadata, rows)
+    np.testing.assert_allclose(found, at(model, tier).probabilities(rows), rtol=0, atol=1e-9)
+
+
+def metadata_in(form, content):
+    match form:
+        case "onnx":
+            return {each.key: each.value for each in onnx.load_from_string(content).metadata_props}
+        case "sklearn":
+            return joblib.load(io.BytesIO(content)).paid_
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length])["__metadata__"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_says_whose_model_it_is_and_what_it_cost(form):
+    model = model_of("weights", "identity", 3)
+    coarse, fine = (metadata_in(form, exported(model, form, tier).content) for tier in ("coarse", "fine"))
+    assert fine["model_id"] == model.certificate.model_id
+    assert json.loads(fine["certificate"]) == model.certificate.public()
+    assert json.loads(fine["classes"]) == ["red", "green", "blue"]
+    assert json.loads(fine["feature_names"]) == ["a", "b", "c", "d", "e"]
+    assert Cost.parse(fine["price"]) == Cost.parse(model.certificate.cost)
+    assert Cost.parse(coarse["price"]) == model.certificate.tiers[0].cost
+    assert float(fine["price_rho"]) == pytest.approx(to_rho(WHOLE))
+
+
+def test_the_onnx_file_names_its_opset_and_needs_no_other_domain():
+    content = exported(model_of("class-sums", "relu", 3), "onnx").content
+    model = onnx.load_from_string(content)
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", 18)]
+    assert {node.domain for node in model.graph.node} == {""}
+
+
+def save(kind, model, folder):
+    return {"class-sums": save_class_sums, "objective": save_perturbed, "weights": save_weights}.get(kind, save_dpsgd)(
+        folder, model
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_no_secret_is_in_a_file(kind, form, tmp_path):
+    save(kind, model_of(kind, "identity", 3), tmp_path / "bundle")
+    model = load_model(tmp_path / "bundle")
+    certificate = model.certificate
+    secrets = [
+        certificate.binding_key,
+        certificate.weights_sha256,
+        certificate.lineage,
+        certificate.created.isoformat(),
+    ]
+    hidden = [each.encode() for each in secrets] + [bytes.fromhex(each) for each in secrets[:2]] + [certificate.drawn]
+    for tier in tiers_of(model):
+        content = exported(model, form, tier).content
+        assert certificate.model_id.encode() in content, "what is in it can be found in it"
+        assert [each for each in hidden if each in content] == []
+
+
+def test_a_coarse_tiers_file_holds_no_finer_weights():
+    model = model_of("weights", "identity", 3)
+    for form in FORMS:
+        content = exported(model, form, "coarse").content
+        for finer in (model.released[1], model.at("fine").weights):
+            assert not any(number.tobytes() in content for number in finer.ravel())
+        assert any(number.tobytes() in content for number in model.at("coarse").weights.ravel())
+
+
+def test_what_is_not_private_is_refused_with_what_to_do():
+    records, feature_map = some_records(3), MAPS["identity"]
+    head = train(records, Recipe("the-head", feature_map, 1.0), "l-of-tests")
+    schedule = Schedule(steps=5)
+    recipe = TeachersRecipe("the-votes", feature_map, teachers=4, hidden=(), rule="votes", schedule=schedule)
+    teachers = train_teachers(
+        replace(records, source=tuple(row.tobytes() for row in records.X)), recipe, "l-of-tests", bytes(32)
+    )
+    assert isinstance(teachers, Teachers)
+    for model, name in ((head, "the-head"), (teachers, "the-votes")):
+        with pytest.raises(NotExportable, match=f"{name} is not private.*train a pay-once model"):
+            exported(model, "onnx")
+
+
+def test_tiers_and_forms_that_there_are_not_are_refused():
+    model = model_of("weights", "identity", 3)
+    with pytest.raises(NotExportable, match="several tiers; say which, with --tier: coarse, fine"):
+        exported(model, "onnx")
+    with pytest.raises(NotExportable, match="no tier 'best'; this model has 'coarse', 'fine'"):
+        exported(model, "onnx", "best")
+    with pytest.raises(NotExportable, match=r"no form 'pickle' .*; there are onnx, sklearn, safetensors"):
+        exported(model, "pickle", "fine")
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'dpserve\[onnx\]'"):
+        exported(model_of("class-sums", "identity", 3), "onnx")
+
+
+def test_every_kind_of_release_has_a_form():
+    """A kind that `classifier_of` does not know would be refused, and here it fails."""
+    from training import loading
+
+    assert set(loading._LOADERS) == {model_of(kind, "identity", 3).certificate.release for kind in KINDS}
+    for kind in KINDS:
+        classifier.classifier_of(model_of(kind, "identity", 3), tiers_of(model_of(kind, "identity", 3))[0])

@@ -1,0 +1,112 @@
+"""What every pay-once model computes, as public numbers: what the files of an export are made from.
+
+A row x becomes phi(x) (`training.feature_maps`). Some kinds take it around a released centre: phi is drawn to length 1,
+the centre is subtracted, and the rest is drawn to length 1 again. Dense layers follow, and the softmax of the last
+one's values. Everything here was released and paid for, or is public, so that whoever holds the tier may have it.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import takewhile
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.losses import Cost
+from training.errors import NotExportable
+from training.feature_maps import SHRINK, AnyFeatureMap
+from training.loading import AnyModel
+from training.releases.calibration import Calibration
+from training.releases.certificate import ReleaseCertificate
+from training.releases.class_sums import TEMPERATURE, ClassSums
+from training.releases.dpsgd.model import DpSgdModel
+from training.releases.model import ReleasedModel, TieredModel
+from training.releases.objective import PerturbedHead
+from training.releases.weights import ReleasedWeights
+
+Floats = NDArray[np.float64]
+Activation = Literal["tanh", "relu"]
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """softmax(layers(phi(x))), or of phi(x) around a centre.
+
+    layers: weights (inputs, outputs) and biases (outputs,) of each; lengths of inputs and temperatures are multiplied
+    into them. centre: (D,), what directions of phi are taken around; None where phi itself goes in.
+    """
+
+    certificate: ReleaseCertificate
+    tier: str
+    tensors: dict[str, Floats]
+    layers: tuple[tuple[Floats, Floats], ...]
+    activation: Activation = "tanh"
+    centre: Floats | None = None
+
+    @property
+    def feature_map(self) -> AnyFeatureMap:
+        """phi, which is public."""
+        return self.certificate.feature_map
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What goes with the numbers, by name: nothing in it is private. `certificate` is its public part, as JSON."""
+        tiers = self.certificate.tiers
+        before = [each.cost for each in takewhile(lambda each: each.name != self.tier, tiers)]
+        price = Cost(tuple(loss for cost in [*before, tiers[len(before)].cost] for loss in cost.losses))
+        return {
+            "model": self.certificate.name,
+            "model_id": self.certificate.model_id,
+            "tier": self.tier,
+            "price": str(price),
+            "price_rho": f"{float(price.rho):.12g}",
+            "classes": json.dumps(self.certificate.classes),
+            "feature_names": json.dumps(self.certificate.feature_names),
+            "certificate": json.dumps(self.certificate.public()),
+            "written_by": f"dpserve {version('dpserve')}",
+        }
+
+
+def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
+    """Return what a model computes at a tier; one of several must be named.
+
+    Raises NotExportable for a model that is not private itself, and a tier that there is not.
+    """
+    if not isinstance(model, ReleasedModel):
+        raise NotExportable(
+            f"{model.certificate.name} is not private: whoever had its weights would learn more of the records than "
+            "was ever paid for. Serve it with 'dpserve serve', or train a pay-once model, which may be taken away: "
+            "'dpserve train --release class-sums', objective, dpsgd or weights"
+        )
+    names = [each.name for each in model.certificate.tiers]
+    if tier is None and len(names) > 1:
+        raise NotExportable(f"{model.certificate.name} has several tiers; say which, with --tier: {', '.join(names)}")
+    if tier is not None and tier not in names:
+        raise NotExportable(f"there is no tier {tier!r}; this model has {', '.join(map(repr, names))}")
+    chosen = tier or names[0]
+    return _computed(model.at(chosen) if isinstance(model, TieredModel) else model, chosen)
+
+
+def _computed(model: ReleasedModel, tier: str) -> Classifier:
+    """Return what a model of one tier computes. The models draw to SHRINK where this draws to length 1."""
+    match model:
+        case ReleasedWeights() | PerturbedHead():
+            head = _calibrated(model.weights, model.calibration)
+            return Classifier(model.certificate, tier, model.tensors, (head,))
+        case ClassSums():
+            head = _calibrated(TEMPERATURE * SHRINK * model.directions, model.calibration)
+            return Classifier(model.certificate, tier, model.tensors, (head,), centre=model.mean / SHRINK)
+        case DpSgdModel():
+            certificate = model.certificate
+            (weights, biases), *others = certificate.network.layers(model.parameters)
+            layers = ((weights * (certificate.input_norm * SHRINK), biases), *others)
+            activation, centre = certificate.activation, model.centre / SHRINK
+            return Classifier(certificate, tier, model.tensors, layers, activation, centre)
+    raise NotExportable(f"a pay-once model of the kind {model.certificate.release!r} has no form to be taken away in")
+
+
+def _calibrated(weights: Floats, calibration: Calibration) -> tuple[Floats, Floats]:
+    """Return the layer whose values are the calibrated logits of a head (C, D)."""
+    return calibration.scale * weights.T, calibration.offsets

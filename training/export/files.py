@@ -1,0 +1,46 @@
+"""The forms that a pay-once model can be taken away in, each one file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal, cast, get_args
+
+from training.errors import NotExportable
+from training.loading import AnyModel
+
+Form = Literal["onnx", "sklearn", "safetensors"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file, whole. tier: which precision it holds."""
+
+    content: bytes
+    suffix: str
+    tier: str
+
+
+_FILES: Mapping[Form, tuple[str, str]] = {
+    "onnx": (".onnx", "onnx_file"),
+    "sklearn": (".joblib", "sklearn_file"),
+    "safetensors": (".safetensors", "safetensors_file"),
+}
+"""For each form its files' suffix, and the module with the function of the same name: imported where it is wanted."""
+
+
+def exported(model: AnyModel, form: str, tier: str | None = None) -> Exported:
+    """Return the file of a model at a tier.
+
+    Raises NotExportable for a form or a tier that there is not and for a model that is not private itself, and
+    MissingExtra for a form whose library is not installed.
+    """
+    if form not in _FILES:
+        raise NotExportable(f"there is no form {form!r} to take a model away in; there are {', '.join(FORMS)}")
+    # Imported here: a service should not wait for what few clients ask of it.
+    from training.export.classifier import classifier_of
+
+    classifier = classifier_of(model, tier)
+    suffix, name = _FILES[cast(Form, form)]
+    write = getattr(import_module(f"training.export.{name}"), name)
+    return Exported(write(classifier), suffix, classifier.tier)

@@ -1,0 +1,204 @@
+"""A pay-once model as one ONNX file: raw rows in, classes and probabilities out, in double precision.
+
+The graph does what `training.feature_maps` does, operation by operation, so that phi(x) has the same bits: rounding to
+whole numbers, powers of two from a table, single operations that IEEE 754 rounds in one way, and products of whole
+numbers that are exact in any order. Only what follows phi can differ, in the last places.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training import feature_maps
+from training.errors import extra
+from training.export.classifier import Classifier
+from training.feature_maps import DOUBLING_BINS, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
+from training.releases.shrinkage import SHORTEST_ROW
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto
+
+Floats = NDArray[np.float64]
+
+OPSET = 18
+_IR_VERSION = 8
+"""The oldest that has this opset: what reads one reads the other."""
+
+
+class _Graph:
+    """Collects operations; each method returns the name of what it computes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+
+    def constant(self, value: object, dtype: type = np.float64) -> str:
+        from onnx import numpy_helper
+
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype=dtype), name))
+        return name
+
+    def __call__(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        from onnx import helper
+
+        name = output or f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operation, inputs, [name], **attributes))
+        return name
+
+    def times(self, values: str, factor: object) -> str:
+        return self("Mul", values, self.constant(factor))
+
+    def plus(self, values: str, term: object) -> str:
+        return self("Add", values, self.constant(term))
+
+    def product(self, values: str, matrix: Floats) -> str:
+        return self("MatMul", values, self.constant(matrix))
+
+    def whole(self, values: str) -> str:
+        """Round towards zero, as a cast to integers does."""
+        from onnx import TensorProto
+
+        return self("Cast", self("Cast", values, to=TensorProto.INT64), to=TensorProto.DOUBLE)
+
+    def row_sums(self, values: str) -> str:
+        return self("ReduceSum", values, self.constant([1], np.int64), keepdims=1)
+
+    def lengths(self, values: str) -> str:
+        return self("Sqrt", self.row_sums(self("Mul", values, values)))
+
+
+def onnx_file(classifier: Classifier) -> bytes:
+    """Return the file: input `x` (rows, features), outputs `label` (rows,) and `probabilities` (rows, classes).
+
+    Raises MissingExtra where the onnx package is not installed.
+    """
+    with extra("onnx", "writing ONNX files"):
+        import onnx
+    model = _model(classifier)
+    onnx.checker.check_model(model, full_check=True)
+    return cast(bytes, model.SerializeToString())
+
+
+def _model(classifier: Classifier) -> "ModelProto":
+    from onnx import TensorProto, helper
+
+    certificate, graph = classifier.certificate, _Graph()
+    values = _features(graph, classifier)
+    if classifier.centre is not None:
+        values = _unit(graph, graph.plus(_unit(graph, values), -classifier.centre))
+    for index, (weights, biases) in enumerate(classifier.layers):
+        if index:
+            values = graph({"tanh": "Tanh", "relu": "Relu"}[classifier.activation], values)
+        values = graph.plus(graph.product(values, weights), biases)
+    probabilities = graph("Softmax", values, output="probabilities", axis=1)
+    places = graph("ArgMax", probabilities, axis=1, keepdims=0)
+    graph("Gather", graph.constant(certificate.classes, object), places, output="label")
+    rows = "rows"
+    made = helper.make_graph(
+        graph.nodes,
+        "pay_once",
+        [helper.make_tensor_value_info("x", TensorProto.DOUBLE, [rows, len(certificate.feature_names)])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.STRING, [rows]),
+            helper.make_tensor_value_info("probabilities", TensorProto.DOUBLE, [rows, len(certificate.classes)]),
+        ],
+        graph.constants,
+    )
+    model = helper.make_model(
+        made,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=_IR_VERSION,
+        producer_name="dpserve",
+        doc_string=f"{certificate.name}, a private model that was paid for once ({classifier.tier})",
+    )
+    helper.set_model_props(model, classifier.metadata)
+    return model
+
+
+def _features(graph: _Graph, classifier: Classifier) -> str:
+    """phi of the rows `x`: see `FeatureMap.__call__`."""
+    feature_map, tensors = classifier.feature_map, classifier.tensors
+    lower, upper = np.array(feature_map.lower), np.array(feature_map.upper)
+    within = graph("Min", graph("Max", "x", graph.constant(lower)), graph.constant(upper))
+    scaled = graph("Div", graph.plus(within, -lower), graph.constant(upper - lower))
+    length = feature_maps.LENGTH * math.sqrt(1 - feature_map.bias**2)
+    width = len(lower)
+    match feature_map:
+        case Bins():
+            hidden = _binned(graph, scaled, width, length)
+        case Identity():
+            hidden = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, length)
+        case Fourier():
+            turns = _products(graph, scaled, width, feature_map.clip_norm, tensors["omega"])
+            hidden = _waves(graph, turns, length / math.sqrt(len(tensors["omega"])))
+        case Relu():
+            omega = tensors["omega"]
+            rectified = graph("Relu", _products(graph, scaled, width, feature_map.clip_norm, omega))
+            longest = math.frexp(float(np.linalg.norm(omega, axis=1).max()))[1]
+            hidden = _into_ball(graph, rectified, len(omega), longest, math.sqrt(len(omega) / 2), length)
+    bias = graph.constant([[math.trunc(feature_maps.LENGTH * feature_map.bias)]])
+    # One for each row: 0 of what the row has, and the bias.
+    biases = graph("Add", graph.times(graph.row_sums(scaled), 0.0), bias)
+    return graph.times(graph("Concat", hidden, biases, axis=1), STEP)
+
+
+def _binned(graph: _Graph, scaled: str, width: int, length: float) -> str:
+    """One-hot bins of each feature, as whole numbers: see `Bins`. A bin has its lower edge, and not its upper one."""
+    from onnx import TensorProto
+
+    inner = np.arange(1, UNIFORM_BINS) / UNIFORM_BINS
+    doubling = 2.0 ** -np.arange(1.0, DOUBLING_BINS)
+    lower = np.concatenate([[-np.inf], inner, doubling, [-np.inf]])
+    upper = np.concatenate([inner, [np.inf], [np.inf], doubling])
+    each = graph("Unsqueeze", scaled, graph.constant([2], np.int64))
+    reached = graph("GreaterOrEqual", each, graph.constant(lower))
+    within = graph("And", reached, graph("Less", each, graph.constant(upper)))
+    ones = graph.times(graph("Cast", within, to=TensorProto.DOUBLE), math.trunc(length / math.sqrt(2 * width)))
+    return graph("Reshape", ones, graph.constant([-1, width * len(lower)], np.int64))
+
+
+def _products(graph: _Graph, scaled: str, width: int, clip_norm: float, omega: Floats) -> str:
+    whole = _into_ball(graph, scaled, width, 0, clip_norm, feature_maps.LENGTH)
+    return graph.product(graph.times(whole, STEP), omega.T)
+
+
+def _waves(graph: _Graph, turns: str, length: float) -> str:
+    """Cosines and sines of `turns`, from the table, times `length`, as whole numbers: see `Fourier`."""
+    from onnx import TensorProto
+
+    table = feature_maps.cosines()
+    angles = graph("Cast", graph("Round", graph.times(turns, float(len(table)))), to=TensorProto.INT64)
+    quarter_before = graph("Sub", angles, graph.constant(len(table) // 4, np.int64))
+    places = graph("Concat", angles, quarter_before, axis=1)
+    places = graph("Mod", places, graph.constant(len(table), np.int64))
+    return graph.whole(graph.times(graph("Gather", graph.constant(table), places), length))
+
+
+def _into_ball(graph: _Graph, vectors: str, width: int, exponent: int, radius: float, length: float) -> str:
+    """`feature_maps.into_ball` of vectors (n, width) whose coordinates are at most 2^exponent in absolute value."""
+    from onnx import TensorProto
+
+    bits, least = feature_maps.exact_bits(width), feature_maps.LEAST_EXPONENT
+    largest = graph("ReduceMax", graph("Abs", vectors), graph.constant([1], np.int64), keepdims=1)
+    # frexp: the exponent counts the powers of two that the largest coordinate reaches.
+    powers = graph.constant([[2.0**power for power in range(least, exponent + 1)]])
+    reached = graph("Cast", graph("GreaterOrEqual", largest, powers), to=TensorProto.INT64)
+    place = graph("ReduceSum", reached, graph.constant([1], np.int64), keepdims=1)
+    exponents: Sequence[int] = range(least, exponent + 2)
+    units = graph("Gather", graph.constant([2.0 ** (each - bits) for each in exponents]), place)
+    scales = graph("Gather", graph.constant([2.0 ** (bits - each) for each in exponents]), place)
+    whole = graph("Round", graph("Mul", vectors, scales))
+    norms = graph("Mul", graph.lengths(whole), units)
+    factors = graph("Div", graph.times(units, length), graph("Max", graph.constant(radius), norms))
+    return graph.whole(graph("Mul", whole, factors))
+
+
+def _unit(graph: _Graph, values: str) -> str:
+    """Each row drawn to length 1, or zero where it has no direction: `shrinkage.unit_rows`."""
+    lengths, shortest = graph.lengths(values), graph.constant(SHORTEST_ROW)
+    drawn = graph("Div", values, graph("Max", lengths, shortest))
+    return graph("Where", graph("Greater", lengths, shortest), drawn, graph.constant(0.0))

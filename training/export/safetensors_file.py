@@ -1,0 +1,24 @@
+"""The arrays of a pay-once model, with a description of what is computed from them, for readers of other languages."""
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from training.export.classifier import Classifier
+
+_COMPUTES = """\
+phi = feature_map(x): see the certificate's feature_map and its documentation; omega is among the arrays. Where there is
+a centre, phi is divided by its length, the centre is subtracted, and the rest is divided by its length. Then for each
+layer values = values @ weights + biases, with the activation between layers, and softmax of the last one's values."""
+
+
+def safetensors_file(classifier: Classifier) -> bytes:
+    """Return the file. Its metadata says in words what the arrays are for, beside `Classifier.metadata`."""
+    arrays: dict[str, NDArray[np.generic]] = {f"feature_map.{name}": each for name, each in classifier.tensors.items()}
+    for index, (weights, biases) in enumerate(classifier.layers):
+        arrays |= {f"weights.{index}": weights, f"biases.{index}": biases}
+    if classifier.centre is not None:
+        arrays["centre"] = classifier.centre
+    described = {"computes": _COMPUTES, "activation": classifier.activation}
+    contiguous = {name: np.ascontiguousarray(each) for name, each in arrays.items()}
+    return save(contiguous, metadata=classifier.metadata | described)

@@ -1,0 +1,218 @@
+"""A pay-once model as a fitted scikit-learn pipeline: it needs scikit-learn to be read, and nothing of ours.
+
+Every step is a transformer of scikit-learn, its fitted attributes set to the model's numbers, or a function of NumPy
+in a `FunctionTransformer`. A row x is drawn to x / max(radius, ||x||) by appending that maximum, which is at least as
+large as any coordinate, as a column: `Normalizer("max")` divides by it, and leaves a column of ones for the bias.
+
+Where phi is rounded to steps the pipeline rounds too. Its factors are rounded in another order than the service's, so
+that a coordinate that lies next to a step, about one in 10^8, can be that step away: 2^-24.
+
+The file is a pickle, as scikit-learn's own are: read it where it comes from someone you trust. It names classes and
+functions of scikit-learn, NumPy, SciPy and joblib alone.
+"""
+
+import io
+import math
+from typing import Any
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, identity
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, Normalizer, StandardScaler
+from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
+
+from training import feature_maps
+from training.export.classifier import Classifier
+from training.feature_maps import DOUBLING_BINS, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
+
+Floats = NDArray[np.float64]
+
+
+def sklearn_file(classifier: Classifier) -> bytes:
+    """Return the file for `joblib.load`."""
+    written = io.BytesIO()
+    joblib.dump(pipeline_of(classifier), written)
+    return written.getvalue()
+
+
+def pipeline_of(classifier: Classifier) -> Pipeline:
+    """Return the fitted pipeline, from rows (n, d) to probabilities (n, C), with `Classifier.metadata` as `paid_`."""
+    steps = _features(classifier)
+    if classifier.centre is None:
+        steps.append(_scaler(np.zeros(classifier.feature_map.dimension), 1 / STEP))
+    else:
+        steps += [Normalizer(), _scaler(classifier.centre, 1.0), Normalizer()]
+    steps.append(_network(classifier) if len(classifier.layers) > 1 else _head(classifier))
+    pipeline = Pipeline([(f"{index}-{type(step).__name__.lower()}", step) for index, step in enumerate(steps)])
+    pipeline.paid_ = classifier.metadata
+    return pipeline
+
+
+def _features(classifier: Classifier) -> list[Any]:
+    """phi in steps: see `FeatureMap.__call__`."""
+    feature_map, tensors = classifier.feature_map, classifier.tensors
+    lower, upper = np.array(feature_map.lower), np.array(feature_map.upper)
+    width = len(lower)
+    length = feature_maps.LENGTH * math.sqrt(1 - feature_map.bias**2)
+    bias = math.trunc(feature_maps.LENGTH * feature_map.bias)
+    steps = [_function(np.clip, a_min=lower, a_max=upper), _scaler(lower, upper - lower)]
+    match feature_map:
+        case Bins():
+            steps += _binned(width, math.trunc(length / math.sqrt(2 * width)), bias)
+        case Identity():
+            steps += _into_ball(width, feature_map.clip_norm, length, bias)
+        case Fourier():
+            omega = tensors["omega"]
+            steps += _into_ball(width, feature_map.clip_norm, feature_maps.LENGTH, 0)
+            steps += [_product(omega), *_waves(len(omega), length, bias)]
+        case Relu():
+            omega = tensors["omega"]
+            steps += _into_ball(width, feature_map.clip_norm, feature_maps.LENGTH, 0)
+            steps += [_product(omega), _function(np.clip, a_min=0.0, a_max=None)]
+            steps += _into_ball(len(omega), math.sqrt(len(omega) / 2), length, bias)
+    return steps
+
+
+def _binned(width: int, one: int, bias: int) -> list[Any]:
+    """From scaled rows (n, width) to one-hot bins of each feature and the bias, as whole numbers: see `Bins`.
+
+    scikit-learn has all features' bins of one kind beside each other, and counts them from the lowest.
+    """
+    uniform, doubling = (
+        KBinsDiscretizer(count, encode="onehot-dense", strategy="uniform").fit(np.repeat([[0.0], [1.0]], width, axis=1))
+        for count in (UNIFORM_BINS, DOUBLING_BINS)
+    )
+    edges = np.append(0.0, 2.0 ** np.arange(1.0 - DOUBLING_BINS, 1.0))
+    doubling.bin_edges_[:] = [edges] * width
+    both = UNIFORM_BINS + DOUBLING_BINS
+    features = np.arange(width)[:, None]
+    places = np.hstack(
+        [
+            features * UNIFORM_BINS + np.arange(UNIFORM_BINS),
+            width * UNIFORM_BINS + features * DOUBLING_BINS + np.arange(DOUBLING_BINS)[::-1],
+        ]
+    ).ravel()
+    values = np.append(np.full(width * both, float(one)), float(bias))
+    columns = np.append(places, width * both)
+    matrix = csr_matrix((values, (np.arange(len(columns)), columns)))
+    kinds = [("uniform", uniform), ("doubling", doubling), ("ones", _length_within(1.0, 1.0))]
+    return [FeatureUnion(kinds), _sums(matrix)]
+
+
+def _into_ball(width: int, radius: float, length: float, bias: int) -> list[Any]:
+    """From rows (n, width) to whole numbers (n, width + 1): the rows drawn into a ball, and the bias."""
+    return [
+        *_rounded(width),
+        FeatureUnion([("row", "passthrough"), ("longest", _length_within(radius, None))]),
+        Normalizer("max"),
+        *_whole(width, length, bias),
+    ]
+
+
+def _rounded(width: int) -> list[Any]:
+    """Round rows (n, width) as `feature_maps._into_ball` does first: to 2^(e - b), e the largest's exponent.
+
+    Numbers near 1.5 2^52 times that are so far apart: adding one and taking it away rounds. `np.spacing` of the largest
+    is 2^(e - 53).
+    """
+    magic = 1.5 * 2.0 ** (52 + 53 - feature_maps.exact_bits(width))
+    largest = Pipeline(
+        [
+            ("largest", _function(np.linalg.norm, ord=np.inf, axis=1, keepdims=True)),
+            ("spacing", _function(np.spacing)),
+            ("magic", _scaler(np.zeros(1), 1 / magic)),
+        ]
+    )
+    added, taken = identity(width + 1, format="lil"), identity(width + 1, format="lil")[:width]
+    added[:width, width], taken[:, width] = 1.0, -1.0
+    return [FeatureUnion([("row", "passthrough"), ("magic", largest)]), _sums(added), _sums(taken)]
+
+
+def _length_within(least: float, most: float | None) -> Pipeline:
+    """From rows (n, k) to their lengths, none shorter than `least`: (n, 1)."""
+    return Pipeline(
+        [
+            ("length", _function(np.linalg.norm, axis=1, keepdims=True)),
+            ("within", _function(np.clip, a_min=least, a_max=most)),
+        ]
+    )
+
+
+def _whole(width: int, length: float, bias: int) -> list[Any]:
+    """From rows (n, width + 1), the last a column of ones, to `length` times them and the bias, as whole numbers."""
+    # Half a step more than the bias, so that it is rounded to the bias.
+    return [_scaler(np.zeros(width + 1), np.append(np.full(width, 1 / length), 1 / (bias + 0.5))), _function(np.trunc)]
+
+
+def _product(omega: Floats) -> GaussianRandomProjection:
+    """From whole numbers, the bias behind them, to Omega v."""
+    return _projection(np.hstack([omega * STEP, np.zeros((len(omega), 1))]))
+
+
+def _waves(frequencies: int, length: float, bias: int) -> list[Any]:
+    """From turns (n, k) to the cosines, sines and the bias as whole numbers, at the angles that the table has."""
+    angles, centre = len(feature_maps.cosines()), np.zeros(frequencies)
+    ones = _length_within(1.0, 1.0)
+    return [
+        _scaler(centre, 1 / angles),
+        _function(np.rint),
+        _scaler(centre, angles / (2 * math.pi)),
+        FeatureUnion([("cosines", _function(np.cos)), ("sines", _function(np.sin)), ("ones", ones)]),
+        *_whole(2 * frequencies, length / math.sqrt(frequencies), bias),
+    ]
+
+
+def _head(classifier: Classifier) -> LogisticRegression:
+    (weights, biases), classes = classifier.layers[0], np.array(classifier.certificate.classes)
+    if len(classes) == 2:
+        weights, biases = np.diff(weights, axis=1), np.diff(biases)
+    head = LogisticRegression()
+    head.classes_, head.coef_, head.intercept_ = classes, np.ascontiguousarray(weights.T), biases
+    head.n_features_in_, head.n_iter_ = weights.shape[0], np.array([0])
+    return head
+
+
+def _network(classifier: Classifier) -> MLPClassifier:
+    classes, layers = np.array(classifier.certificate.classes), classifier.layers
+    widths = [weights.shape[1] for weights, _ in layers[:-1]]
+    network = MLPClassifier(widths, activation=classifier.activation, random_state=0)
+    # A step on rows of zeros lays it out; then every number is replaced.
+    network.partial_fit(np.zeros((len(classes), layers[0][0].shape[0])), classes, classes=classes)
+    places = np.argsort(classes)  # the order that it keeps them in
+    *hidden, (weights, biases) = layers
+    last = (weights[:, places], biases[places])
+    if len(classes) == 2:
+        last = np.diff(last[0], axis=1), np.diff(last[1])
+    network.coefs_ = [np.ascontiguousarray(each) for each, _ in [*hidden, last]]
+    network.intercepts_ = [np.ascontiguousarray(each) for _, each in [*hidden, last]]
+    return network
+
+
+def _function(function: Any, **arguments: object) -> FunctionTransformer:
+    return FunctionTransformer(function, kw_args=arguments)
+
+
+def _scaler(mean: Floats, scale: Floats | float) -> StandardScaler:
+    """(x - mean) / scale."""
+    scaler = StandardScaler()
+    scaler.mean_, scaler.scale_ = mean, np.broadcast_to(scale, mean.shape).astype(np.float64)
+    scaler.var_, scaler.n_features_in_ = np.square(scaler.scale_), len(mean)
+    return scaler
+
+
+def _projection(matrix: Floats) -> GaussianRandomProjection:
+    """X @ matrix.T"""
+    projection = GaussianRandomProjection(n_components=len(matrix))
+    projection.components_, projection.n_features_in_ = np.ascontiguousarray(matrix), matrix.shape[1]
+    return projection
+
+
+def _sums(matrix: Any) -> SparseRandomProjection:
+    """X @ matrix.T, of few terms each."""
+    projection = SparseRandomProjection(n_components=matrix.shape[0])
+    projection.components_, projection.n_features_in_ = csr_matrix(matrix), matrix.shape[1]
+    return projection
