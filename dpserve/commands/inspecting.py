@@ -51,9 +51,11 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
     figures = [
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
+        *([("unit", f"records with one value of {certificate.unit!r}")] if certificate.unit is not None else []),
         ("objective", certificate.objective),
         ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"),
         *_encoder_rows(feature_map),
+        *_column_rows(feature_map),
         ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
         ("Lambda", f"{certificate.strong_convexity:g}"),
@@ -71,6 +73,11 @@ def _encoder_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
     return [("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}...")]
 
 
+def _column_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
+    each = [f"{column.name} ({column.kind})" for column in feature_map.columns]
+    return [("columns, declared public", f"{len(each)}: " + _shortened(", ".join(each)))] if each else []
+
+
 def print_release(console: Console, certificate: ReleaseCertificate) -> None:
     """Print the certificate of a release for its owner: what is common to all, its own numbers, and its tiers."""
     common = set(ReleaseCertificate.model_fields)
@@ -82,6 +89,7 @@ def print_release(console: Console, certificate: ReleaseCertificate) -> None:
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
         ("features", features),
+        *_column_rows(feature_map),
         ("classes", str(len(certificate.classes))),
     ]
     for name, value in own.items():

@@ -148,7 +148,7 @@ def test_private_records_are_refused(run, bundle):
         said = run.fails("plan", bundle, *arguments)
         assert f"holds private records of the bundle's lineage, {shared} of its rows" in said
     assert "was not trained on digits" in run.fails("plan", bundle, "--public", "digits", *BUDGET)
-    assert "takes 'digits', a .csv or an .npz file" in run.fails("plan", bundle, "--public", "own.txt", *BUDGET)
+    assert "is no table that can be read" in run.fails("plan", bundle, "--public", "own.txt", *BUDGET)
 
 
 def test_margins_of_the_owners_own(run):
@@ -268,7 +268,7 @@ def test_tiers_are_simulated_on_rows(tmp_path, monkeypatch):
         (["--n", 100], "to choose a mechanism"),
         (["--public", "digits", "--simulate-outside-the-guarantee", "digits"], "give one of them"),
         (["--public", "rows.csv"], "--class-names"),
-        (["--public", "rows.txt", "--class-names", "a,b"], "a .csv or an .npz file"),
+        (["--public", "rows.txt", "--class-names", "a,b"], "is no table that can be read"),
         (["--n", 100, "--classes", 2, "--queries", 0], "at least 1"),
         (["--lam", 1, "--classes", 2, "--class-names", "a,b"], "leave the bundle and --lam out"),
     ],
