@@ -42,6 +42,8 @@ def inspect(
         print_release(stdout_console(), model.certificate)
     else:
         print_certificate(stdout_console(), model.certificate)
+    assumptions = (f"\n - {each}" for each in certificate.assumptions)
+    stdout_console().print("It holds if:", *assumptions, highlight=False)
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
 
 
@@ -64,7 +66,6 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
     ]
     _print_figures(console, certificate, figures)
-    _print_assumptions(console, certificate)
 
 
 def _encoder_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
@@ -100,9 +101,8 @@ def print_release(console: Console, certificate: ReleaseCertificate) -> None:
     total = 0
     for tier in certificate.tiers:
         total += tier.cost.picorho
-        prices.add_row(tier.name, f"{to_rho(total):.6g}", str(tier.cost))
+        prices.add_row(tier.name, f"{to_rho(total):.6g}", f"{to_rho(tier.cost.picorho):.6g}")
     console.print(prices, highlight=False)
-    _print_assumptions(console, certificate)
 
 
 def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
@@ -117,7 +117,6 @@ def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
         ("sensitivity of the mean, in L2", f"{certificate.logit_sensitivity:.6g}"),
     ]
     _print_figures(console, certificate, figures)
-    _print_assumptions(console, certificate)
 
 
 def _print_figures(console: Console, certificate: ProvenCertificate, figures: Sequence[tuple[str, str]]) -> None:
@@ -128,10 +127,6 @@ def _print_figures(console: Console, certificate: ProvenCertificate, figures: Se
     table.add_row("lineage", certificate.lineage)
     table.add_row("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "...")
     console.print(table, highlight=False)
-
-
-def _print_assumptions(console: Console, certificate: ProvenCertificate) -> None:
-    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
 
 
 def _shortened(text: str) -> str:
