@@ -273,10 +273,11 @@ class Predictor(ABC):
         """
         account, left = await self._accounts(client)
         terms = _Terms(
+            client,
             frozenset(account.tally.items()),
             account.budget,
             self.price_per_row,
-            left,
+            min(left, account.remaining),
             account.highest_limit,
             unlimited,
         )
@@ -303,8 +304,13 @@ class Predictor(ABC):
 
 @dataclass(frozen=True)
 class _Terms:
-    """What an explanation depends on."""
+    """What an explanation depends on, and whose it is.
 
+    A kept explanation is answered sooner. So nothing that others ask or are told may decide whether it is kept: the
+    lineage's budget counts only where it is less than the client's own, and no client gets what was kept for another.
+    """
+
+    client: str
     tally: frozenset[tuple[Cost, int]]
     budget: Budget
     price: Cost

@@ -14,6 +14,7 @@ from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
+from service import predictor
 from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
 from service.serving import ServiceSettings, bind
@@ -85,6 +86,27 @@ def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gauss
     exact = answer["explanation"]["analyses"][-1]
     assert exact["name"] == "exact"
     assert "numerical PLD" in exact["method"]
+
+
+def test_an_explanation_that_is_kept_tells_nothing_of_what_others_ask(start, head, monkeypatch):
+    computed = []
+    explain = predictor.explain_account
+
+    def counted(*arguments, **named):
+        computed.append(named["lineage_left"])
+        return explain(*arguments, **named)
+
+    monkeypatch.setattr(predictor, "explain_account", counted)
+    predictor._explained.cache_clear()
+    service = start(head, lineage_rho=100.0)
+    ann, bob = (service.http(service.add_client(name)) for name in ("ann", "bob"))
+    first = ann.get("/budget").json()
+    assert len(computed) == 1
+    assert bob.get("/budget").json() == first
+    assert len(computed) == 2  # not kept from another client's, which would say that somebody's account is alike
+    bob.post("/predict", json={"instances": [ROW]})
+    assert ann.get("/budget").json() == first
+    assert len(computed) == 2  # and kept whatever others spend
 
 
 def test_the_same_row_again_is_the_same_answer_for_nothing(service):
