@@ -197,7 +197,9 @@ class ReleasedWeights:
 
         Logit c is b <T_c, phi(x)> plus a public number, b the calibration's scale, and its noise b <N_c, phi(x)> with
         N_c ~ N(0, V_t I): Gaussian of variance b^2 V_t ||phi(x)||^2, and independent of the other classes'. One draw of
-        it serves all answers.
+        it serves all answers. b and the public number were computed after N was drawn, from all records: they are taken
+        as if they did not depend on N. With two classes that changes nothing: how far <N, phi(x)> lies from 0, in its
+        own standard deviations, is the same for every b.
         """
         spread: Floats = self.calibration.scale * self.certificate.precisions[self.level].noise * norms(phi)
         return spread
