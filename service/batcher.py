@@ -19,6 +19,12 @@ from service.errors import DeadlinePassed, Overloaded
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
+USUAL_BATCH_SIZE = 1000
+"""Rows of a batch, unless told otherwise: enough to share costs, not enough to keep others waiting."""
+
+_BATCH_BYTES = 64 * 2**20
+"""Of the rows and features of a batch; a single request may have more."""
+
 _WEIGHT_OF_NEWEST = 0.2
 """Of the newest batch in the moving average of how long a batch takes."""
 
@@ -27,13 +33,18 @@ _WEIGHT_OF_NEWEST = 0.2
 class BatchLimits:
     """How large a batch may be, and how much may wait."""
 
-    max_batch_size: int = 1000
+    max_batch_size: int = USUAL_BATCH_SIZE
     """Rows; a single request may have more."""
     max_batch_time: float = 0.0
     """Seconds that a batch waits for more requests. 0: it takes what waits when the batch before it ends."""
     max_waiting_rows: int = 100_000
     max_waiting_seconds: float = 2.0
     """A request is refused when the batches before it are expected to take longer."""
+
+
+def usual_batch_size(numbers: int, most: int = USUAL_BATCH_SIZE) -> int:
+    """Return how many rows a batch has where each is so many numbers, its features among them: at most `most`."""
+    return max(1, min(most, _BATCH_BYTES // (8 * numbers)))
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,7 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
-from service.batcher import Batcher, BatchLimits
+from service.batcher import USUAL_BATCH_SIZE, Batcher, BatchLimits, usual_batch_size
 from service.errors import InvalidRows, RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from training.bundle import CertifiedHead
@@ -39,12 +39,6 @@ _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
     Laplace: "laplace",
     LaplaceLoss: "laplace",
 }
-
-_BATCH_SIZE = 1000
-"""Rows of a batch, unless told otherwise: enough to share costs, not enough to keep others waiting."""
-
-_BATCH_BYTES = 64 * 2**20
-"""Of the rows and features of a batch; a single request may have more."""
 
 _DEEP_BATCH_SIZE = 64
 """Rows of a batch where a deep network computes the features: what it takes at a time. A row may be a megabyte."""
@@ -103,7 +97,7 @@ class MeteredPredictor(Predictor):
     def _usual_batch_size(self) -> int:
         features = self.head.certificate.feature_map
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
-        return max(1, min(_DEEP_BATCH_SIZE if self._on_encoder else _BATCH_SIZE, _BATCH_BYTES // (8 * numbers)))
+        return usual_batch_size(numbers, _DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE)
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""

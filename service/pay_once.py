@@ -9,8 +9,8 @@ Whoever holds a tier is known in memory, for SECONDS_HELD after the ledger said 
 What the ledger is asked is the charge itself, which costs nothing where the tier is held. It says in one durable call
 that the API key is the client's and good, that the client is not revoked, that the tier is paid for, and that the store
 lost nothing that it acknowledged (`accounting.ledger.ledger`). So a client or key that is revoked, or a store that is
-older than it was, silent or gone, keeps nobody's answers going for longer than that; and an outage that a charge meets
-ends all that is remembered at once.
+older than it was, silent or gone, keeps nobody's answers going for longer than that; and an outage that such a call
+meets ends all that is remembered at once.
 
 Why a time and not a message. A store can tell its clients of changes (`CLIENT TRACKING`), but a connection that has
 fallen silent tells nothing, so that what is remembered needs an end in time all the same; a store that was rolled back
@@ -42,7 +42,7 @@ from accounting.ledger import (
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import AnswerNoise, Uncertainty
-from service.batcher import Batcher
+from service.batcher import Batcher, BatchLimits, usual_batch_size
 from service.errors import RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from training.releases.certificate import ReleaseCertificate, Tier
@@ -109,8 +109,20 @@ class PayOncePredictor(Predictor):
     mechanism_status: Literal["proven", "unproven"] = "proven"
     price_per_row = Cost()
 
-    def __init__(self, model: ReleasedModel, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time) -> None:
-        """Serve `model`. largest_batch: the most rows of one request."""
+    def __init__(
+        self,
+        model: ReleasedModel,
+        ledger: Ledger,
+        *,
+        largest_batch: int,
+        max_batch_size: int | None = None,
+        max_batch_time: float = 0.0,
+        clock: Clock = time.time,
+    ) -> None:
+        """Serve `model`. largest_batch: the most rows of one request.
+
+        max_batch_size, max_batch_time: of what is computed together, as `BatchLimits` has them.
+        """
         super().__init__(model.certificate, ledger, largest_batch=largest_batch, clock=clock)
         self.released = model.certificate
         self.mechanism_name = self.released.release
@@ -120,7 +132,12 @@ class PayOncePredictor(Predictor):
         self._compute = {tier: _computed_by(each) for tier, each in self._models.items()}
         self._held: dict[tuple[Caller, str | None], _Held] = {}
         self._batcher: Batcher[_Wish, _Held] = Batcher(self._hold)
-        self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch)
+        features = self.released.feature_map
+        limits = BatchLimits(
+            max_batch_size=max_batch_size or usual_batch_size(len(features.lower) + features.dimension),
+            max_batch_time=max_batch_time,
+        )
+        self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
 
     @property
     def tier_names(self) -> tuple[str, ...]:
@@ -215,6 +232,8 @@ class PayOncePredictor(Predictor):
         try:
             return await self._tier(wish.caller.client, wish.request.tier)
         except LedgerError as refused:
+            if isinstance(refused, LedgerUnavailable):
+                self._held.clear()
             return refused
 
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:

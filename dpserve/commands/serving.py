@@ -73,7 +73,13 @@ class _Model:
     def predictor(self, ledger: Ledger, settings: ServiceSettings) -> Predictor:
         """Return what answers."""
         if isinstance(self.model, ReleasedModel):
-            return PayOncePredictor(self.model, ledger, largest_batch=settings.largest_batch)
+            return PayOncePredictor(
+                self.model,
+                ledger,
+                largest_batch=settings.largest_batch,
+                max_batch_size=settings.max_batch_size,
+                max_batch_time=settings.max_batch_time,
+            )
         assert self.mechanism is not None
         return MeteredPredictor(
             self.model,

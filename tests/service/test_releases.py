@@ -16,6 +16,7 @@ from mechanisms.randomness import SystemRandomness
 from service import pay_once
 from service.errors import CannotServe, DeadlinePassed
 from service.opening import check_release
+from service.pay_once import PayOncePredictor
 from service.predictor import Caller, RowsRequest
 from training.releases.weights import release_weights
 
@@ -312,6 +313,43 @@ def test_an_outage_that_a_charge_meets_ends_all_that_is_remembered(service):
     problem(ann.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
     service.ledger.charge_batch = charge
     assert ann.post("/predict", json={"instances": [ROW]}).status_code == 200
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_an_outage_that_a_quote_meets_ends_all_that_is_remembered(service):
+    ann, bob = (service.http(service.add_client(name)) for name in ("ann", "bob"))
+    ann.post("/predict", json={"instances": [ROW]})
+    quote, asked = service.ledger.quote, []
+
+    async def lost(request):
+        asked.append(request.client)
+        raise LedgerUnavailable("gone")
+
+    service.ledger.quote = lost
+    problem(bob.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
+    problem(ann.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
+    assert asked == ["bob", "ann"]
+    service.ledger.quote = quote
+    assert ann.post("/predict", json={"instances": [ROW]}).status_code == 200
+
+
+def test_rows_that_are_computed_together_are_no_more_than_the_owner_allows(start, tiered):
+    def make(ledger):
+        return PayOncePredictor(tiered, ledger, largest_batch=40, max_batch_size=4)
+
+    service = start.start(make, tiered.certificate.lineage, 1.0, "gaussian")
+    plane = service.predictor
+    caller, sizes = Caller("alice", key_digest(service.add_client())), []
+    compute = plane._compute["coarse"]
+    plane._compute["coarse"] = lambda X: sizes.append(len(X)) or compute(X)
+
+    async def ask():
+        asked = [RowsRequest(plane.check_rows(ROWS[:rows].tolist()), "coarse") for rows in (3, 1, 2, 2, 2, 5)]
+        return await asyncio.gather(*(plane.predict(caller, request) for request in asked))
+
+    answers = service.call(ask())
+    assert [len(answer.probabilities) for answer in answers] == [3, 1, 2, 2, 2, 5]
+    assert sizes == [4, 4, 2, 5]
 
 
 def test_many_who_ask_at_once_are_asked_about_in_one_call(service):
