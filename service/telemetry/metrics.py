@@ -64,6 +64,8 @@ def route_of(path: str) -> str:
     match parts[1:]:
         case ["models", _]:
             return "/models/{name}"
+        case ["models", _, "export"]:
+            return "/models/{name}/export"
         case ["v2", "models", _]:
             return "/v2/models/{name}"
         case ["v2", "models", _, "ready" | "infer" as what]:

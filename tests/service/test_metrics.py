@@ -140,7 +140,9 @@ def test_labels_are_from_fixed_lists(used):
         for sample in family.samples:
             assert "marked" not in str(sample.labels), name
     assert {sample.labels["type"] for sample in used["dpserve_refusals"].samples} <= kinds
-    for path in ("/models/x", "/v2/models/x", "/v2/models/x/infer", "/v2/models/x/versions/7/ready", "/", "/x/y"):
+    named = ("/models/x", "/models/x/export", "/v2/models/x", "/v2/models/x/infer", "/v2/models/x/versions/7/ready")
+    assert "other" not in map(route_of, named)
+    for path in (*named, "/", "/x/y"):
         assert route_of(path) == route_of(path.replace("x", "y").replace("7", "8"))
     assert all(route_of(path) == path for path in ROUTES)
 
