@@ -181,7 +181,7 @@ def test_npz_and_every_feature_map(run):
         (["--data", "own.txt"], "--data takes 'digits', a .csv or an .npz file"),
         (
             ["--data", "own.csv", "--features", "magic"],
-            "--features takes auto, identity, bins, fourier or relu, not 'magic'",
+            "--features takes auto, identity, bins, hog, fourier or relu, not 'magic'",
         ),
         (["--data", "own.csv", "--lam", "0"], "Lambda must lie between"),
         (["--data", "own.csv", "--label", "nope"], "has no column 'nope'"),

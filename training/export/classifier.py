@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from accounting.losses import Cost
 from training.errors import NotExportable
-from training.feature_maps import SHRINK, AnyFeatureMap
+from training.feature_maps import SHRINK, AnyFeatureMap, Hog
 from training.loading import AnyModel
 from training.releases.calibration import Calibration
 from training.releases.certificate import ReleaseCertificate
@@ -79,6 +79,11 @@ def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
             f"{model.certificate.name} is not private: whoever had its weights would learn more of the records than "
             "was ever paid for. Serve it with 'dpserve serve', or train a pay-once model, which may be taken away: "
             "'dpserve train --release class-sums', objective, dpsgd or weights"
+        )
+    if isinstance(model.certificate.feature_map, Hog):
+        raise NotExportable(
+            f"{model.certificate.name} reads images by their histograms of gradients (--features hog), which no form "
+            "has yet. Serve it with 'dpserve serve'"
         )
     names = [each.name for each in model.certificate.tiers]
     if tier is None and len(names) > 1:
