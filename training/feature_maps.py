@@ -63,8 +63,8 @@ LEAST_EXPONENT = -64
 """Numbers below 2^-64 count as nothing: after division by the smallest clip norm they are far below STEP."""
 _TABLE_BITS = 16
 _LARGEST_DIMENSION = 2**22
-_IMAGES = 256
-"""So many at a time: what is made of them on the way takes more memory than their features."""
+_PIXELS = 2**18
+"""Of images at a time: what is made of them on the way takes more memory than their features."""
 _CLIP_NORMS = (2.0**-20, 2.0**20)
 """Within these no square that matters underflows or overflows when a norm is computed."""
 UNIT_ROWS = _CLIP_NORMS[0]
@@ -223,7 +223,7 @@ class Hog(FeatureMap):
     The features are the image's pixels, row by row, each with its channels: x has height * width * channels of them.
 
     Proof that ||phi(x)|| <= 1 for every x. Clipping leaves u in [0, 1]^d whatever x is, so that `hog.described` gives
-    finite numbers b, from 0 to 2^11. `_into_ball` returns length b / max(r, ||b||), rounded towards zero, the norm
+    finite numbers b, from 0 to 2^9. `_into_ball` returns length b / max(r, ||b||), rounded towards zero, the norm
     exact but for its square root and one multiplication: at most `length` (1 + 2^-50) long, which `SHRINK` makes up
     for. It uses nothing else that is known of b; r = 2^-20 only keeps zeros zero.
     """
@@ -247,8 +247,9 @@ class Hog(FeatureMap):
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
         hidden = np.empty((len(u), self.dimension - 1))
-        for start in range(0, len(u), _IMAGES):
-            part = slice(start, start + _IMAGES)
+        images = max(_PIXELS // (self.image_shape[0] * self.image_shape[1]), 1)
+        for start in range(0, len(u), images):
+            part = slice(start, start + images)
             hidden[part] = _into_ball(hog.described(u[part], self.image_shape), UNIT_ROWS, length)
         return hidden
 

@@ -37,9 +37,9 @@ _FLOOR = _UNIT // 50
 COLOURS = 4
 """Each channel of a colour image has so many levels in the histogram of its colours."""
 _QUARTERS = 4
-COLOUR_SHARE = 0.6
+COLOUR_SHARE = 0.4
 """How much colours count beside gradients."""
-LEAST_SIDE = CELL + STRIDE
+LEAST_SIDE, MOST_PIXELS = CELL + STRIDE, 2**20
 
 
 def check_shape(shape: Shape, columns: int) -> None:
@@ -49,6 +49,8 @@ def check_shape(shape: Shape, columns: int) -> None:
         raise ValueError(f"images have 1 channel or 3, not {channels}")
     if min(height, width) < LEAST_SIDE:
         raise ValueError(f"images must be at least {LEAST_SIDE} pixels high and wide, not {height} by {width}")
+    if height * width > MOST_PIXELS:
+        raise ValueError(f"images may have up to {MOST_PIXELS:,} pixels, not {height} by {width}")
     if height * width * channels != columns:
         raise ValueError(
             f"images of {height} by {width} pixels and {channels} channel{'s' * (channels > 1)} have "
@@ -65,7 +67,7 @@ def width_of(shape: Shape) -> int:
 def described(u: Floats, shape: Shape) -> Floats:
     """Return what describes images (n, height * width * channels), of values from 0 to 1: (n, `width_of`), not drawn.
 
-    Numbers from 0 to 2^11: square roots of shares, and for colour images those of counts, scaled so that together they
+    Numbers from 0 to 2^9: square roots of shares, and for colour images those of counts, scaled so that together they
     are as long as COLOUR_SHARE of what gradients are at most.
     """
     pixels = levels(u, shape)
@@ -86,11 +88,12 @@ def colours(pixels: Floats) -> Floats:
     pixels: (n, height, width, channels), whole numbers from 0 to LEVELS. Each channel has COLOURS even levels.
     """
     count, height, width, channels = pixels.shape
-    steps = np.minimum((pixels * (COLOURS / LEVELS)).astype(np.int64), COLOURS - 1)
+    steps = np.minimum(pixels.astype(np.int64) * COLOURS // LEVELS, COLOURS - 1)
     places = _quarter_of(height, width) * COLOURS**channels + steps @ COLOURS ** np.arange(channels)
     bins = _QUARTERS * COLOURS**channels
     places += bins * np.arange(count)[:, None, None]
-    return np.bincount(places.ravel(), minlength=count * bins).reshape(count, bins).astype(np.float64)
+    counts: Floats = np.bincount(places.ravel(), minlength=count * bins).reshape(count, bins).astype(np.float64)
+    return counts
 
 
 @functools.cache

@@ -112,9 +112,9 @@ class FeatureOptions(Options):
 
     features: str = option(
         "auto",
-        "The public feature map: auto, identity, bins, hog, fourier or relu. auto: hog with --image-shape, bins of each "
-        f"column for tables of up to {rules.MOST_BINNED} columns, otherwise rows of length 1; with --clip-norm or "
-        "--bias, identity.",
+        "The public feature map: auto, identity, bins, hog, fourier or relu. auto: hog with --image-shape, otherwise "
+        f"bins of each column for tables of up to {rules.MOST_BINNED} columns and rows of length 1 for wider ones; "
+        "with --clip-norm or --bias, identity.",
         panel=FEATURES,
         complete=completing.features,
     )
@@ -160,14 +160,15 @@ class FeatureOptions(Options):
         if self.features == "auto" and self.clip_norm is None and not self.bias:
             return rules.feature_map("identity", declaration, shape)
         kind = "identity" if self.features == "auto" else self.features
-        if shape is not None and kind != "hog":
-            raise TrainingError("--image-shape goes with --features hog")
         if kind not in kinds:
             raise TrainingError(f"--features takes auto, identity, bins, hog, fourier or relu, not {kind!r}")
+        if (shape is None) != (kind != "hog"):
+            raise TrainingError(
+                "--features hog and --image-shape HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS go together"
+                + ("; --clip-norm and --bias go with --features" if self.features == "auto" else "")
+            )
         given = self.shared(declaration) | {name: getattr(self, name) for name in parameters[kind]}
         if kind == "hog":
-            if shape is None:
-                raise TrainingError("--features hog needs --image-shape HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS")
             given["image_shape"] = shape
         if kind in ("bins", "hog"):
             given["clip_norm"] = 1.0

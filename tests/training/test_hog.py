@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
+from itertools import product
 
 import mpmath
 import numpy as np
@@ -11,8 +12,23 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
+from mechanisms.gaussian_vector import whole_picorho
+from tests.seeded import Seeded
 from training import hog
+from training.bundle import save_bundle
+from training.data.records import Declaration, Records
+from training.errors import NotExportable
+from training.export.files import exported
 from training.feature_maps import STEP, Hog
+from training.loading import load_model
+from training.recipe import Recipe
+from training.releases.class_sums import save_class_sums, train_class_sums
+from training.releases.dpsgd.choices import Choices
+from training.releases.dpsgd.model import save_dpsgd
+from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
+from training.releases.objective import perturbation_for, save_perturbed, train_perturbed
+from training.releases.weights import release_weights, save_weights
+from training.train import train
 
 
 def map_of(*shape, low=0.0, high=255.0, bias=0.0):
@@ -56,7 +72,7 @@ def test_no_image_is_longer_than_one(feature_map):
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=IDS)
 def test_a_row_is_mapped_alike_alone_and_in_any_batch(feature_map):
-    X = images(feature_map, 300)
+    X = images(feature_map, 400)  # more of them than are computed at once, of digits
     phi = feature_map(X, {}) + 0.0
     order = np.random.default_rng(1).permutation(len(X))
     assert (feature_map(X[order], {}) + 0.0).tobytes() == phi[order].tobytes()
@@ -78,7 +94,8 @@ def test_no_kernel_or_instruction_set_changes_a_bit():
         for more in ({}, plain)
     ]
     assert printed[0] == printed[1]
-    assert len(set(printed[0].split())) == len(MAPS)
+    # A question keeps its noise for ever: a change needs another `NOISE_VERSION`.
+    assert [each[:16] for each in printed[0].split()] == ["c3d6e792d69ea336", "ab8f0cfaa372b1b0", "375ef0ac9cde1820"]
 
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=IDS)
@@ -98,31 +115,7 @@ def exact(feature_map, x):
     def pixel(row, column, channel):
         return pixels[(row * width + column) * channels + channel]
 
-    def cell_starts(side):
-        return range((side - 8) % 4 // 2, side - 7, 4)
-
-    cells = {(r, c): [0] * 8 for r in cell_starts(height) for c in cell_starts(width)}
-    for row in range(1, height - 1):
-        for column in range(1, width - 1):
-            gradients = [
-                (
-                    pixel(row, column + 1, channel) - pixel(row, column - 1, channel),
-                    pixel(row + 1, column, channel) - pixel(row - 1, column, channel),
-                )
-                for channel in range(channels)
-            ]
-            gradient = max(gradients, key=lambda each: each[0] ** 2 + each[1] ** 2)
-            for (r, c), cell in cells.items():
-                if r <= row < r + 8 and c <= column < c + 8:
-                    weight = hat(row - r) * hat(column - c)
-                    for direction, vote in votes(*gradient).items():
-                        cell[direction] += weight * vote
-    blocks = []
-    for r in cell_starts(height)[:-1]:
-        for c in cell_starts(width)[:-1]:
-            four = [cells[each] for each in ((r, c), (r, c + 4), (r + 4, c), (r + 4, c + 4))]
-            whole = sum(map(sum, four)) + 5 * 32**2 * 1020 // 50
-            blocks.append([[mpmath.sqrt(mpmath.mpf(each) / whole) for each in cell] for cell in four])
+    blocks = blocks_of(cells_of(pixel, *feature_map.image_shape))
     b = [block[cell][direction] for cell in range(4) for direction in range(8) for block in blocks]
     if channels == 3:
         b += colours(pixel, height, width, len(blocks))
@@ -132,8 +125,40 @@ def exact(feature_map, x):
     return [value * mpmath.sqrt(1 - bias**2) * shrink for value in drawn] + [bias * shrink]
 
 
+def cells_of(pixel, height, width, channels):
+    """The votes in each cell, by the row and the column where it begins."""
+
+    def starts(side):
+        return range((side - 8) % 4 // 2, side - 7, 4)
+
+    def gradient(row, column, channel):
+        across = pixel(row, column + 1, channel) - pixel(row, column - 1, channel)
+        return across, pixel(row + 1, column, channel) - pixel(row - 1, column, channel)
+
+    cells = {(r, c): [0] * 8 for r in starts(height) for c in starts(width)}
+    for row, column in product(range(1, height - 1), range(1, width - 1)):
+        each = [gradient(row, column, channel) for channel in range(channels)]
+        voted = votes(*max(each, key=lambda one: one[0] ** 2 + one[1] ** 2))
+        for (r, c), cell in cells.items():
+            weight = hat(row - r) * hat(column - c)
+            for direction, vote in voted.items():
+                cell[direction] += weight * vote
+    return cells
+
+
+def blocks_of(cells):
+    """Of each block four cells with the roots of their shares."""
+    blocks = []
+    for r, c in cells:
+        if (r + 4, c + 4) in cells:
+            four = [cells[each] for each in ((r, c), (r, c + 4), (r + 4, c), (r + 4, c + 4))]
+            whole = sum(map(sum, four)) + 5 * 32**2 * 1020 // 50
+            blocks.append([[mpmath.sqrt(mpmath.mpf(each) / whole) for each in cell] for cell in four])
+    return blocks
+
+
 def hat(place):
-    return 2 * min(place, 7 - place) + 1
+    return max(2 * min(place, 7 - place) + 1, 0)
 
 
 def votes(x, y):
@@ -188,8 +213,53 @@ def test_the_documented_width():
         ((28, 28, 1), 783, "28 by 28 pixels and 1 channel have 784 values, and a record has 783"),
         ((28, 28, 3), 784, "28 by 28 pixels and 3 channels have 2,352 values, and a record has 784"),
         ((-28, -28, 1), 784, "at least 12"),
+        ((1025, 1024, 1), 12, "up to 1,048,576 pixels"),
     ],
 )
 def test_a_shape_that_the_rows_do_not_have_is_refused(shape, columns, said):
     with pytest.raises(ValidationError, match=said):
         Hog(lower=(0.0,) * columns, upper=(1.0,) * columns, bias=0.0, image_shape=shape)
+
+
+def some_records(feature_map):
+    """Two classes: shades across, and shades down."""
+    generator = np.random.default_rng(5)
+    y = generator.integers(2, size=200)
+    ramp = np.linspace(0, 200, 12)
+    shades = np.where(y[:, None, None] == 1, ramp[:, None], ramp) + generator.uniform(0, 55, (200, 12, 12))
+    names = tuple(f"p{index}" for index in range(144))
+    return Records(
+        shades.reshape(200, 144), y, Declaration(names, feature_map.lower, feature_map.upper, ("a", "d")), ()
+    )
+
+
+def trained(kind, records, feature_map, folder):
+    words, price = Seeded(0), whole_picorho("rho:2")
+    match kind:
+        case "class-sums":
+            return save_class_sums(folder, train_class_sums(records, "m", feature_map, price, "l", words))
+        case "objective":
+            choices = perturbation_for(price, 2)
+            return save_perturbed(folder, train_perturbed(records, "m", feature_map, choices, 1e-3, "l", words))
+        case "dpsgd":
+            choices = Choices(records_declared=200, sampling_rate=0.2, steps=20, learning_rate=0.5)
+            return save_dpsgd(folder, train_dpsgd(records, DpSgdRecipe("m", feature_map, choices, price), "l", words))
+    head = train(records, Recipe("m", feature_map, 1.0), "l")
+    if kind == "head":
+        return save_bundle(folder, head)
+    return save_weights(folder, release_weights(head, {"best": price}, "l", words))
+
+
+@pytest.mark.parametrize("kind", ["head", "class-sums", "objective", "weights", "dpsgd"])
+def test_every_kind_of_model_stands_on_it(kind, tmp_path):
+    feature_map = map_of(12, 12, 1)
+    records = some_records(feature_map)
+    trained(kind, records, feature_map, tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    assert model.certificate.feature_map == feature_map
+    answers = model.logits(model.features(records.X)) if kind == "head" else None
+    if answers is None:
+        answers = (model.at("best") if kind == "weights" else model).probabilities(records.X)
+        with pytest.raises(NotExportable, match="histograms of gradients"):
+            exported(model, "onnx")
+    assert (answers.argmax(axis=1) == records.y).mean() > 0.9
