@@ -278,8 +278,10 @@ def train(
     kind, budget, queries = release.release, choosing.budget, choosing.queries
     content = network.content()
     if content is not None:
-        if kind is not None or budget is not None or map_.features not in ("auto", "identity"):
-            raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--encoder")
+        if kind or budget or map_.image_shape or map_.features not in ("auto", "identity"):
+            raise typer.BadParameter(
+                "goes with none of --features, --image-shape, --release and --budget", param_hint="--encoder"
+            )
         feature_map: FeatureMap = network.feature_map(content, map_.shared(records.declaration))
     else:
         feature_map = map_.feature_map(records.declaration)

@@ -352,7 +352,8 @@ def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
     assert certificate["feature_map"]["image_shape"] == [12, 12, 3]
     _, certificate = trained("asked", "--release", "class-sums")
     assert certificate["feature_map"]["kind"] == "hog"
-    said, none = trained("none", "--public", str(tmp_path / "own.npz"))
+    np.savez(tmp_path / "public.npz", X=generator.uniform(size=(60, 432)), y=generator.integers(2, size=60))
+    said, none = trained("none", "--public", str(tmp_path / "public.npz"))
     assert none is None
     assert "simulates options without --image-shape" in said
 
