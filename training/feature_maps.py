@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from training import hog
+from training.columns import Columns, coordinates_of
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -63,8 +64,6 @@ LEAST_EXPONENT = -64
 """Numbers below 2^-64 count as nothing: after division by the smallest clip norm they are far below STEP."""
 _TABLE_BITS = 16
 _LARGEST_DIMENSION = 2**22
-_PIXELS = 2**18
-"""Of images at a time: what is made of them on the way takes more memory than their features."""
 _CLIP_NORMS = (2.0**-20, 2.0**20)
 """Within these no square that matters underflows or overflows when a norm is computed."""
 UNIT_ROWS = _CLIP_NORMS[0]
@@ -84,6 +83,8 @@ class FeatureMap(BaseModel):
     """Scaled rows longer than this are drawn back to it."""
     bias: float = Field(ge=0, lt=1)
     """The constant last coordinate."""
+    columns: Columns = Field(default=(), exclude_if=lambda columns: not columns)
+    """The columns that the d features encode (`training.columns`); none where the features are numbers themselves."""
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
@@ -94,6 +95,8 @@ class FeatureMap(BaseModel):
         for low, high in zip(self.lower, self.upper, strict=True):
             if not (low < high and math.isfinite(low) and math.isfinite(high - low)):
                 raise ValueError(f"bounds must be finite and in order, not {low:g}:{high:g}")
+        if self.columns and coordinates_of(self.columns)[1:] != (self.lower, self.upper):
+            raise ValueError("the bounds are not those of the columns' coordinates")
         return self
 
     @property
@@ -112,10 +115,20 @@ class FeatureMap(BaseModel):
         at most 1.
         """
         phi = np.empty((len(X), self.dimension))
-        phi[:, :-1] = self._hidden(self._scaled(X), tensors, LENGTH * math.sqrt(1 - self.bias**2))
+        length = LENGTH * math.sqrt(1 - self.bias**2)
+        # A block at a time, so that what is computed on the way takes no more memory for more rows.
+        step = self._rows_at_once or len(X) or 1
+        for start in range(0, len(X), step):
+            rows = slice(start, start + step)
+            phi[rows, :-1] = self._hidden(self._scaled(X[rows]), tensors, length)
         phi[:, -1] = math.trunc(LENGTH * self.bias)
         phi *= STEP
         return phi
+
+    @property
+    def _rows_at_once(self) -> int | None:
+        """How many rows are mapped at once, of about 2 MiB; None for all."""
+        return 2**18 // (len(self.lower) + self.dimension) + 1
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, width = _bounds(self.lower, self.upper)
@@ -246,12 +259,7 @@ class Hog(FeatureMap):
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
-        hidden = np.empty((len(u), self.dimension - 1))
-        images = max(_PIXELS // (self.image_shape[0] * self.image_shape[1]), 1)
-        for start in range(0, len(u), images):
-            part = slice(start, start + images)
-            hidden[part] = _into_ball(hog.described(u[part], self.image_shape), UNIT_ROWS, length)
-        return hidden
+        return _into_ball(hog.described(u, self.image_shape), UNIT_ROWS, length)
 
 
 class Encoder(FeatureMap):
@@ -291,6 +299,11 @@ class Encoder(FeatureMap):
     def dimension(self) -> int:
         """The model's features and the bias."""
         return self.width + 1
+
+    @property
+    def _rows_at_once(self) -> None:
+        """All: how rows are put together is the model's."""
+        return None
 
     def computed_by(self, compute: Callable[[Floats], Singles]) -> Self:
         """Return this map with its model: from the model's inputs (n, d) to features (n, width)."""

@@ -22,7 +22,7 @@ RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 alike on the training part of MNIST."""
 
 STEPS_ON_IMAGES = 200
-"""Of DP-SGD on histograms of gradients, where 100 do worse and 400 no better."""
+"""Of DP-SGD on histograms of gradients, where 100 do worse, and 400 gain accuracy and lose log loss."""
 
 _LOGIT_NOISE = 0.25
 
@@ -46,16 +46,25 @@ def feature_map(features: Features, declaration: Declaration, image_shape: Shape
     features.
     """
     if image_shape is not None:
-        return Hog(lower=declaration.lower, upper=declaration.upper, bias=0.0, image_shape=image_shape)
+        return Hog(
+            lower=declaration.lower,
+            upper=declaration.upper,
+            bias=0.0,
+            columns=declaration.columns,
+            image_shape=image_shape,
+        )
     if declaration.features <= MOST_BINNED:
-        return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0)
+        return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0, columns=declaration.columns)
     if features == "identity":
-        return Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0)
+        return Identity(
+            lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0, columns=declaration.columns
+        )
     return Fourier(
         lower=declaration.lower,
         upper=declaration.upper,
         clip_norm=UNIT_ROWS,
         bias=0.0,
+        columns=declaration.columns,
         random_features=RANDOM_FEATURES,
         bandwidth=BANDWIDTH,
         seed=0,
