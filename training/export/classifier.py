@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from accounting.losses import Cost
 from training.errors import NotExportable
-from training.feature_maps import SHRINK, AnyFeatureMap
+from training.feature_maps import AnyFeatureMap
 from training.loading import AnyModel
 from training.releases.calibration import Calibration
 from training.releases.certificate import ReleaseCertificate
@@ -90,20 +90,19 @@ def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
 
 
 def _computed(model: ReleasedModel, tier: str) -> Classifier:
-    """Return what a model of one tier computes. The models draw to SHRINK where this draws to length 1."""
+    """Return what a model of one tier computes."""
     match model:
         case ReleasedWeights() | PerturbedHead():
             head = _calibrated(model.weights, model.calibration)
             return Classifier(model.certificate, tier, model.tensors, (head,))
         case ClassSums():
-            head = _calibrated(TEMPERATURE * SHRINK * model.directions, model.calibration)
-            return Classifier(model.certificate, tier, model.tensors, (head,), centre=model.mean / SHRINK)
+            head = _calibrated(TEMPERATURE * model.directions, model.calibration)
+            return Classifier(model.certificate, tier, model.tensors, (head,), centre=model.mean)
         case DpSgdModel():
             certificate = model.certificate
             (weights, biases), *others = certificate.network.layers(model.parameters)
-            layers = ((weights * (certificate.input_norm * SHRINK), biases), *others)
-            activation, centre = certificate.activation, model.centre / SHRINK
-            return Classifier(certificate, tier, model.tensors, layers, activation, centre)
+            layers = ((weights * certificate.input_norm, biases), *others)
+            return Classifier(certificate, tier, model.tensors, layers, certificate.activation, model.centre)
     raise NotExportable(f"a pay-once model of the kind {model.certificate.release!r} has no form to be taken away in")
 
 
