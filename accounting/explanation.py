@@ -197,6 +197,7 @@ def explain_account(
     *,
     price: Cost | None,
     lineage_left: int | None = None,
+    highest_limit: int = 0,
     unlimited: bool = False,
 ) -> AccountExplanation:
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
@@ -209,7 +210,9 @@ def explain_account(
     account gives the same object, whatever order its releases come in.
     """
     spent = dict(sorted(spent.items(), key=lambda entry: str(entry[0])))
-    account = account_report(spent, budget, price=price, lineage_left=lineage_left, unlimited=unlimited)
+    account = account_report(
+        spent, budget, price=price, lineage_left=lineage_left, highest_limit=highest_limit, unlimited=unlimited
+    )
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
     composition, rho = composition_and_rho(spent)
     coins = without_coins(composition)[1]
@@ -220,7 +223,7 @@ def explain_account(
     epsilon, tightest = min(
         (one.epsilon, one.name) for one in readings if one.holds_for_adaptive_prices and one.epsilon is not None
     )
-    ends = replace(budget, picorho=max(budget.picorho, spent_picorho(spent)))  # the owner may have lowered it
+    ends = replace(budget, picorho=max(budget.picorho, spent_picorho(spent), highest_limit))
     meaning = identifiability_at_limit(ends)
     proven = _proven(spent) and account.status == "proven"
     explanation = Explanation(
@@ -310,15 +313,21 @@ def _account_in_words(releases: int, meaning: Identifiability, ends: Budget, acc
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
         "stops.",
         *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together"),
-        f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
-        f"{account.remaining.rho:.6g} left" + (_HOLDS if account.unlimited else "; after that it refuses."),
+        _HOLDS if account.unlimited else _budget_in_words(account),
     ]
     if account.queries_left is not None:
         words.append(f"At the present price it pays for {account.queries_left:,} more answers.")
     return " ".join(words)
 
 
-_HOLDS = ". It has paid for a model that is paid for once: answers of that model are unlimited, and cost nothing more."
+_HOLDS = "The account has paid for a pay-once model: answers of that model are unlimited, and cost nothing more."
+
+
+def _budget_in_words(account: AccountReport) -> str:
+    return (
+        f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
+        f"{account.remaining.rho:.6g} left; after that it refuses."
+    )
 
 
 def _percent(share: float) -> str:

@@ -127,25 +127,30 @@ def account_report(
     *,
     price: Cost | None,
     lineage_left: int | None = None,
+    highest_limit: int = 0,
     unlimited: bool = False,
 ) -> AccountReport:
     """Return the report of an account with this budget after `spent`, the number of releases at each cost.
 
     `price` is what the next row costs, None where the account is not asked about a model. `lineage_left`: for a
     client's account, the picorho left in its lineage's, which pays for every release as well and so limits
-    `queries_left`. `unlimited`: whether the account holds a model that is paid for once. Raises ValueError for a loss
-    that the account does not accept.
+    `queries_left`. `highest_limit`: the highest, in picorho, under which it was charged, where the owner has lowered it
+    since: what it bounds is what was and will be released. `unlimited`: whether the account holds a model that
+    is paid for once. Raises ValueError for a loss that the account does not accept.
     """
     for cost, count in spent.items():
         if count and not budget.pays_for(cost):
             raise ValueError(f"the account accepts {budget.accepts!r} charges, not {str(cost)!r}")
-    report = report_at(spent_picorho(spent), budget, price=price, lineage_left=lineage_left)
+    amount = spent_picorho(spent)
+    report = report_at(amount, budget, price=price, lineage_left=lineage_left, highest_limit=highest_limit)
     return report.model_copy(update={"unlimited": unlimited})
 
 
-def report_at(amount: int, budget: Budget, *, price: Cost | None, lineage_left: int | None = None) -> AccountReport:
-    """Return the report of an account with this budget after `amount` picorho."""
-    left, end = max(0, budget.picorho - amount), max(budget.picorho, amount)
+def report_at(
+    amount: int, budget: Budget, *, price: Cost | None, lineage_left: int | None = None, highest_limit: int = 0
+) -> AccountReport:
+    """Return the report of an account with this budget after `amount` picorho; see `account_report` for the rest."""
+    left, end = max(0, budget.picorho - amount), max(budget.picorho, amount, highest_limit)
     payable = left if lineage_left is None else min(left, lineage_left)
     limit = Amount(rho=picorho.to_rho(budget.picorho), epsilon=budget.epsilon_at(budget.picorho))
     spent = Amount(rho=picorho.to_rho(amount), epsilon=budget.epsilon_at(amount))

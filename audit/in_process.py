@@ -127,12 +127,15 @@ class BundleEndpoint:
         return self.mechanism.release(self.head.logits(phi), sensitivity, noise)
 
     def _charge(self, questions: set[bytes]) -> None:
-        """Charge the key for questions that are new to it, and the lineage for those new to all: both or neither."""
+        """Charge the key for questions that are new to it, and the lineage for those new to all: both or neither.
+
+        The lineage refuses by what is new to the key, as the ledger does: a key learns nothing of what others asked.
+        """
         price = self.mechanism.cost.picorho
         own, all_keys = len(questions - self.asked), len(questions - self.lineage.asked)
         if price * (self.paid + own) > self.account.picorho:
             raise Exhausted("client")
-        if self.lineage.limit is not None and self.lineage.spent + price * all_keys > self.lineage.limit:
+        if self.lineage.limit is not None and self.lineage.spent + price * own > self.lineage.limit:
             raise Exhausted("lineage")
         self.asked |= questions
         self.lineage.asked |= questions

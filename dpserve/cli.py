@@ -34,6 +34,7 @@ _GROUPS = {
     },
     "Train": {
         "plan": _Command("planning", "plan", "What a budget buys: which mechanism, how noisy, how many answers."),
+        "schema": _Command("schema", "app", "Declare a table's columns in a file, without looking at its values."),
         "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
         "inspect": _Command("inspecting", "inspect", "Derive every number of a bundle's certificate again."),
         "train-published": _Command("training", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),

@@ -154,7 +154,8 @@ class Client:
         """Return private class probabilities, (n, C), for rows X, (n, d), in the order of `model()["classes"]`.
 
         X is an array, whose columns are the features in the order of `model()["feature_names"]`, or a data frame of
-        pandas or Polars, whose columns are matched by name, in any order.
+        pandas or Polars, whose columns are matched by name, in any order. Where the model was trained by a schema, X is
+        a data frame, or a list of rows by name, with the schema's columns; the client encodes them.
 
         Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
         Raises ValueError, naming the first row that cannot be asked about, before anything is sent; BudgetExhausted
@@ -290,6 +291,15 @@ class Client:
 
     def _checked_rows(self, X: ArrayLike) -> NDArray[np.float64]:
         names = self.model()["feature_names"]
+        if (named := _rows_by_name(X)) is not None and (described := self.model()["feature_map"].get("columns")):
+            # Few models have columns, and only their clients should wait for what reads them.
+            from training.columns import columns_from, encode_rows
+            from training.errors import DataError
+
+            try:
+                return encode_rows(columns_from(described), named)
+            except DataError as error:
+                raise ValueError(str(error)) from None
         columns = _columns_in_order(X, names)
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or len(rows) == 0:
@@ -390,6 +400,18 @@ def _columns_in_order(X: ArrayLike, names: Sequence[str]) -> list[int] | None:
             f"{', '.join(names)}; X.to_numpy() sends columns in this order whatever their names"
         )
     return [columns.index(name) for name in names]
+
+
+def _rows_by_name(X: object) -> list[dict[str, object]] | None:
+    """Return the rows of a list of mappings, or of a data frame; None for what has no names of columns."""
+    if isinstance(X, Sequence) and len(X) and all(isinstance(row, Mapping) for row in X):
+        return [dict(row) for row in X]
+    if not hasattr(X, "__arrow_c_stream__") or not hasattr(X, "columns"):
+        return None
+    import pyarrow as pa
+
+    rows: list[dict[str, object]] = pa.RecordBatchReader.from_stream(X).read_all().to_pylist()
+    return rows
 
 
 def _body(rows: NDArray[np.float64], tier: str | None) -> dict[str, object]:

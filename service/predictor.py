@@ -272,7 +272,14 @@ class Predictor(ABC):
         the newest are kept, for only a paid release changes them.
         """
         account, left = await self._accounts(client)
-        terms = _Terms(frozenset(account.tally.items()), account.budget, self.price_per_row, left, unlimited)
+        terms = _Terms(
+            frozenset(account.tally.items()),
+            account.budget,
+            self.price_per_row,
+            left,
+            account.highest_limit,
+            unlimited,
+        )
         return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, terms)
 
     async def holds(self, client: str) -> bool:
@@ -302,6 +309,7 @@ class _Terms:
     budget: Budget
     price: Cost
     lineage_left: int
+    highest_limit: int
     unlimited: bool
 
 
@@ -312,5 +320,6 @@ def _explained(terms: _Terms) -> AccountExplanation:
         terms.budget,
         price=terms.price,
         lineage_left=terms.lineage_left,
+        highest_limit=terms.highest_limit,
         unlimited=terms.unlimited,
     )

@@ -70,6 +70,7 @@ def test_serving_imports_nothing_heavy():
         "dp_accounting",
         "opendp",
         "pandas",
+        "pyarrow",
         "matplotlib",
         "PIL",
         "rich",

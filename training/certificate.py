@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
+from training.columns import coordinates_of
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
 from training.quantised import weight_step
@@ -54,6 +55,8 @@ OTHER_ASSUMPTIONS = (
 )
 """What is wrong with a certificate whose assumptions differ."""
 
+UNITS: Literal["add or remove all records of one unit"] = "add or remove all records of one unit"
+
 ASSUMPTIONS = (
     "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
     "protected for each of them, and for all together only by the composition of their number.",
@@ -82,6 +85,14 @@ ENCODER_ASSUMPTIONS = (
 """What a head on an encoder rests on in addition."""
 
 
+UNIT_ASSUMPTION = (
+    "Neighbouring data sets differ by the addition or removal of all records of one unit, which the column of units "
+    "names. A person whose records have several names there is protected for each of them, and for all together only "
+    "by the composition of their number."
+)
+"""What stands in place of the first assumption where records are weighted by units."""
+
+
 class ModelCertificate(SealedCertificate):
     """What every certificate says of its model. A subclass adds numbers, and derives those that follow from others."""
 
@@ -95,7 +106,9 @@ class ModelCertificate(SealedCertificate):
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     """Random, not derived from the weights."""
     created: AwareDatetime
-    neighbouring: Literal["add or remove one record"] = "add or remove one record"
+    neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = (
+        "add or remove one record"
+    )
     classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
     feature_names: tuple[str, ...] = Field(min_length=1)
     feature_map: Any
@@ -107,6 +120,11 @@ class ModelCertificate(SealedCertificate):
         features = len(self.feature_names)
         if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
             raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
+        if (self.neighbouring == UNITS) != (getattr(self, "unit", None) is not None):
+            raise ValueError("neighbouring data sets differ by a unit where a column of units is named, and only there")
+        columns = getattr(self.feature_map, "columns", ())
+        if columns and coordinates_of(columns)[0] != self.feature_names:
+            raise ValueError("the feature names are not those of the columns' coordinates")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         return self
@@ -164,6 +182,8 @@ class Certificate(ProvenCertificate):
         "sum of cross-entropies + (Lambda/2) ||W||_F^2"
     )
     feature_map: HeadFeatureMap
+    unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
+    """The column of privacy units, if records are weighted by them."""
     feature_norm_bound: float
     """R, with ||phi(x)||_2 <= R for every x."""
     strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
@@ -185,12 +205,13 @@ class Certificate(ProvenCertificate):
 
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof for a head on this feature map assumes."""
-        return assumptions_on(self.feature_map)
+        return assumptions_on(self.feature_map, units=self.unit is not None)
 
 
-def assumptions_on(feature_map: FeatureMap) -> tuple[str, ...]:
-    """Return what the proof for a head on this feature map assumes."""
-    return (*ASSUMPTIONS, *ENCODER_ASSUMPTIONS) if isinstance(feature_map, Encoder) else ASSUMPTIONS
+def assumptions_on(feature_map: FeatureMap, *, units: bool = False) -> tuple[str, ...]:
+    """Return what the proof for a head on this feature map assumes. units: whether records are weighted by units."""
+    first = (UNIT_ASSUMPTION, *ASSUMPTIONS[1:]) if units else ASSUMPTIONS
+    return (*first, *ENCODER_ASSUMPTIONS) if isinstance(feature_map, Encoder) else first
 
 
 def derive(strong_convexity: float, tolerance: float, classes: int, dimension: int) -> dict[str, float]:

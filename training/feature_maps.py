@@ -38,6 +38,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from training.columns import Columns, coordinates_of
+
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
@@ -76,6 +78,8 @@ class FeatureMap(BaseModel):
     """Scaled rows longer than this are drawn back to it."""
     bias: float = Field(ge=0, lt=1)
     """The constant last coordinate."""
+    columns: Columns = Field(default=(), exclude_if=lambda columns: not columns)
+    """The columns that the d features encode (`training.columns`); none where the features are numbers themselves."""
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
@@ -86,6 +90,8 @@ class FeatureMap(BaseModel):
         for low, high in zip(self.lower, self.upper, strict=True):
             if not (low < high and math.isfinite(low) and math.isfinite(high - low)):
                 raise ValueError(f"bounds must be finite and in order, not {low:g}:{high:g}")
+        if self.columns and coordinates_of(self.columns)[1:] != (self.lower, self.upper):
+            raise ValueError("the bounds are not those of the columns' coordinates")
         return self
 
     @property
@@ -104,10 +110,20 @@ class FeatureMap(BaseModel):
         at most 1.
         """
         phi = np.empty((len(X), self.dimension))
-        phi[:, :-1] = self._hidden(self._scaled(X), tensors, LENGTH * math.sqrt(1 - self.bias**2))
+        length = LENGTH * math.sqrt(1 - self.bias**2)
+        # A block at a time, so that what is computed on the way takes no more memory for more rows.
+        step = self._rows_at_once or len(X) or 1
+        for start in range(0, len(X), step):
+            rows = slice(start, start + step)
+            phi[rows, :-1] = self._hidden(self._scaled(X[rows]), tensors, length)
         phi[:, -1] = math.trunc(LENGTH * self.bias)
         phi *= STEP
         return phi
+
+    @property
+    def _rows_at_once(self) -> int | None:
+        """How many rows are mapped at once, of about 2 MiB; None for all."""
+        return 2**18 // (len(self.lower) + self.dimension) + 1
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, width = _bounds(self.lower, self.upper)
@@ -246,6 +262,11 @@ class Encoder(FeatureMap):
     def dimension(self) -> int:
         """The model's features and the bias."""
         return self.width + 1
+
+    @property
+    def _rows_at_once(self) -> None:
+        """All: how rows are put together is the model's."""
+        return None
 
     def computed_by(self, compute: Callable[[Floats], Singles]) -> Self:
         """Return this map with its model: from the model's inputs (n, d) to features (n, width)."""

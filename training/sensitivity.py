@@ -1,7 +1,8 @@
 """How far one record can move the certified head and its answers.
 
 Every figure is global: it holds for all pairs of neighbouring data sets on which training succeeds. Neighbouring
-data sets differ by the addition or removal of one record.
+data sets differ by the addition or removal of one record, or of all records of one privacy unit where the training
+weights them.
 """
 
 import math
@@ -50,6 +51,12 @@ def weight_sensitivity(strong_convexity: float, tolerance: float, norm_bound: fl
     Lambda ||W - W'|| <= ||grad J'(W) - grad J'(W')|| <= sqrt(2) R. Training returns V with ||grad J(V)|| <= tau,
     hence ||V - W|| <= tau / Lambda, for either data set: ||V - V'|| <= (sqrt(2) R + 2 tau) / Lambda. Projection
     onto a ball is 1-Lipschitz; as computed (`projected`) it is off by at most 4 u times the radius for each.
+    Privacy units. Let each record of unit u have the weight w <= 1/n_u, as `training.data.records.Units` gives it: a
+    function of the unit's own number of records, so that no other unit's weights change with it. All of the unit more
+    or fewer changes the gradient at W by sum_i w (p_i - e_y) phi_i^T over its n_u records, of norm at most
+    n_u w sqrt(2) R <= sqrt(2) R: the same bound, and the same proof from there on. It holds for one record of the unit
+    more or fewer, too: of n >= 2 records the weights of n - 1 change by 1/(n(n - 1)), and that of one by 1/n, together
+    by 2/n <= 1.
     The tolerance must be the public one. The norm that was measured for D says nothing about its neighbours.
     (Chaudhuri, Monteleoni and Sarwate 2011, Lemma 7 and Corollary 8, for the sum of losses and add/remove.)
     """

@@ -2,7 +2,7 @@
 
 from mechanisms.randomness import NoiseKey
 from training.bundle import CertifiedHead
-from training.certificate import Certificate, assumptions_on, derive, fresh_fields
+from training.certificate import UNITS, Certificate, assumptions_on, derive, fresh_fields
 from training.data.records import Records
 from training.objective import RegularisedCrossEntropy
 from training.quantised import quantised
@@ -18,7 +18,11 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
     """
     tensors = recipe.feature_map.public_tensors()
     objective = RegularisedCrossEntropy(
-        recipe.feature_map(records.X, tensors), records.y, len(records.declaration.classes), recipe.strong_convexity
+        recipe.feature_map(records.X, tensors),
+        records.y,
+        len(records.declaration.classes),
+        recipe.strong_convexity,
+        weights=None if records.units is None else records.units.weights(),
     )
     weights = quantised(minimise(objective, recipe.tolerance, progress))
     declaration = records.declaration
@@ -27,8 +31,9 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
         | {
             "strong_convexity": recipe.strong_convexity,
             "tolerance": recipe.tolerance,
-            "assumptions": assumptions_on(recipe.feature_map),
+            "assumptions": assumptions_on(recipe.feature_map, units=records.units is not None),
         }
+        | ({} if records.units is None else {"neighbouring": UNITS, "unit": records.units.column})
         | derive(recipe.strong_convexity, recipe.tolerance, *weights.shape)
     )
     return CertifiedHead(certificate, weights, tensors, NoiseKey.fresh())

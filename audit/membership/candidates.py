@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from audit.endpoint import digest_of
+from training.columns import columns_from
 from training.data.classes import values_of
-from training.data.csv_file import column_names, read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Records
+from training.data.table_records import column_names, read_numbers, read_with_schema
 from training.exact_network import rounded
 from training.feature_maps import AnyFeatureMap
+from training.schema import schema_of
 
 Floats = NDArray[np.float64]
 
@@ -141,11 +143,11 @@ class Candidates:
 def read_labelled(
     path: Path, model: Mapping[str, Any], *, label: str, ignore: Sequence[str] = (), class_names: str | None = None
 ) -> Labelled:
-    """Read records from a CSV file, or an NPZ file written FILE.npz or FILE.npz:ARRAY, by the model's declaration.
+    """Read records from a table, or an NPZ file written FILE.npz or FILE.npz:ARRAY, by the model's declaration.
 
-    ARRAY names booleans that pick rows. label, ignore: CSV columns. class_names: VALUE=NAME of each class, between
-    commas, where the file has other values than the model's names. Raises DataError, and ValueError where the columns
-    are not the model's.
+    ARRAY names booleans that pick rows. label, ignore: the table's columns. class_names: VALUE=NAME of each class,
+    between commas, where the file has other values than the model's names. Raises DataError, and ValueError where the
+    columns are not the model's.
     """
     names, classes = list(model["feature_names"]), list(model["classes"])
     values = values_of(classes, class_names)
@@ -156,11 +158,13 @@ def read_labelled(
         target = Path(f"{file}.npz") if where else path
         bounds = [f"x{index}={low!r}:{high!r}" for index, (low, high) in enumerate(limits)]
         return _as_labelled(_read_npz(target, classes, values, bounds, where or None, len(names)))
-    if path.suffix.lower() != ".csv":
-        raise ValueError(f"records are read from a .csv or an .npz file, not {str(path)!r}")
+    columns = columns_from(feature_map.get("columns", ()))
+    if schema := schema_of(columns, label, classes, values):
+        _check_columns(path, [column.name for column in columns], label, ignore)
+        return _as_labelled(read_with_schema(path, schema, label, ignore=ignore))
     bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
     _check_columns(path, names, label, ignore)
-    records = read_csv(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore)
+    records = read_numbers(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore)
     found = records.declaration.feature_names
     return Labelled(records.X[:, [found.index(name) for name in names]], records.y)
 

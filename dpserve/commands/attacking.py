@@ -26,7 +26,7 @@ class CandidateOptions(RowOptions):
     """Whom the attack decides about."""
 
     data: str | None = option(None, "'digits': its records as members, and those it holds out as non-members.")
-    members: Path | None = option(None, "Records that were trained on: FILE.csv, FILE.npz or FILE.npz:ARRAY.")
+    members: Path | None = option(None, "Records that were trained on: a table, FILE.npz or FILE.npz:ARRAY.")
     non_members: Path | None = option(None, "Records of the same distribution that were not trained on.")
     population: Path | None = option(None, "More records of the same distribution, for shadow models.")
     class_names: str | None = option(

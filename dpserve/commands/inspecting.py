@@ -42,6 +42,8 @@ def inspect(
         print_release(stdout_console(), model.certificate)
     else:
         print_certificate(stdout_console(), model.certificate)
+    assumptions = (f"\n - {each}" for each in certificate.assumptions)
+    stdout_console().print("It holds if:", *assumptions, highlight=False)
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
 
 
@@ -51,9 +53,11 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
     figures = [
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
+        *([("unit", f"records with one value of {certificate.unit!r}")] if certificate.unit is not None else []),
         ("objective", certificate.objective),
         ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"),
         *_encoder_rows(feature_map),
+        *_column_rows(feature_map),
         ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
         ("Lambda", f"{certificate.strong_convexity:g}"),
@@ -62,13 +66,17 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
     ]
     _print_figures(console, certificate, figures)
-    _print_assumptions(console, certificate)
 
 
 def _encoder_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
     if not isinstance(feature_map, Encoder):
         return []
     return [("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}...")]
+
+
+def _column_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
+    each = [f"{column.name} ({column.kind})" for column in feature_map.columns]
+    return [("columns, declared public", f"{len(each)}: " + _shortened(", ".join(each)))] if each else []
 
 
 def print_release(console: Console, certificate: ReleaseCertificate) -> None:
@@ -82,6 +90,7 @@ def print_release(console: Console, certificate: ReleaseCertificate) -> None:
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
         ("features", features),
+        *_column_rows(feature_map),
         ("classes", str(len(certificate.classes))),
     ]
     for name, value in own.items():
@@ -92,9 +101,8 @@ def print_release(console: Console, certificate: ReleaseCertificate) -> None:
     total = 0
     for tier in certificate.tiers:
         total += tier.cost.picorho
-        prices.add_row(tier.name, f"{to_rho(total):.6g}", str(tier.cost))
+        prices.add_row(tier.name, f"{to_rho(total):.6g}", f"{to_rho(tier.cost.picorho):.6g}")
     console.print(prices, highlight=False)
-    _print_assumptions(console, certificate)
 
 
 def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
@@ -109,7 +117,6 @@ def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
         ("sensitivity of the mean, in L2", f"{certificate.logit_sensitivity:.6g}"),
     ]
     _print_figures(console, certificate, figures)
-    _print_assumptions(console, certificate)
 
 
 def _print_figures(console: Console, certificate: ProvenCertificate, figures: Sequence[tuple[str, str]]) -> None:
@@ -120,10 +127,6 @@ def _print_figures(console: Console, certificate: ProvenCertificate, figures: Se
     table.add_row("lineage", certificate.lineage)
     table.add_row("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "...")
     console.print(table, highlight=False)
-
-
-def _print_assumptions(console: Console, certificate: ProvenCertificate) -> None:
-    console.print("It holds if:", *(f"\n - {assumption}" for assumption in certificate.assumptions), highlight=False)
 
 
 def _shortened(text: str) -> str:

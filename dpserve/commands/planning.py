@@ -52,7 +52,7 @@ class PlanOptions(FileOptions):
     accuracy: float | None = option(None, "Or the accuracy that answers must have: how many rows then?")
     public: str | None = option(
         None,
-        "FILE.csv or FILE.npz of labelled rows that you declare public, of which none was trained on; or 'digits', the "
+        "A table or FILE.npz of labelled rows that you declare public, of which none was trained on; or 'digits', the "
         "digits held out of training. Bounds and classes are the bundle's.",
     )
     class_names: str | None = option(None, "The classes, separated by commas, or VALUE=NAME of each.", panel=READING)

@@ -9,16 +9,18 @@ from numpy.typing import NDArray
 
 from accounting.planner import PublicSample
 from dpserve.commands.command import Options, option
+from dpserve.commands.console import shares
 from dpserve.commands.options import state_folder
 from training.bundle import CertifiedHead
 from training.certificate import Certificate
+from training.columns import Columns
 from training.data.classes import values_of
-from training.data.csv_file import read_csv
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Floats, Records
 from training.errors import TrainingError
 from training.lineage import KnownRecords
+from training.schema import Schema, schema_of
 
 READING = "Reading rows"
 MOST_ROWS = 2000
@@ -26,14 +28,14 @@ MOST_ROWS = 2000
 
 
 class RowOptions(Options):
-    """How a CSV file of labelled rows is read."""
+    """How a table of labelled rows is read."""
 
-    label: str = option("label", "CSV: the column of class names.", panel=READING)
-    ignore: list[str] | None = option(None, "CSV: a column to leave out.", panel=READING)
+    label: str = option("label", "Of a table: the column of class names.", panel=READING)
+    ignore: list[str] | None = option(None, "Of a table: a column to leave out.", panel=READING)
 
 
 class FileOptions(RowOptions):
-    """How a file of labelled rows is read: CSV or NPZ."""
+    """How labelled rows are read: a table, or NPZ."""
 
     where: str | None = option(None, "NPZ: the boolean array that picks the rows to use.", panel=READING)
 
@@ -46,22 +48,39 @@ class FileOptions(RowOptions):
         values: Sequence[str] | None = None,
         bounds: Sequence[str] = (),
         clip: bool = False,
+        schema: Schema | None = None,
+        unit: str | None = None,
     ) -> Records:
-        """Read the rows. source: 'digits', or a path ending in .csv or .npz; flag: the option that names it.
+        """Read the rows. source: 'digits', a path ending in .npz, or a table; flag: the option that names it.
 
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
-        or NAME=LOW:HIGH. Raises TrainingError for a file of another kind and for rows that break the declaration.
+        or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units. Raises
+        TrainingError for a file of another kind and for rows that break the declaration.
         """
+        if unit is not None and (source == "digits" or Path(source).suffix.lower() == ".npz"):
+            raise TrainingError("--unit names a column of a table: digits and .npz files have none")
         if source == "digits":
             return load_digits().train
-        path = Path(source)
         declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
-        match path.suffix.lower():
-            case ".csv":
-                return read_csv(path, label=self.label, ignore=self.ignore or (), **declared)
-            case ".npz":
-                return read_npz(path, where=self.where, **declared)
-        raise TrainingError(f"{flag} takes 'digits', a .csv or an .npz file, not {source!r}")
+        if Path(source).suffix.lower() == ".npz":
+            if schema is not None:
+                raise TrainingError(f"{flag}: an .npz file has no columns with names, which a schema could describe")
+            return read_npz(Path(source), where=self.where, **declared)
+        # Only who reads a table should wait for Arrow.
+        from training.data.table_records import read_numbers, read_with_schema
+
+        with shares("reading") as show:
+
+            def progress(records: int, share: float) -> None:
+                show(f"{records:,} records", share)
+
+            if schema is not None:
+                return read_with_schema(
+                    source, schema, self.label, ignore=self.ignore or (), clip=clip, unit=unit, progress=progress
+                )
+            return read_numbers(
+                source, label=self.label, ignore=self.ignore or (), unit=unit, progress=progress, **declared
+            )
 
     def read_like(
         self,
@@ -71,17 +90,20 @@ class FileOptions(RowOptions):
         upper: Sequence[float],
         classes: Sequence[str],
         class_names: str | None,
+        columns: Columns = (),
     ) -> Records:
-        """Read public rows by the declaration of a model or of other records.
+        """Read public rows by the declaration of a model or of other records. columns: what the features encode.
 
         class_names: the declared names, or VALUE=NAME of each, between commas, where the file has other values.
         """
         limits = zip(names, lower, upper, strict=True)
+        values = values_of(classes, class_names)
         return self.read(
             source,
             "--public",
+            schema=schema_of(columns, self.label, classes, values),
             classes=classes,
-            values=values_of(classes, class_names),
+            values=values,
             bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
         )
 
@@ -89,7 +111,7 @@ class FileOptions(RowOptions):
 def public_sample(head: CertifiedHead, source: str, class_names: str | None, file: FileOptions) -> PublicSample:
     """Return the head's logits on rows declared public, with their sensitivities: at most `MOST_ROWS`, spread evenly.
 
-    source: 'digits', FILE.csv or FILE.npz. Raises TrainingError for rows that do not fit the bundle, and for a file
+    source: 'digits', a table or FILE.npz. Raises TrainingError for rows that do not fit the bundle, and for a file
     that holds records of its lineage.
     """
     certificate = head.certificate
@@ -105,7 +127,8 @@ def _public(
     certificate: Certificate, source: str, class_names: str | None, file: FileOptions
 ) -> tuple[Floats, NDArray[np.int64]]:
     names, feature_map = certificate.feature_names, certificate.feature_map
-    records = file.read_like(source, names, feature_map.lower, feature_map.upper, certificate.classes, class_names)
+    lower, upper, columns = feature_map.lower, feature_map.upper, feature_map.columns
+    records = file.read_like(source, names, lower, upper, certificate.classes, class_names, columns)
     known = KnownRecords(state_folder())
     shared = known.among(known.digests(records)).get(certificate.lineage, 0)
     if shared:

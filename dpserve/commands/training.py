@@ -30,6 +30,7 @@ from dpserve.commands.rows import FileOptions
 from service.errors import CannotServe
 from training.bundle import save_bundle
 from training.certificate import Certificate
+from training.columns import usual_norm
 from training.data.classes import parse_classes
 from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
@@ -39,6 +40,7 @@ from training.lineage import DIGITS, KnownRecords, check_lineage_name
 from training.planning import rules
 from training.published.bundle import save_published
 from training.releases.certificate import ReleaseCertificate
+from training.schema import Schema, read_schema
 from training.sealing import one_line
 from training.teachers.certificate import TeachersCertificate
 
@@ -55,7 +57,15 @@ Written = Certificate | ReleaseCertificate | TeachersCertificate
 class NewBundle(FileOptions):
     """What is trained on, and the bundle to write."""
 
-    data: str = option(..., "'digits', or your own FILE.csv or FILE.npz.")
+    data: str = option(
+        ..., "'digits', or your own: a table (CSV, Parquet, Feather; a file, a folder or a URL) or FILE.npz."
+    )
+    schema_file: Path | None = option(
+        None,
+        "A Table Schema, .json or .toml, that says what the table's columns are, in place of --classes and --bounds. "
+        "Public: 'dpserve schema draft' writes one to fill in.",
+        "--schema",
+    )
     out: Path = option(..., "The bundle: a new folder.")
     lineage: str | None = option(
         None,
@@ -69,6 +79,11 @@ class NewBundle(FileOptions):
     )
     bounds: list[str] | None = option(
         None, "LOW:HIGH for every feature, NAME=LOW:HIGH for one; public, not read off the records."
+    )
+    unit: str | None = option(
+        None,
+        "Of a table: the column that names whose each record is. All records of one are then protected together. For a "
+        "head, without --release.",
     )
     name: str | None = option(None, "The model's public name.", default_text="the bundle's folder name")
     clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=rows.READING)
@@ -93,17 +108,31 @@ class NewBundle(FileOptions):
     def records(self) -> Records:
         """Read the records. Raises TrainingError for rows that break the declaration, and for a bundle that exists."""
         names, values = parse_classes(self.classes) if self.classes else ((), ())
-        if self.data != "digits" and not names:
+        schema = self._schema()
+        if self.data != "digits" and not names and schema is None:
             raise TrainingError(
-                "declare the class names with --classes a,b,...: a list read off the private records would say which "
+                "declare the class names with --classes a,b,..., or the table with --schema FILE: a list read off the "
+                "private records would say which "
                 "classes occur in them"
             )
-        found = self.read(self.data, "--data", classes=names, values=values, bounds=self.bounds or (), clip=self.clip)
+        declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
+        found = self.read(self.data, "--data", clip=self.clip, unit=self.unit, **declared)
         if self.out.exists():
             raise TrainingError(
                 f"{self.out} exists already; a bundle is never overwritten, so name a new one with --out"
             )
         return found
+
+    def _schema(self) -> Schema | None:
+        """Return the schema, if there is one. Raises BadParameter beside what it takes the place of."""
+        if self.schema_file is None:
+            return None
+        for flag, given in (("--classes", self.classes), ("--bounds", self.bounds)):
+            if given:
+                raise typer.BadParameter(f"takes the place of {flag}: leave that out", param_hint="--schema")
+        if self.data == "digits":
+            raise typer.BadParameter("describes a table of your own, not digits", param_hint="--schema")
+        return read_schema(self.schema_file)
 
 
 class FeatureOptions(Options):
@@ -121,7 +150,7 @@ class FeatureOptions(Options):
         None,
         "Scaled rows, or an encoder's features, longer than this are scaled down to it.",
         panel=FEATURES,
-        default_text="half the square root of their number",
+        default_text="half the square root of their number; of a schema's columns about their usual length",
     )
     random_features: int = option(1000, "fourier, relu: how many.", panel=FEATURES)
     bandwidth: float = option(0.5, "fourier: the kernel's width, in units of the unit ball.", panel=FEATURES)
@@ -130,7 +159,7 @@ class FeatureOptions(Options):
     def shared(self, declaration: Declaration) -> dict[str, Any]:
         """Return the parameters that every map has."""
         limits = {"lower": declaration.lower, "upper": declaration.upper}
-        return limits | {"clip_norm": self.clip_norm, "bias": self.bias}
+        return limits | {"clip_norm": self.clip_norm, "bias": self.bias, "columns": declaration.columns}
 
     def feature_map(self, declaration: Declaration) -> FeatureMap:
         """Return the map. Raises TrainingError for a kind or a parameter that there is not."""
@@ -155,7 +184,8 @@ class FeatureOptions(Options):
         if kind == "bins":
             given["clip_norm"] = 1.0
         elif self.clip_norm is None:
-            given["clip_norm"] = default_clip_norm(declaration.features)
+            columns = declaration.columns
+            given["clip_norm"] = usual_norm(columns) if columns else default_clip_norm(declaration.features)
         try:
             return kinds[kind].model_validate(given)
         except ValidationError as error:
@@ -242,6 +272,12 @@ def train(
     """
     lineage, records = new.lineage_name, new.records()
     kind, budget, queries = release.release, choosing.budget, choosing.queries
+    if new.unit is not None and (kind is not None or budget is not None):
+        raise typer.BadParameter(
+            "is proved for a head alone: leave --release and --budget out. The other kinds would protect one record, "
+            "and not all of a unit",
+            param_hint="--unit",
+        )
     content = network.content()
     if content is not None:
         if kind is not None or budget is not None or map_.features not in ("auto", "identity"):
@@ -309,7 +345,13 @@ def _public_rows(new: NewBundle, choosing: ChoosingOptions, kind: str | None, pr
         raise typer.BadParameter("chooses the mechanism: leave --release out", param_hint="--public")
     declared = private.declaration
     found = new.read_like(
-        choosing.public, declared.feature_names, declared.lower, declared.upper, declared.classes, new.classes
+        choosing.public,
+        declared.feature_names,
+        declared.lower,
+        declared.upper,
+        declared.classes,
+        new.classes,
+        declared.columns,
     )
     known = KnownRecords(state_folder())
     same = len(known.digests(found) & known.digests(private))
@@ -339,10 +381,16 @@ class PublishedOptions(Options):
 def train_published(new: NewBundle, network: PublishedOptions) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
     lineage = new.lineage_name
+    if new.unit is not None:
+        raise typer.BadParameter("does not go with a network as Lu et al. train it", param_hint="--unit")
     with extra("torch", "training networks"):
         from training.published.train import train_published as train_network
 
     records = new.records()
+    if records.declaration.columns:
+        raise typer.BadParameter(
+            "does not go with a network as Lu et al. train it: its input is numbers", param_hint="--schema"
+        )
     known, digests, _ = _known(lineage, records)
     trained = train_network(
         records,

@@ -158,7 +158,9 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
 
     def report(account: Account, *, unlimited: bool = False) -> AccountReport:
         price = predictor.price_per_row if account.lineage == predictor.lineage else None
-        return account_report(account.tally, account.budget, price=price, unlimited=unlimited)
+        return account_report(
+            account.tally, account.budget, price=price, highest_limit=account.highest_limit, unlimited=unlimited
+        )
 
     def lineage_out(account: LineageAccount) -> LineageOut:
         return LineageOut(

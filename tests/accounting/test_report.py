@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.budgets import Accepts, Budget
+from accounting.explanation import explain_account
 from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 from accounting.report import account_report, report_at
 
@@ -20,6 +21,17 @@ def numbers(value: object) -> list[float]:
     if isinstance(value, dict):
         return [number for part in value.values() for number in numbers(part)]
     return [value] if isinstance(value, (int, float)) else []
+
+
+@pytest.mark.parametrize("accepts", ["gaussian", "any"])
+def test_a_lowered_limit_does_not_bound_what_was_released_under_the_higher_one(accepts):
+    low, high = (Budget.from_rho(rho, 1e-6, accepts) for rho in (0.1, 0.5))
+    before = explain_account({GAUSSIAN: 1}, high, price=GAUSSIAN)
+    after = explain_account({GAUSSIAN: 1}, low, price=GAUSSIAN, highest_limit=high.picorho)
+    assert after.limit.rho == pytest.approx(0.1)
+    assert after.posterior_belief_bound.when_spent == before.posterior_belief_bound.when_spent
+    assert after.membership_advantage_bound.when_spent == before.membership_advantage_bound.when_spent
+    assert after.explanation.identifiability == before.explanation.identifiability
 
 
 @given(

@@ -6,7 +6,7 @@ import pytest
 
 from .walkthrough import DOCS, Walkthrough, matches, steps
 
-WALKED = {"owners-guide.md", "clients-guide.md", "auditors-guide.md", "configuration.md"}
+WALKED = {"owners-guide.md", "clients-guide.md", "auditors-guide.md", "configuration.md", "data.md"}
 ELSEWHERE = {"index.md"}
 """`dpserve demo`: tests/dpserve/test_cli.py runs it."""
 
@@ -20,6 +20,11 @@ def test_an_owner_and_a_client_get_through_their_guides(tmp_path, left_out):
     with Walkthrough(tmp_path) as reader:
         reader.walk("owners-guide.md", left_out=left_out)
         reader.walk("clients-guide.md")
+
+
+def test_the_page_on_data_trains_on_its_table(tmp_path):
+    with Walkthrough(tmp_path) as reader:
+        reader.walk("data.md")
 
 
 @pytest.mark.parametrize("page", ["auditors-guide.md", "configuration.md"])

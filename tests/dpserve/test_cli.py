@@ -178,7 +178,7 @@ def test_npz_and_every_feature_map(run):
     ("arguments", "said"),
     [
         (["--data", "nowhere.csv"], "cannot read nowhere.csv: No such file or directory"),
-        (["--data", "own.txt"], "--data takes 'digits', a .csv or an .npz file"),
+        (["--data", "own.txt"], "own.txt is no table that can be read: a file ends in"),
         (
             ["--data", "own.csv", "--features", "magic"],
             "--features takes auto, identity, bins, fourier or relu, not 'magic'",

@@ -26,7 +26,7 @@ def test_training_and_inspecting(own):
     assert certificate["hidden"] == [8]
     assert certificate["steps"] == 5
     assert certificate["cost"].startswith("gaussian:0.0")
-    assert ",approximate-gaussian:0.26" in certificate["cost"]
+    assert ",approximate-gaussian:0.257" in certificate["cost"]
     assert "verified" in own("inspect", "model").stdout
 
 

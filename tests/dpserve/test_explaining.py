@@ -36,13 +36,6 @@ def test_several_releases_as_a_table(run):
     assert "it is not possible" in said
 
 
-def test_dp_sgd_shows_the_theorems_as_taught(run):
-    said = run("explain", "--release", "sgm:1.06:0.02", "--times", 5000, "--delta", 1e-5).stdout
-
-    assert "as taught: moments accountant" in said
-    assert "its premises do not hold" in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -151,8 +151,9 @@ def test_clients_together_are_capped_by_the_lineage(start, head):
     refused = problem(second.post("/predict", json={"instances": [[0.4] * 4]}), 403, "budget-exhausted")
     assert refused["scope"] == "lineage"
     assert not {"spent", "remaining", "limit"} & set(refused), "what others ask is theirs to know"
-    # A question that the lineage paid for is free for the lineage, whoever asks it.
-    assert second.post("/predict", json={"instances": [[0.1] * 4]}).status_code == 200
+    # The same for a question that the lineage paid for: an answer would say that somebody else had asked it.
+    assert second.post("/predict", json={"instances": [[0.1] * 4]}).json() | {"detail": ""} == refused | {"detail": ""}
+    assert first.post("/predict", json={"instances": [[0.1] * 4]}).status_code == 200
 
 
 @pytest.mark.parametrize(

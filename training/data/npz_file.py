@@ -26,10 +26,10 @@ def read_npz(
     """Read `X` and `y` from an .npz archive; nothing in it may need pickle.
 
     X: (n, ...) numbers, every record flattened in C order; or `X_packed` (n, ceil(d/8)) of np.packbits with
-    `n_features` = d. y: (n,). where: the name of a boolean array (n,) that picks the rows to use. clip: draw
-    values back to their bounds instead of refusing them. values: what each class is called in y, if not by its name.
-    Features are called x0, x1, ... Raises DataError naming
-    the row and the column.
+    `n_features` = d; or the arrays of a sparse matrix (n, d) as `scipy.sparse.save_npz` names them. y: (n,). where: the
+    name of a boolean array (n,) that picks the rows to use. clip: draw values back to their bounds instead of refusing
+    them. values: what each class is called in y, if not by its name. Features are called x0, x1, ... Raises DataError
+    naming the row and the column.
     """
     arrays = _arrays(path)
     X = _features(path, arrays)
@@ -81,4 +81,26 @@ def _features(path: Path, arrays: Arrays) -> Floats:
         if packed.ndim != 2 or not 0 < features <= 8 * packed.shape[1]:
             raise DataError(f"{path.name}: X_packed of shape {packed.shape} does not hold {features} features")
         return np.unpackbits(packed, axis=1)[:, :features].astype(np.float64)
+    if {"format", "shape", "data", "indices", "indptr"} <= arrays.keys():
+        return _sparse(path, arrays)
     raise DataError(f"{path.name} has no array 'X'; it has {', '.join(sorted(arrays))}")
+
+
+def _sparse(path: Path, arrays: Arrays) -> Floats:
+    # SciPy takes a moment to import, and only who reads such an archive should wait for it.
+    from scipy import sparse
+
+    kinds = {"csr": sparse.csr_array, "csc": sparse.csc_array}
+    kind = bytes(arrays["format"].astype("S").item()).decode("ascii", "replace")
+    if kind not in kinds:
+        raise DataError(f"{path.name}: a sparse matrix must be in the format csr or csc, not {kind!r}")
+    try:
+        shape = tuple(int(each) for each in arrays["shape"].astype(np.int64))
+        matrix = kinds[kind]((arrays["data"].astype(np.float64), arrays["indices"], arrays["indptr"]), shape=shape)
+        matrix.check_format(full_check=True)
+        dense: Floats = np.ascontiguousarray(matrix.toarray())
+    except (ValueError, TypeError, MemoryError) as error:
+        raise DataError(f"{path.name} holds no sparse matrix of numbers: {error}") from error
+    if not dense.size:
+        raise DataError(f"{path.name}: there are no records in the sparse matrix, whose shape is {dense.shape}")
+    return dense

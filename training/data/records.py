@@ -6,16 +6,15 @@ a minimum, a maximum or a list of the classes that occur would each say somethin
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from training.columns import BOOLEANS, Columns
 from training.errors import DataError
 
 Floats = NDArray[np.float64]
-
-BOOLEANS = {"true": "1", "false": "0"}
-"""The numbers that these words are, in columns and in labels."""
 
 _MOST_SHOWN = 8
 
@@ -31,6 +30,8 @@ class Declaration:
     lower: tuple[float, ...]
     upper: tuple[float, ...]
     classes: tuple[str, ...]
+    columns: Columns = ()
+    """What the features encode, where they are no columns themselves: see `training.columns`."""
 
     def __post_init__(self) -> None:
         """Refuse a declaration that contradicts itself."""
@@ -49,17 +50,62 @@ class Declaration:
 
 
 @dataclass(frozen=True, eq=False)
+class Units:
+    """Whose each record is, where neighbouring data sets differ by all records of one privacy unit.
+
+    column: its name, public. of: (n,), for each record the index of its unit.
+    """
+
+    column: str
+    of: NDArray[np.int64]
+
+    def weights(self) -> Floats:
+        """Return 1/n_u for each record (n,), n_u being how many records its unit has, so that a unit's add up to <= 1.
+
+        1/n is rounded by at most u = 2^-53 of itself, and so is its product with 1 - 2u: n times that is at most
+        (1 + u)^2 (1 - 2u) = 1 - 3u^2 - 2u^3 < 1. A unit's only record has the weight 1.
+        """
+        counts = np.bincount(self.of)[self.of]
+        shares: Floats = np.where(counts == 1, 1.0, 1.0 / counts * (1 - 2.0**-52))
+        return shares
+
+
+class Digests(Sequence[bytes]):
+    """16 bytes of each record, in an array (n, 16)."""
+
+    def __init__(self, octets: NDArray[np.uint8]) -> None:
+        """octets: (n, 16)."""
+        self._octets = octets
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._octets)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Digests": ...
+
+    def __getitem__(self, index: int | slice) -> "bytes | Digests":
+        """Return one, or some."""
+        return Digests(self._octets[index]) if isinstance(index, slice) else self._octets[index].tobytes()
+
+
+@dataclass(frozen=True, eq=False)
 class Records:
     """n records that fit their declaration. X: (n, d) float64 within the bounds; y: (n,) int64 class indices.
 
-    source: the canonical bytes of every row of the file or set they come from, whether it, or each of its columns,
-    is used or not: what makes two trainings ones on the same records.
+    source: the canonical bytes of every row of the file or set they come from, or a digest of them, whether it, or each
+    of its columns, is used or not: what makes two trainings ones on the same records. units: whose each record is; None
+    where every record is a unit of its own.
     """
 
     X: Floats
     y: NDArray[np.int64]
     declaration: Declaration
-    source: tuple[bytes, ...]
+    source: Sequence[bytes]
+    units: Units | None = None
 
     def __len__(self) -> int:
         """How many records there are: private."""

@@ -40,14 +40,17 @@ def strong_convexity(mu: float) -> float:
 def feature_map(features: Features, declaration: Declaration) -> FeatureMap:
     """Return bins for tables of few columns; for wide rows these, drawn to length 1, or random Fourier features."""
     if declaration.features <= MOST_BINNED:
-        return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0)
+        return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0, columns=declaration.columns)
     if features == "identity":
-        return Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0)
+        return Identity(
+            lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0, columns=declaration.columns
+        )
     return Fourier(
         lower=declaration.lower,
         upper=declaration.upper,
         clip_norm=UNIT_ROWS,
         bias=0.0,
+        columns=declaration.columns,
         random_features=RANDOM_FEATURES,
         bandwidth=BANDWIDTH,
         seed=0,

@@ -109,16 +109,17 @@ def test_colluding_keys_are_capped_by_the_lineage(where, serve, bundle, candidat
 
 @pytest.mark.parametrize("where", ["http", "bundle"])
 def test_keys_that_ask_one_question_get_one_answer_and_the_lineage_pays_once(where, serve, bundle, candidates):
-    """The lineage pays for 60 questions, which are all that both keys ask."""
+    """It has room for 120 questions, 60 of them new to the key that asks: three keys' 180, were each one paid for."""
     if where == "http":
-        service = serve(lineage_rho=0.3001)
-        endpoints = [service.endpoint(name, rho=0.5) for name in ("alice", "bob")]
+        service = serve(lineage_rho=0.6001)
+        endpoints = [service.endpoint(name, rho=0.5) for name in ("alice", "bob", "carol")]
     else:
-        endpoints = bundle(keys=2, rho=0.5, lineage_rho=0.3001)
+        endpoints = bundle(keys=3, rho=0.5, lineage_rho=0.6001)
     found = ask(endpoints, candidates.members.X, Journal(None, endpoints[0].model()))
     assert found.exhausted == ()
     np.testing.assert_array_equal(found.answers[0], found.answers[1])
-    assert [endpoint.budget()["spent"]["rho"] for endpoint in endpoints] == pytest.approx([0.3, 0.3])
+    np.testing.assert_array_equal(found.answers[0], found.answers[2])
+    assert [endpoint.budget()["spent"]["rho"] for endpoint in endpoints] == pytest.approx([0.3, 0.3, 0.3])
 
 
 def test_near_copies_of_two_keys_are_other_questions(bundle, candidates):

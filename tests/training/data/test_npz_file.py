@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import sparse
 
 from training.data.npz_file import read_npz
 from training.errors import DataError
@@ -66,3 +67,30 @@ def test_other_files_are_refused(tmp_path):
 def test_an_unknown_mask_is_refused(tmp_path):
     with pytest.raises(DataError, match="no boolean array 'is_train'"):
         read(tmp_path, where="is_train", X=X, y=Y)
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc"])
+def test_it_reads_a_sparse_matrix(tmp_path, kind):
+    X = sparse.random_array((20, 7), density=0.3, format=kind, rng=np.random.default_rng(0))
+    sparse.save_npz(tmp_path / "sparse.npz", X)
+    with np.load(tmp_path / "sparse.npz") as saved:
+        np.savez(tmp_path / "own.npz", **saved, y=np.arange(20) % 2)
+    records = read_npz(tmp_path / "own.npz", classes=("0", "1"), bounds=("0:1",))
+    np.testing.assert_array_equal(records.X, X.toarray())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": b"coo"}, "must be in the format csr or csc, not 'coo'"),
+        ({"indices": np.array([9, 0])}, "holds no sparse matrix"),
+        ({"indptr": np.array([0, 9, 1])}, "holds no sparse matrix"),
+        ({"shape": np.array([2, 10**12])}, "holds no sparse matrix"),
+        ({"data": np.array(["a", "b"])}, "holds no sparse matrix"),
+    ],
+)
+def test_a_damaged_sparse_matrix_is_refused(tmp_path, changes, said):
+    good = {"format": b"csr", "shape": np.array([2, 3]), "data": np.ones(2), "indices": np.array([0, 1])}
+    np.savez(tmp_path / "own.npz", **good | {"indptr": np.array([0, 1, 2])} | changes, y=[0, 1])
+    with pytest.raises(DataError, match=said):
+        read_npz(tmp_path / "own.npz", classes=("0", "1"), bounds=("0:1",))

@@ -1,6 +1,6 @@
 import pytest
 
-from training.data.csv_file import read_csv
+from training.data.table_records import read_numbers
 from training.errors import DataError
 
 GOOD = "age,income,id,ok\n30,1000.5,7,yes\n\n40,2e3,8,no\n"
@@ -10,7 +10,7 @@ def read(tmp_path, text, **changes):
     path = tmp_path / "own.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     options = {"label": "ok", "classes": ("no", "yes"), "bounds": ("age=0:120", "income=0:1e6"), "ignore": ("id",)}
-    return read_csv(path, **options | changes)
+    return read_numbers(path, **options | changes)
 
 
 def test_it_reads_records(tmp_path):
@@ -39,16 +39,16 @@ def test_numbers_name_classes_too(tmp_path):
         (GOOD, {"label": "nope"}, "has no column 'nope'; its columns are age, income, id, ok"),
         (GOOD + "50,1\n", {}, "line 5: 2 values, and the header has 4 columns"),
         (GOOD + "50,abc,1,no\n", {}, "line 5, column 'income': 'abc' is not a number"),
-        (GOOD + "50,,1,no\n", {}, "line 5, column 'income': is empty"),
+        (GOOD + "50,,1,no\n", {}, "line 5, column 'income': a value is required"),
         (GOOD + "50,nan,1,no\n", {}, "line 5, column 'income': nan is not a finite number"),
         (GOOD + "50,inf,1,no\n", {}, "line 5, column 'income': inf is not a finite number"),
         (GOOD + "150,1,1,no\n", {}, "line 5, column 'age': 150 is above the declared bound 120"),
         (GOOD + "-1,1,1,no\n", {}, "line 5, column 'age': -1 is below the declared bound 0"),
         (GOOD + '"1\n",1,1,no\n5,x,1,no\n', {}, "line 7, column 'income'"),
         (GOOD + "1,1_0,1,no\n", {}, "line 5, column 'income': '1_0' is not a number"),
-        (GOOD + '1,"1,1,no\n', {}, "line 5: unexpected end of data"),
+        (GOOD + '1,"1,1,no\n', {}, "line 5: 2 values, and the header has 4 columns"),
         (GOOD + "150,1,1,no\n", {}, "do not widen them to fit the records"),
-        (GOOD + "1,1,1,maybe\n", {}, "line 5: label 'maybe' is not one of the declared classes no, yes"),
+        (GOOD + "1,1,1,maybe\n", {}, "line 5, column 'ok': 'maybe' is not one of no, yes"),
         (GOOD, {"bounds": ("age=0:120",)}, "declare public bounds for income"),
         (GOOD, {"bounds": ("agee=0:120",)}, "no feature 'agee'"),
         (GOOD, {"bounds": ("age=120",)}, "bounds are written LOW:HIGH"),
@@ -58,8 +58,8 @@ def test_numbers_name_classes_too(tmp_path):
         (GOOD, {"classes": ("no",)}, "at least two classes"),
         ("a,a,ok\n1,2,no\n", {"ignore": ()}, "every column needs a name of its own"),
         (b"\xff\xfe", {}, "is not UTF-8"),
-        ("age;income;ok\n30;1000,5;yes\n", {}, "line 1: the columns seem to be separated by semicolons"),
-        ("age\tincome\tok\n30\t1000\tyes\n", {}, "line 1: the columns seem to be separated by tabs"),
+        (GOOD + "1,1,1,\n", {}, "line 5, column 'ok': the label is missing"),
+        (GOOD + "1,1,1,no\n\xff", {}, "line 6: 1 values"),
         (GOOD, {"label": "nope", "ignore": ("id", "nor")}, "no column 'nope' or 'nor'; its columns are age"),
         (GOOD, {"classes": ("no", "yes"), "values": ("0", "0")}, "each class needs one value of its own"),
     ],
@@ -72,8 +72,9 @@ def test_errors_name_the_place(tmp_path, text, changes, said):
 def test_all_columns_that_hold_no_numbers_are_named_at_once(tmp_path):
     with pytest.raises(DataError) as refusal:
         read(tmp_path, GOOD + "old,1,1,no\n50,high,1,no\nx,y,1,no\n")
-    assert "line 5, column 'age': 'old' is not a number; line 6, column 'income': 'high' is" in str(refusal.value)
-    assert "encode them as numbers" in str(refusal.value)
+    assert "line 5, column 'age': 'old' is not a number\n" in str(refusal.value)
+    assert "line 6, column 'income': 'high' is not a number\n" in str(refusal.value)
+    assert str(refusal.value).count("describe the columns with --schema") == 1
 
 
 def test_all_columns_beyond_their_bounds_are_named_at_once(tmp_path):
@@ -81,7 +82,7 @@ def test_all_columns_beyond_their_bounds_are_named_at_once(tmp_path):
         read(tmp_path, GOOD + "150,1,1,no\n50,-1,1,no\n")
     said = str(refusal.value)
     assert said.startswith(
-        "own.csv, line 5, column 'age': 150 is above the declared bound 120; line 6, column 'income'"
+        "own.csv, line 5, column 'age': 150 is above the declared bound 120\nown.csv, line 6, column 'income'"
     )
     assert said.count("--clip") == 1
 
@@ -96,7 +97,7 @@ def test_booleans_are_numbers_in_columns_and_labels(tmp_path):
 def test_records_are_the_same_whether_booleans_are_words_or_numbers(tmp_path):
     options = {"bounds": ("0:120",), "ignore": ()}
     words = read(tmp_path, "smoker,ok\nTrue,yes\nFalse,no\n", **options)
-    assert words.source == read(tmp_path, "smoker,ok\n1,yes\n0,no\n", **options).source
+    assert list(words.source) == list(read(tmp_path, "smoker,ok\n1,yes\n0,no\n", **options).source)
 
 
 def test_values_are_given_the_names_of_classes(tmp_path):
@@ -107,7 +108,7 @@ def test_values_are_given_the_names_of_classes(tmp_path):
 
 
 def test_a_number_among_named_classes_is_told_how_to_get_a_name(tmp_path):
-    with pytest.raises(DataError, match="label '1' is not one of the declared classes no, yes; --classes VALUE=NAME"):
+    with pytest.raises(DataError, match=r"'1' is not one of no, yes\. --classes VALUE=NAME"):
         read(tmp_path, GOOD.replace("yes", "1"))
 
 
@@ -118,16 +119,16 @@ def test_clipping_draws_values_back_to_their_bounds(tmp_path):
 
 
 def test_an_underscore_makes_no_number_of_a_class(tmp_path):
-    with pytest.raises(DataError, match="label '1_0'"):
+    with pytest.raises(DataError, match="'1_0' is not one of"):
         read(tmp_path, "a,y\n1,1_0\n", label="y", classes=("10", "0"), bounds=("0:9",), ignore=())
 
 
 def test_the_source_is_the_same_however_it_is_written(tmp_path):
     first = read(tmp_path, GOOD).source
     second = read(tmp_path, "ok,id,income,age\nyes,7.0,1000.50,3e1\nno, 8,2000,40\n").source
-    assert first == second
+    assert list(first) == list(second)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*nowhere.csv: No such file"):
-        read_csv(tmp_path / "nowhere.csv", label="y", classes=("a", "b"), bounds=("0:1",))
+        read_numbers(tmp_path / "nowhere.csv", label="y", classes=("a", "b"), bounds=("0:1",))

@@ -1,0 +1,175 @@
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from dpserve import Client
+from training.bundle import load_bundle
+from training.columns import encode_rows
+
+FIELDS = [
+    {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}},
+    {"name": "work", "type": "string", "constraints": {"enum": ["private", "state"]}},
+    {"name": "born", "type": "date", "constraints": {"minimum": "1900-01-01", "maximum": "2030-01-01"}},
+    {"name": "ill", "type": "integer", "categories": [{"value": 0, "label": "no"}, {"value": 1, "label": "yes"}]},
+]
+TRAIN = ["train", "--schema", "schema.json", "--label", "ill", "--lineage", "people", "--out", "model"]
+
+
+@pytest.fixture
+def table(run):
+    generator = np.random.default_rng(0)
+    age = generator.integers(18, 90, 300)
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "work": pd.Categorical(generator.choice(["private", "state", "secret"], 300, p=[0.5, 0.5, 0])),
+            "born": pd.to_datetime("2020-01-01") - pd.to_timedelta(age * 365, unit="D"),
+            "ill": (age > 50).astype(int),
+        }
+    )
+    frame.loc[::7, "work"] = None
+    frame.to_parquet(run.folder / "t.parquet")
+    frame.to_csv(run.folder / "t.csv", index=False)
+    (run.folder / "schema.json").write_text(json.dumps({"fields": FIELDS}))
+    return frame
+
+
+def test_a_draft_says_names_and_types_and_what_to_fill_in_and_no_value(run, table):
+    done = run("schema", "draft", "t.parquet", "--label", "ill", "--out", "draft.json")
+    content = json.loads((run.folder / "draft.json").read_text())
+    assert [(field["name"], field["type"]) for field in content["fields"]] == [
+        ("age", "integer"),
+        ("work", "string"),
+        ("born", "datetime"),
+        ("ill", "integer"),
+    ]
+    assert " - age: constraints.minimum and maximum, known without the records" in done.stdout
+    assert " - ill: constraints.enum: its classes" in done.stdout
+    assert "--schema draft.json --label ill" in done.stdout
+    other = table.assign(age=table.age * 2, work="elsewhere")
+    other.to_parquet(run.folder / "t.parquet")
+    run("schema", "draft", "t.parquet", "--label", "ill", "--out", "other.json")
+    assert json.loads((run.folder / "other.json").read_text()) == content
+
+
+def test_a_draft_is_not_written_over(run, table):
+    assert "schema.json exists already" in run.fails("schema", "draft", "t.csv", "--out", "schema.json")
+
+
+def test_a_draft_in_toml_that_is_filled_in_trains(run, table):
+    run("schema", "draft", "t.csv", "--label", "ill", "--out", "draft.toml")
+    draft = (run.folder / "draft.toml").read_text()
+    for before, after in (
+        ("# type =", 'type = "integer"\nconstraints = {minimum = 0, maximum = 120}'),
+        ("# type =", 'type = "string"\ncategories = ["private", "state"]'),
+        ("# type =", 'type = "datetime"\nconstraints = {minimum = "1900-01-01", maximum = "2030-01-01"}'),
+        ("enum = []", 'enum = ["0", "1"]'),
+    ):
+        assert before in draft
+        draft = draft.replace(before, after, 1)
+    (run.folder / "draft.toml").write_text(draft)
+    arguments = ["draft.toml" if each == "schema.json" else each for each in TRAIN]
+    run(*arguments, "--data", "t.csv", "--lam", "1")
+
+
+def test_a_bundle_carries_the_encoding_of_its_rows(run, table):
+    done = run(*TRAIN, "--data", "t.parquet", "--lam", "1")
+    assert "age (integer), work (levels), born (date)" in done.stdout
+    assert "verified" in run("inspect", "model").stdout
+    head = load_bundle(run.folder / "model")
+    old, young = {"age": 80, "work": None, "born": "1940-01-01"}, {"age": 20, "work": "state", "born": "2000-01-01"}
+    X = encode_rows(head.certificate.feature_map.columns, [old, young])
+    logits = head.logits(head.features(X))
+    assert head.certificate.classes == ("no", "yes")
+    assert logits.argmax(axis=1).tolist() == [1, 0]
+
+
+def test_the_same_records_in_another_file_are_noticed(run, table):
+    frame = table.assign(born=table.born.dt.strftime("%Y-%m-%d"))
+    frame.to_parquet(run.folder / "t.parquet")
+    frame.to_csv(run.folder / "t.csv", index=False)
+    run(*TRAIN, "--data", "t.parquet", "--lam", "1")
+    again = [*TRAIN[:-3], "others", "--out", "other"]
+    said = run(*again, "--data", "t.csv", "--lam", "1").stderr
+    assert re.search(r"Of the (\d+) records of the lineage 'others', \1 are in the lineage 'people'", said)
+
+
+def test_public_rows_and_candidates_are_read_by_the_models_columns(run, table):
+    run(*TRAIN, "--data", "t.csv", "--lam", "1")
+    table.assign(age=table.age + 1, more=1).to_csv(run.folder / "public.csv", index=False)
+    asked = ["plan", "model", "--public", "public.csv", "--label", "ill", "--class-names", "0=no,1=yes"]
+    assert "300 rows of public.csv" in run(*asked, "--epsilon", "1", "--delta", "1e-6").stdout
+
+
+@pytest.mark.parametrize("release", ["class-sums", "objective", "weights"])
+def test_pay_once_models_are_trained_by_a_schema(run, table, release):
+    lam = ["--lam", "1"] if release == "weights" else []
+    run(*TRAIN, "--data", "t.csv", "--release", release, "--price", "epsilon:5@1e-6", *lam)
+    assert json.loads((run.folder / "model" / "certificate.json").read_text())["feature_map"]["columns"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--classes", "no,yes"], "takes the place of --classes"),
+        (["--bounds", "0:1"], "takes the place of --bounds"),
+        (["--data", "digits"], "describes a table of your own"),
+    ],
+)
+def test_a_schema_takes_the_place_of_other_declarations(run, table, arguments, said):
+    data = [] if "--data" in arguments else ["--data", "t.csv"]
+    assert said in run(*TRAIN, *data, "--lam", "1", *arguments, status=2).stderr
+
+
+def test_what_does_not_fit_is_said_at_once_and_nothing_is_written(run, table):
+    table.assign(age=table.age + 100, work="abroad", ill=None).to_csv(run.folder / "t.csv", index=False)
+    lines = run(*TRAIN, "--data", "t.csv", "--lam", "1", status=1).stderr.splitlines()
+    assert [line.partition("column ")[2].split(":")[0] for line in lines[:3]] == ["'age'", "'work'", "'ill'"]
+    assert not (run.folder / "model").exists()
+    assert not (run.folder / "home").exists()
+
+
+def test_an_archive_of_arrays_has_no_schema(run, table):
+    np.savez(run.folder / "a.npz", X=np.zeros((2, 2)), y=[0, 1])
+    assert "an .npz file has no columns with names" in run.fails(*TRAIN, "--data", "a.npz", "--lam", "1")
+
+
+def test_a_client_asks_by_name(run, table):
+    run(*TRAIN, "--data", "t.csv", "--lam", "1")
+    process, address = run.start("model", "--port", 0, "--epsilon", 3, "--delta", 1e-6, "--price", "rho:0.001")
+    try:
+        key = run("clients", "add", "alice", "--rho", 0.1, "--delta", 1e-6).stdout.strip()
+        frame = table[["born", "work", "age"]].iloc[:3]
+        rows = [
+            {"age": int(row.age), "work": None if pd.isna(row.work) else row.work, "born": str(row.born.date())}
+            for row in frame.itertuples()
+        ]
+        with Client(address, key) as client:
+            answers = client.predict_proba(rows)
+            np.testing.assert_array_equal(client.predict_proba(frame), answers)
+            np.testing.assert_array_equal(client.predict_proba(pl.from_pandas(frame)), answers)
+            with pytest.raises(ValueError, match="row 1, column 'work': 'abroad' is not one of private, state"):
+                client.predict_proba([rows[0], rows[1] | {"work": "abroad"}])
+            with pytest.raises(ValueError, match="row 0 lacks the column 'work'"):
+                client.predict_proba(frame.drop(columns="work"))
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_a_head_protects_all_records_of_a_unit(run, table):
+    table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
+    done = run(*TRAIN, "--data", "t.csv", "--unit", "person", "--lam", "1")
+    assert "add or remove all records of one unit" in done.stdout
+    assert "records with one value of 'person'" in run("inspect", "model").stdout
+
+
+@pytest.mark.parametrize("arguments", [["--release", "objective", "--price", "rho:1"], ["--budget", "rho:1"]])
+def test_a_unit_is_refused_where_it_is_not_proved(run, table, arguments):
+    table.assign(person=1).to_csv(run.folder / "t.csv", index=False)
+    said = run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments, status=2).stderr
+    assert "is proved for a head alone" in said

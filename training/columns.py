@@ -1,0 +1,572 @@
+"""Columns as people have them, and the public encoding that turns a row by name into numbers.
+
+A column has a block of coordinates. Which, and within which bounds, follows from what its owner declared, and from
+nothing else: no record has a say in it. A row is encoded by that row alone, value by value, with operations that IEEE
+754 rounds in one way, so that it has the same bits alone or among others, wherever it is computed.
+
+- number, integer: the number itself, in its own units, within its declared bounds.
+- boolean: 0 or 1.
+- levels: one coordinate for each declared level, of which the value's own is 1; one more for levels that were not
+  declared, where those are accepted.
+- date, datetime: its declared parts. `time` is in days since 1970-01-01 within the declared bounds; `month`, `weekday`
+  (Monday first) and `hour` have one coordinate for each, of which one is 1. Times with an offset are taken to UTC.
+- text: how often its n-grams occur, each in the coordinate that a public hash (BLAKE2b, no key) gives it, over the
+  Euclidean norm of these counts.
+- a last coordinate, unless a value is required: 1 if the value is missing, when the block's others are at their lower
+  bounds.
+
+The bound. A feature map takes coordinates from their bounds to [0, 1] first (`training.feature_maps`): u. In a block
+a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 but for rounding, and
+a missing value 1 in place of all of these. So ||u||^2 is at most `largest_squared_norm`, the number of groups, for
+every row that is encoded. The proofs of privacy do not rest on it: a feature map draws *every* row of numbers, encoded
+or not, into the unit ball.
+
+All of it is one-hot, affine and bins, but for the hash of a text.
+"""
+
+import hashlib
+import math
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+from training.errors import DataError
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf|infinity)", re.IGNORECASE)
+BOOLEANS = {"true": "1", "false": "0"}
+"""The numbers that these words are, in columns of numbers and in labels."""
+
+LONGEST_TEXT = 100_000
+"""Characters of a text, where its column declares no other limit."""
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY = 86_400_000_000
+"""Microseconds."""
+_WORD = re.compile(r"[^\x00-\x20!-/:-@\[-`{-\x7f]+")
+_ASCII_LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+"""Other letters stay as they are: what is their lower case depends on the version of Unicode."""
+_SHOWN = 60
+
+
+class ValueRefused(ValueError):
+    """A value does not fit its column. Says in words what it is: "'old' is not a number". Private, as the value is."""
+
+
+class RowRefused(DataError):
+    """A row by name does not fit the columns."""
+
+    def __init__(self, what: str, row: int, column: str | None) -> None:
+        """row: its index. column: its name, if the row has it."""
+        super().__init__(what)
+        self.row, self.column = row, column
+
+
+class Column(BaseModel):
+    """What every column has in common; also its part of the certificate."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    required: bool = False
+    """Whether a missing value is refused."""
+    missing: tuple[str, ...] = ("",)
+    """The texts that stand for a missing value, as null does."""
+
+    @property
+    def coordinates(self) -> tuple[tuple[str, float, float], ...]:
+        """The name, the lower and the upper bound of each coordinate."""
+        absent = () if self.required else ((f"{self.name} is missing", 0.0, 1.0),)
+        return (*self.present(), *absent)
+
+    @abstractmethod
+    def present(self) -> tuple[tuple[str, float, float], ...]:
+        """Return the coordinates of a value that is not missing."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> int:
+        """The largest ||u||^2 of the block: see the module."""
+
+    @property
+    def usual(self) -> float:
+        """About how large ||u||^2 of the block is: 1/4 for a number halfway between its bounds. A public rule."""
+        return float(self.groups)
+
+    def is_missing(self, value: object) -> bool:
+        """Whether a value stands for none: null, no number (NaN), or a text that is declared to."""
+        if isinstance(value, str):
+            return value.strip() in self.missing
+        return value is None or value != value
+
+    @abstractmethod
+    def parse(self, value: Any) -> Any:
+        """Return a value that is not missing as `encode` takes it. Raises ValueRefused."""
+
+    @abstractmethod
+    def encode(self, values: Any, absent: Mask, block: Floats) -> None:
+        """Write the coordinates of values (n,), as `parse` returns them, into `block` (n, k).
+
+        absent: (n,), where there is none, whatever `values` has there. The last coordinate is written already.
+        """
+
+    def outside(self, values: Any) -> tuple[Mask, Mask] | None:
+        """Return which values (n,) lie below and above the declared bounds, or None for a column that has none."""
+        del values
+        return None
+
+    def clipped(self, values: Any) -> Any:
+        """Return the values drawn back to their bounds."""
+        return values
+
+    def fill(self, values: Any, absent: Mask, block: Floats) -> None:
+        """Write the whole block, the coordinate of what is missing included."""
+        if not self.required:
+            block[:, -1] = absent
+        self.encode(values, absent, block[:, : len(self.present())])
+
+
+class NumberColumn(Column):
+    """A number within public bounds."""
+
+    kind: Literal["number", "integer"] = "number"
+    minimum: float = Field(allow_inf_nan=False)
+    maximum: float = Field(allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        if not (self.minimum < self.maximum and math.isfinite(self.maximum - self.minimum)):
+            raise ValueError(f"the bounds must be finite and in order, not {self.minimum:g}:{self.maximum:g}")
+        return self
+
+    def present(self) -> tuple[tuple[str, float, float], ...]:
+        """Return the number's coordinate."""
+        return ((self.name, self.minimum, self.maximum),)
+
+    @property
+    def groups(self) -> int:
+        """One number."""
+        return 1
+
+    @property
+    def usual(self) -> float:
+        """A quarter."""
+        return 0.25
+
+    def parse(self, value: Any) -> float:
+        """Return the number that a number, a boolean or a text is; true and false are 1 and 0."""
+        if isinstance(value, str):
+            text = BOOLEANS.get(value.strip().lower(), value.strip())
+            if not NUMBER.fullmatch(text):
+                raise ValueRefused(f"{_quoted(value)} is not a number")
+            number = float(text)
+        else:
+            try:
+                number = float(value)
+            except (TypeError, ValueError, OverflowError):
+                raise ValueRefused(f"{_quoted(value)} is not a number") from None
+        if not math.isfinite(number):
+            raise ValueRefused(f"{number:g} is not a finite number")
+        if self.kind == "integer" and number != math.floor(number):
+            raise ValueRefused(f"{number:g} is not an integer")
+        return number
+
+    def encode(self, values: Floats, absent: Mask, block: Floats) -> None:
+        """Write the numbers."""
+        block[:, 0] = np.where(absent, self.minimum, values)
+
+    def outside(self, values: Floats) -> tuple[Mask, Mask]:
+        """Compare with the bounds."""
+        return values < self.minimum, values > self.maximum
+
+    def clipped(self, values: Floats) -> Floats:
+        """Draw back to the bounds."""
+        drawn: Floats = np.clip(values, self.minimum, self.maximum)
+        return drawn
+
+
+class BooleanColumn(Column):
+    """True or false."""
+
+    kind: Literal["boolean"] = "boolean"
+    true: tuple[str, ...] = ("true", "True", "TRUE", "1")
+    false: tuple[str, ...] = ("false", "False", "FALSE", "0")
+
+    def present(self) -> tuple[tuple[str, float, float], ...]:
+        """Return its coordinate."""
+        return ((self.name, 0.0, 1.0),)
+
+    @property
+    def groups(self) -> int:
+        """One of 0 and 1."""
+        return 1
+
+    @property
+    def usual(self) -> float:
+        """As a number's."""
+        return 0.25
+
+    def parse(self, value: Any) -> float:
+        """Return 1 for true and 0 for false."""
+        if isinstance(value, str):
+            text = value.strip()
+            if text in self.true:
+                return 1.0
+            if text in self.false:
+                return 0.0
+        elif value == 0 or value == 1:
+            return float(value)
+        raise ValueRefused(f"{_quoted(value)} is not one of {', '.join((*self.true, *self.false))}")
+
+    def encode(self, values: Floats, absent: Mask, block: Floats) -> None:
+        """Write 0 or 1."""
+        block[:, 0] = np.where(absent, 0.0, values)
+
+
+class LevelsColumn(Column):
+    """One of declared levels."""
+
+    kind: Literal["levels"] = "levels"
+    levels: tuple[str, ...] = Field(min_length=1, max_length=2**16)
+    unknown: Literal["refuse", "coordinate"] = "refuse"
+    """What becomes of other levels: they share a coordinate, or are refused."""
+
+    @model_validator(mode="after")
+    def _levels_differ(self) -> Self:
+        if len(set(self.levels)) < len(self.levels):
+            raise ValueError("a level is named twice")
+        return self
+
+    def present(self) -> tuple[tuple[str, float, float], ...]:
+        """Return the levels' coordinates, and that of others."""
+        others = ((f"{self.name} is another", 0.0, 1.0),) if self.unknown == "coordinate" else ()
+        return (*((f"{self.name}={level}", 0.0, 1.0) for level in self.levels), *others)
+
+    @property
+    def groups(self) -> int:
+        """One of them is 1."""
+        return 1
+
+    def parse(self, value: Any) -> int:
+        """Return the level's index. A number is the level that is written as a number equal to it."""
+        found = self._index_of.get(value.strip() if isinstance(value, str) else str(value))
+        if found is None and (number := _as_number(str(value))) is not None:
+            found = self._index_of.get(number)
+        if found is not None:
+            return found
+        if self.unknown == "coordinate":
+            return len(self.levels)
+        shown = ", ".join(self.levels[:12]) + (", ..." if len(self.levels) > 12 else "")
+        raise ValueRefused(f"{_quoted(value)} is not one of {shown}")
+
+    @cached_property
+    def _index_of(self) -> dict[str | float, int]:
+        index_of: dict[str | float, int] = {level: index for index, level in enumerate(self.levels)}
+        for index, level in enumerate(self.levels):
+            if (number := _as_number(level)) is not None:
+                index_of.setdefault(number, index)
+        return index_of
+
+    def encode(self, values: NDArray[np.int64], absent: Mask, block: Floats) -> None:
+        """Write 1 at each value's level."""
+        block[:] = 0.0
+        rows = np.flatnonzero(~absent)
+        block[rows, values[rows]] = 1.0
+
+
+Part = Literal["time", "month", "weekday", "hour"]
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "month": (
+        *("January", "February", "March", "April", "May", "June"),
+        *("July", "August", "September", "October", "November", "December"),
+    ),
+    "weekday": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
+    "hour": tuple(f"{hour:02}h" for hour in range(24)),
+}
+
+
+class TimeColumn(Column):
+    """A date, or a date with a time of day."""
+
+    kind: Literal["date", "datetime"]
+    minimum: str
+    maximum: str
+    parts: tuple[Part, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _bounds_and_parts_are_possible(self) -> Self:
+        low, high = self._bounds
+        if not low < high:
+            raise ValueError(f"the bounds must be in order, not {self.minimum} to {self.maximum}")
+        if len(set(self.parts)) < len(self.parts):
+            raise ValueError("a part is named twice")
+        if self.kind == "date" and "hour" in self.parts:
+            raise ValueError("a date has no hour")
+        return self
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        return self.parse(self.minimum), self.parse(self.maximum)
+
+    def present(self) -> tuple[tuple[str, float, float], ...]:
+        """Return the parts' coordinates."""
+        found: list[tuple[str, float, float]] = []
+        for part in self.parts:
+            if part == "time":
+                low, high = self._bounds
+                found.append((self.name, low / _DAY, high / _DAY))
+            else:
+                found += [(f"{self.name} in {name}", 0.0, 1.0) for name in _PARTS[part]]
+        return tuple(found)
+
+    @property
+    def groups(self) -> int:
+        """Each part adds at most 1."""
+        return len(self.parts)
+
+    @property
+    def usual(self) -> float:
+        """A quarter for the time."""
+        return sum(0.25 if part == "time" else 1.0 for part in self.parts)
+
+    def parse(self, value: Any) -> int:
+        """Return microseconds since 1970-01-01 of a date, a datetime, or a text as ISO 8601 has it."""
+        if isinstance(value, str):
+            text = value.strip()
+            pattern = _DATE if self.kind == "date" else _DATETIME
+            if not (pattern.fullmatch(text) or _DATE.fullmatch(text)):
+                raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
+            try:
+                value = datetime.fromisoformat(text)
+            except ValueError:
+                raise ValueRefused(f"{_quoted(value)} is no {self.kind} that there is") from None
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+        if not isinstance(value, datetime):
+            raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
+        since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+    @property
+    def _example(self) -> str:
+        return "2026-01-31" if self.kind == "date" else "2026-01-31T23:59:00"
+
+    def encode(self, values: NDArray[np.int64], absent: Mask, block: Floats) -> None:
+        """Write the parts."""
+        values = np.where(absent, self._bounds[0], values)
+        present, start = np.flatnonzero(~absent), 0
+        for part in self.parts:
+            if part == "time":
+                block[:, start] = values / _DAY
+                start += 1
+                continue
+            width = len(_PARTS[part])
+            block[:, start : start + width] = 0.0
+            block[present, start + _part_of(values[present], part)] = 1.0
+            start += width
+
+    def outside(self, values: NDArray[np.int64]) -> tuple[Mask, Mask]:
+        """Compare with the bounds."""
+        return values < self._bounds[0], values > self._bounds[1]
+
+    def clipped(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Draw back to the bounds."""
+        drawn: NDArray[np.int64] = np.clip(values, *self._bounds)
+        return drawn
+
+
+class TextColumn(Column):
+    """Free text."""
+
+    kind: Literal["text"] = "text"
+    buckets: int = Field(default=1024, ge=2, le=2**18)
+    """How many coordinates the n-grams share."""
+    of: Literal["words", "characters"] = "words"
+    lengths: tuple[int, int] = (1, 2)
+    """The shortest and the longest n-gram, in words or characters."""
+    longest: int = Field(default=LONGEST_TEXT, ge=1, le=2**24)
+    """A longer text, in characters, is refused."""
+
+    @model_validator(mode="after")
+    def _lengths_are_in_order(self) -> Self:
+        if not 1 <= self.lengths[0] <= self.lengths[1] <= 16:
+            raise ValueError(f"the n-grams' lengths must lie between 1 and 16 and be in order, not {self.lengths}")
+        return self
+
+    def present(self) -> tuple[tuple[str, float, float], ...]:
+        """Return the coordinates that the n-grams share."""
+        return tuple((f"{self.name}#{index}", 0.0, 1.0) for index in range(self.buckets))
+
+    @property
+    def groups(self) -> int:
+        """A vector of norm 1 at most."""
+        return 1
+
+    def parse(self, value: Any) -> str:
+        """Return a text that is not too long."""
+        if not isinstance(value, str):
+            raise ValueRefused(f"{_quoted(value)} is not a text")
+        if len(value) > self.longest:
+            raise ValueRefused(f"a text of {len(value):,} characters is longer than {self.longest:,}")
+        return value
+
+    def encode(self, values: Sequence[str], absent: Mask, block: Floats) -> None:
+        """Write the counts over their norm: sums of whole numbers below 2^53, one square root and one division.
+
+        A count c is at most the root of the sum S of squares, and both roundings are monotone: c / sqrt(S) <= 1.
+        """
+        block[:] = 0.0
+        for row in np.flatnonzero(~absent).tolist():
+            counts = Counter(_bucket(gram, self.buckets) for gram in self._grams(values[row]))
+            if counts:
+                norm = math.sqrt(sum(count * count for count in counts.values()))
+                for place, count in counts.items():
+                    block[row, place] = count / norm
+
+    def _grams(self, text: str) -> Iterator[str]:
+        words = _WORD.findall(text.translate(_ASCII_LOWER))
+        units: Sequence[str] = words if self.of == "words" else f" {' '.join(words)} " if words else ""
+        joint = " " if self.of == "words" else ""
+        for length in range(self.lengths[0], self.lengths[1] + 1):
+            for start in range(len(units) - length + 1):
+                yield joint.join(units[start : start + length])
+
+
+AnyColumn = Annotated[
+    NumberColumn | BooleanColumn | LevelsColumn | TimeColumn | TextColumn, Field(discriminator="kind")
+]
+"""What a feature map keeps of a schema."""
+
+Columns = tuple[AnyColumn, ...]
+
+SomeColumn = TypeVar("SomeColumn", bound=Column)
+
+
+def columns_from(described: Any) -> Columns:
+    """Return the columns that a public certificate describes in JSON. Raises ValueError for what describes none."""
+    return TypeAdapter(Columns).validate_python([*described])
+
+
+def coordinates_of(columns: Sequence[Column]) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
+    """Return the name, the lower and the upper bound of every coordinate, in the order of the columns."""
+    each = [coordinate for column in columns for coordinate in column.coordinates]
+    return tuple(name for name, _, _ in each), tuple(low for _, low, _ in each), tuple(high for _, _, high in each)
+
+
+def largest_squared_norm(columns: Sequence[Column]) -> int:
+    """Return the most that ||u||^2 can be for an encoded row: see the module for the proof."""
+    return sum(column.groups for column in columns)
+
+
+def usual_norm(columns: Sequence[Column]) -> float:
+    """Return about how long an encoded row is: where to clip, by a public rule."""
+    return math.sqrt(sum(column.usual for column in columns))
+
+
+def blocks_of(columns: Sequence[SomeColumn], X: Floats) -> Iterator[tuple[SomeColumn, Floats]]:
+    """Yield each column with its coordinates in X (n, d), to be written."""
+    start = 0
+    for column in columns:
+        width = len(column.coordinates)
+        yield column, X[:, start : start + width]
+        start += width
+
+
+def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]]) -> Floats:
+    """Return rows by name, as JSON gives them, encoded: (n, d).
+
+    A value is a number, a boolean, a text or null; numbers and dates may also be texts, as a CSV file has them. Every
+    row has every column and no other. Raises RowRefused with the first row and column that do not fit.
+    """
+    names = {column.name for column in columns}
+    for index, row in enumerate(rows):
+        if row.keys() != names:
+            _refuse_names(columns, row, index)
+    X = np.empty((len(rows), sum(len(column.coordinates) for column in columns)))
+    for column, block in blocks_of(columns, X):
+        parsed: list[Any] = []
+        absent = np.zeros(len(rows), dtype=np.bool_)
+        for index, row in enumerate(rows):
+            value = row[column.name]
+            absent[index] = column.is_missing(value)
+            if absent[index] and column.required:
+                raise RowRefused(f"row {index}, column {column.name!r}: a value is required", index, column.name)
+            try:
+                parsed.append(placeholder(column) if absent[index] else column.parse(value))
+            except ValueRefused as error:
+                raise RowRefused(f"row {index}, column {column.name!r}: {error}", index, column.name) from None
+        values = parsed if isinstance(column, TextColumn) else np.array(parsed)
+        beyond = column.outside(values)
+        if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~absent).any():
+            index = int(np.argmax(outer))
+            raise RowRefused(
+                f"row {index}, column {column.name!r}: {bound_broken(column, beyond, index)}", index, column.name
+            )
+        column.fill(values, absent, block)
+    X += 0.0  # 0.0 and -0.0 are the same
+    return X
+
+
+def placeholder(column: Column) -> Any:
+    """Return what stands among parsed values where one is missing; it is never looked at."""
+    return "" if isinstance(column, TextColumn) else 0.0 if isinstance(column, NumberColumn | BooleanColumn) else 0
+
+
+def bound_broken(column: Column, beyond: tuple[Mask, Mask], index: int) -> str:
+    """Say which declared bound a value lies beyond. beyond: what `outside` returned."""
+    low, high = getattr(column, "minimum", ""), getattr(column, "maximum", "")
+    side, bound = ("below", low) if beyond[0][index] else ("above", high)
+    return f"is {side} the declared bound {bound if isinstance(bound, str) else format(bound, 'g')}"
+
+
+def _refuse_names(columns: Sequence[Column], row: Mapping[str, object], index: int) -> None:
+    for column in columns:
+        if column.name not in row:
+            raise RowRefused(f"row {index} lacks the column {column.name!r}; null is a missing value", index, None)
+    names = [column.name for column in columns]
+    unknown = next(name for name in row if name not in names)
+    raise RowRefused(
+        f"row {index} has a column {_quoted(unknown)}, which the model does not take; it takes {', '.join(names)}",
+        index,
+        None,
+    )
+
+
+def _part_of(micros: NDArray[np.int64], part: str) -> NDArray[np.int64]:
+    """Return a part of times as an index into `_PARTS`."""
+    if part == "month":
+        months = micros.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+        return months % 12
+    if part == "hour":
+        return micros // (_DAY // 24) % 24
+    return (micros // _DAY + 3) % 7  # 1970-01-01 was a Thursday
+
+
+@lru_cache(maxsize=2**16)
+def _bucket(gram: str, buckets: int) -> int:
+    digest = hashlib.blake2b(gram.encode("utf-8", "surrogatepass"), digest_size=8, person=b"dpserve text").digest()
+    return int.from_bytes(digest, "little") % buckets
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(BOOLEANS.get(text.strip().lower(), text))
+    except ValueError:
+        return None
+
+
+def _quoted(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
