@@ -74,6 +74,10 @@ class Classifier:
         }
 
 
+_MAPS = ("identity", "bins", "fourier", "relu")
+"""The feature maps that every form computes."""
+
+
 def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
     """Return what a model computes at a tier; one of several must be named.
 
@@ -84,6 +88,11 @@ def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
             f"{model.certificate.name} is not private: whoever had its weights would learn more of the records than "
             "was ever paid for. Serve it with 'dpserve serve', or train a pay-once model, which may be taken away: "
             "'dpserve train --release class-sums', objective, dpsgd or weights"
+        )
+    kind = model.certificate.feature_map.kind
+    if kind not in _MAPS:
+        raise NotExportable(
+            f"features of the kind {kind!r} have no form to be taken away in; these have: {', '.join(_MAPS)}"
         )
     names = [each.name for each in model.certificate.tiers]
     if tier is None and len(names) > 1:
