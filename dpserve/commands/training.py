@@ -140,8 +140,8 @@ class FeatureOptions(Options):
 
     features: str = option(
         "auto",
-        "The public feature map: auto, identity, bins, fourier or relu. auto: bins of each column for tables of up to "
-        f"{rules.MOST_BINNED} columns, otherwise rows of length 1; with --clip-norm or --bias, identity.",
+        "The public feature map: auto, identity, bins, fourier or relu. auto: bins of each number for tables of up to "
+        f"{rules.MOST_BINNED} numbers, otherwise rows of length 1; with --clip-norm or --bias, identity.",
         panel=FEATURES,
         complete=completing.features,
     )
@@ -190,6 +190,8 @@ class FeatureOptions(Options):
             return kinds[kind].model_validate(given)
         except ValidationError as error:
             first = error.errors()[0]
+            if not first["loc"]:  # the map as a whole, and not an option of it
+                raise TrainingError(f"--features {kind}: {first['msg'].removeprefix('Value error, ')}") from error
             flag = str(first["loc"][0]).replace("_", "-")
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
 

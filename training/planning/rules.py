@@ -8,13 +8,14 @@ import math
 from typing import Literal
 
 from accounting import domains
+from training.columns import numbers_among
 from training.data.records import Declaration
 from training.feature_maps import Bins, FeatureMap, Fourier, Identity
 
 Features = Literal["identity", "fourier"]
 
 MOST_BINNED = 32
-"""Tables of up to so many columns have bins: 65 coordinates for each. Wider ones are mostly coded already."""
+"""Tables of up to so many numbers have bins: 65 coordinates for each."""
 
 UNIT_ROWS = 2.0**-20
 """A clip norm that draws every row to length 1: shorter rows would get the same noise for a smaller signal."""
@@ -38,8 +39,13 @@ def strong_convexity(mu: float) -> float:
 
 
 def feature_map(features: Features, declaration: Declaration) -> FeatureMap:
-    """Return bins for tables of few columns; for wide rows these, drawn to length 1, or random Fourier features."""
-    if declaration.features <= MOST_BINNED:
+    """Return bins of the numbers where they are few; otherwise rows drawn to length 1, or random Fourier features.
+
+    Fourier features of a table with a schema are an option of their own, unless all of its coordinates are few.
+    """
+    numbers = len(numbers_among(declaration.columns)) if declaration.columns else declaration.features
+    narrow = declaration.features <= MOST_BINNED
+    if 0 < numbers <= MOST_BINNED and (narrow or features == "identity"):
         return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0, columns=declaration.columns)
     if features == "identity":
         return Identity(
