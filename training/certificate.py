@@ -99,7 +99,8 @@ class ModelCertificate(SealedCertificate):
     PRIVATE: ClassVar[frozenset[str]] = frozenset({"weights_sha256", "lineage", "created"})
     """What is not shown to clients."""
 
-    format_version: Literal[2] = 2
+    format_version: int = 2
+    """Loading refuses every other (`training.sealing`)."""
     status: Literal["proven", "unproven"]
     name: str = Field(pattern=f"^{NAME.pattern}$")
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")

@@ -5,7 +5,7 @@ phi are one question (`mechanisms.randomness`). So phi(x) is *defined* by the op
 what is computed is phi itself, with no error to bound.
 
 Every map begins alike. A row x is clipped to its declared bounds and, except for encoders, scaled to u in [0, 1]^d,
-then, except for encoders and bins, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public
+then, except for encoders, bins and hog, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public
 `clip_norm` c. Every map ends alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant
 coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
 
@@ -17,6 +17,8 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
 - bins: h is w / ||w||. w has 65 coordinates for each number, two of them 1 and the others 0: one says in which 32nd of
   the declared range u lies, the other between which powers of two, down to 2^-32. Behind them it has sqrt(2) u for the
   coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number.
+- hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.hog`). An image
+  of one shade has h = 0.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
 
 Rounding. Everything is shrunk by 1 - 2^-30, more than the few roundings of a factor can add, and numbers are rounded to
@@ -39,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from training import hog
 from training.columns import Columns, coordinates_of, numbers_among
 
 Floats = NDArray[np.float64]
@@ -66,6 +69,8 @@ _TABLE_BITS = 16
 _LARGEST_DIMENSION = 2**22
 _CLIP_NORMS = (2.0**-20, 2.0**20)
 """Within these no square that matters underflows or overflows when a norm is computed."""
+UNIT_ROWS = _CLIP_NORMS[0]
+"""A clip norm that draws every row to length 1."""
 
 
 class FeatureMap(BaseModel):
@@ -248,6 +253,38 @@ class Bins(FeatureMap):
         return _into_ball(w, self.clip_norm, length)
 
 
+class Hog(FeatureMap):
+    """Histograms of oriented gradients of an image, and of a colour image a histogram of its colours too.
+
+    The features are the image's pixels, row by row, each with its channels: x has height * width * channels of them.
+
+    Proof that ||phi(x)|| <= 1 for every x. Clipping leaves u in [0, 1]^d whatever x is, so that `hog.described` gives
+    finite numbers b, from 0 to 2^9. `_into_ball` returns length b / max(r, ||b||), rounded towards zero, the norm
+    exact but for its square root and one multiplication: at most `length` (1 + 2^-50) long, which `SHRINK` makes up
+    for. It uses nothing else that is known of b; r = 2^-20 only keeps zeros zero.
+    """
+
+    kind: Literal["hog"] = "hog"
+    clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
+    """Every row has the same norm already."""
+    image_shape: tuple[int, int, int]
+    """Height, width and channels: 1 for grey, 3 for red, green and blue."""
+
+    @model_validator(mode="after")
+    def _shape_is_that_of_the_rows(self) -> Self:
+        hog.check_shape(self.image_shape, len(self.lower))
+        return self
+
+    @property
+    def dimension(self) -> int:
+        """32 numbers for each block of cells, 256 for the colours of a colour image, and the bias."""
+        return hog.width_of(self.image_shape) + 1
+
+    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+        del tensors
+        return _into_ball(hog.described(u, self.image_shape), UNIT_ROWS, length)
+
+
 class Encoder(FeatureMap):
     """The features of a frozen public ONNX model, drawn radially into a ball of radius `clip_norm`.
 
@@ -313,10 +350,10 @@ class Encoder(FeatureMap):
         return _into_ball(b, self.clip_norm, length)
 
 
-AnyFeatureMap = Annotated[Identity | Bins | Fourier | Relu, Field(discriminator="kind")]
+AnyFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu, Field(discriminator="kind")]
 """Those that are computed from a seed."""
 
-HeadFeatureMap = Annotated[Identity | Bins | Fourier | Relu | Encoder, Field(discriminator="kind")]
+HeadFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu | Encoder, Field(discriminator="kind")]
 """Those that a certified head may stand on."""
 
 

@@ -2,7 +2,7 @@
 
 `Receipt` and `Act` are the one definition of what the ledger writes down. The journal and a backup hold their JSON. An
 entry of the store's streams has the fields of the same names, except those that its id, its key or its place say; what
-many receipts have in common (`SHARED`) is there as a number. A field of a type in `_READERS` is read and written
+many receipts have in common (`Terms`) is there as a number. A field of a type in `_READERS` is read and written
 without further words: add it here, fill it in `write_receipts` (charge.lua) and in `wire.read_charge`, and name it in
 `Receipt.hash` if its client may know it, or else in `Receipt.linked`.
 

@@ -1,7 +1,8 @@
 """Where a request's time goes, by stage: a sampling profile of the service under load, and what its store uses.
 
 The service interrupts itself every few milliseconds of its own CPU time and counts the stage that the innermost known
-frame belongs to. Time in the kernel counts for the stage that called it. Sampling takes about 1 % of the service.
+frame belongs to, of the thread that computes for the event loop, if one does, or else of the loop's own. Time in the
+kernel counts for the stage that called it. Sampling takes about 1 % of the service.
 """
 
 import json

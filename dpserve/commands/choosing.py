@@ -19,7 +19,7 @@ from dpserve.commands.planning import OUTSIDE
 from dpserve.commands.releases import Training, tier_prices
 from mechanisms.gaussian_vector import mu_for, whole_picorho
 from training.data.records import Records
-from training.feature_maps import NORM_BOUND, Fourier
+from training.feature_maps import NORM_BOUND, UNIT_ROWS, Fourier, Hog
 from training.planning import rules
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
@@ -29,6 +29,7 @@ from training.planning.recommendation import (
     PlannedTier,
     Recommendation,
     by_simulation,
+    of_images,
     of_kind,
     planned_tiers,
     simulated_tiers,
@@ -117,7 +118,7 @@ def command_for(found: Recommendation, n: int, whole: int, queries: int | None) 
     words = _command(found.chosen.release, made)
     if found.chosen.features == "fourier":
         words += f" --features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}"
-        words += f" --clip-norm {rules.UNIT_ROWS:.7g}"
+        words += f" --clip-norm {UNIT_ROWS:.7g}"
     return words
 
 
@@ -269,7 +270,14 @@ def followed(
         )
     n = training.needed("records_declared", "about how many records there are, as a number that may be public")
     whole = whole_picorho(budget)
-    if release is not None:
+    images = training.feature_map.image_shape if isinstance(training.feature_map, Hog) else None
+    if images is not None and public is not None:
+        raise typer.BadParameter(
+            "simulates options without --image-shape: leave one of the two out", param_hint="--public"
+        )
+    if images is not None and release is None:
+        found = of_images()
+    elif release is not None:
         found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
     elif public is not None:
         found = simulated(public, n, whole, queries)
@@ -285,7 +293,9 @@ def followed(
     option = found.chosen
     if option.release in (None, "weights", "objective") and "tolerance" in training.options:
         options["tolerance"] = training.options["tolerance"]
-    feature_map = rules.feature_map(option.features, training.records.declaration)
+    if images is not None and option.release == "dpsgd":
+        options["steps"] = rules.STEPS_ON_IMAGES
+    feature_map = rules.feature_map(option.features, training.records.declaration, images)
     return option.release, replace(training, feature_map=feature_map, options=options)
 
 

@@ -52,7 +52,7 @@ def forms(incomplete: str) -> list[str]:
 
 def features(incomplete: str) -> list[str]:
     """Return the feature maps that `train` makes."""
-    return [name for name in ("auto", "identity", "bins", "fourier", "relu") if name.startswith(incomplete)]
+    return [name for name in ("auto", "identity", "bins", "hog", "fourier", "relu") if name.startswith(incomplete)]
 
 
 def lineages(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -28,11 +28,11 @@ def inspect(
 ) -> None:
     """Derive every number of a bundle's certificate again: prints it and "verified", or says what differs."""
     model = load_model(bundle)
-    certificate = model.certificate
     if isinstance(model, PublishedNetwork):
-        typer.echo(certificate.model_dump_json(indent=2))
+        typer.echo(model.certificate.model_dump_json(indent=2))
         typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
         return
+    certificate = model.certificate
     if as_json:
         typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
         return

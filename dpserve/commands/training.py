@@ -28,6 +28,7 @@ from dpserve.commands.releases import (
 )
 from dpserve.commands.rows import FileOptions
 from service.errors import CannotServe
+from training import hog
 from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.columns import usual_norm
@@ -35,7 +36,7 @@ from training.data.classes import parse_classes
 from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, extra
-from training.feature_maps import Bins, Encoder, FeatureMap, Floats, Fourier, Identity, Relu, default_clip_norm
+from training.feature_maps import Bins, Encoder, FeatureMap, Floats, Fourier, Hog, Identity, Relu, default_clip_norm
 from training.lineage import DIGITS, KnownRecords, check_lineage_name
 from training.planning import rules
 from training.published.bundle import save_published
@@ -140,10 +141,17 @@ class FeatureOptions(Options):
 
     features: str = option(
         "auto",
-        "The public feature map: auto, identity, bins, fourier or relu. auto: bins of each number for tables of up to "
-        f"{rules.MOST_BINNED} numbers, otherwise rows of length 1; with --clip-norm or --bias, identity.",
+        "The public feature map: auto, identity, bins, hog, fourier or relu. auto: hog with --image-shape, otherwise "
+        f"bins of each number for tables of up to {rules.MOST_BINNED} numbers and rows of length 1 for others; "
+        "with --clip-norm or --bias, identity.",
         panel=FEATURES,
         complete=completing.features,
+    )
+    image_shape: str | None = option(
+        None,
+        "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS of images: a record's columns are its pixels row by row, each with its "
+        "channels, 1 or 3.",
+        panel=FEATURES,
     )
     bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
     clip_norm: float | None = option(
@@ -166,22 +174,32 @@ class FeatureOptions(Options):
         parameters = {
             "identity": (),
             "bins": (),
+            "hog": (),
             "fourier": ("random_features", "bandwidth", "seed"),
             "relu": ("random_features", "seed"),
         }
         kinds: dict[str, type[FeatureMap]] = {
             "identity": Identity,
             "bins": Bins,
+            "hog": Hog,
             "fourier": Fourier,
             "relu": Relu,
         }
+        shape = self.shape(declaration)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
-            return rules.feature_map("identity", declaration)
+            return rules.feature_map("identity", declaration, shape)
         kind = "identity" if self.features == "auto" else self.features
         if kind not in kinds:
-            raise TrainingError(f"--features takes auto, identity, bins, fourier or relu, not {kind!r}")
+            raise TrainingError(f"--features takes auto, identity, bins, hog, fourier or relu, not {kind!r}")
+        if (shape is None) != (kind != "hog"):
+            raise TrainingError(
+                "--features hog and --image-shape HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS go together"
+                + ("; --clip-norm and --bias go with --features" if self.features == "auto" else "")
+            )
         given = self.shared(declaration) | {name: getattr(self, name) for name in parameters[kind]}
-        if kind == "bins":
+        if kind == "hog":
+            given["image_shape"] = shape
+        if kind in ("bins", "hog"):
             given["clip_norm"] = 1.0
         elif self.clip_norm is None:
             columns = declaration.columns
@@ -194,6 +212,22 @@ class FeatureOptions(Options):
                 raise TrainingError(f"--features {kind}: {first['msg'].removeprefix('Value error, ')}") from error
             flag = str(first["loc"][0]).replace("_", "-")
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
+
+    def shape(self, declaration: Declaration) -> hog.Shape | None:
+        """Return the shape of the images, or None. Raises TrainingError for one that the records do not have."""
+        if self.image_shape is None:
+            return None
+        sides = [part.strip() for part in self.image_shape.split(",")]
+        if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
+            raise TrainingError(
+                f"--image-shape takes HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28, not {self.image_shape!r}"
+            )
+        height, width, channels = map(int, (*sides, "1")[:3])
+        try:
+            hog.check_shape((height, width, channels), declaration.features)
+        except ValueError as error:
+            raise TrainingError(f"--image-shape: {error}") from error
+        return height, width, channels
 
 
 class EncoderOptions(Options):
@@ -282,8 +316,10 @@ def train(
         )
     content = network.content()
     if content is not None:
-        if kind is not None or budget is not None or map_.features not in ("auto", "identity"):
-            raise typer.BadParameter("goes with none of --features, --release and --budget", param_hint="--encoder")
+        if kind or budget or map_.image_shape or map_.features not in ("auto", "identity"):
+            raise typer.BadParameter(
+                "goes with none of --features, --image-shape, --release and --budget", param_hint="--encoder"
+            )
         feature_map: FeatureMap = network.feature_map(content, map_.shared(records.declaration))
     else:
         feature_map = map_.feature_map(records.declaration)
@@ -324,10 +360,14 @@ def _check_features_are_free(given: FeatureOptions, kind: str | None) -> None:
     """Raise BadParameter for options of a feature map in whose place the planner's rules would put their own.
 
     The rules have two maps of their own, and an owner who names the release chooses between these: `auto`, `fourier`.
+    Images have a third, by their shape.
     """
     for name, field in FeatureOptions.model_fields.items():
-        value = getattr(given, name)
-        free = ("auto", "fourier") if name == "features" and kind is not None else (field.get_default(),)
+        value, free = getattr(given, name), {field.get_default()}
+        if name == "image_shape":
+            free.add(value)
+        elif name == "features":
+            free |= {"hog"} if given.image_shape else {"fourier"} if kind is not None else set()
         if value not in free:
             raise typer.BadParameter(
                 f"chooses {'the options' if kind else 'the mechanism and its options'}: leave "

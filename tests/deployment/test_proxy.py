@@ -75,6 +75,7 @@ def test_slow_senders_keep_nobody_out_and_are_disconnected(proxied, sent):
         assert all(map(closes, connections[::64]))
 
 
+@pytest.mark.slow
 def test_who_pipelines_requests_for_a_large_file_and_never_reads_keeps_nobody_out_and_is_disconnected(proxied):
     running, key = proxied
     with attackers(running, 512, 50 * LARGE_FILE) as connections:

@@ -96,6 +96,7 @@ main()
 """The command line, which tells through a pipe of every answer once it is in the journal."""
 
 
+@pytest.mark.slow
 def test_an_attack_that_is_interrupted_says_how_to_go_on_and_ends_as_if_it_had_not_been(run, bundle, files):
     whole = run("attack", bundle, *files, *QUICK, "--seed", 5, "--json").stdout
     command = ["attack", bundle, *files, "--shadow-records", 20, "--seed", 5, "--journal", "j", "--shadow-models"]
@@ -122,6 +123,7 @@ def test_an_attack_that_is_interrupted_says_how_to_go_on_and_ends_as_if_it_had_n
     )
 
 
+@pytest.mark.slow
 def test_records_that_are_told_apart_without_the_model_are_inconclusive(run, bundle, files):
     header, *lines = (run.folder / "out.csv").read_text().splitlines()
     younger = [",".join([str(20 + index % 5), *line.split(",")[1:]]) for index, line in enumerate(lines)]

@@ -181,8 +181,11 @@ def test_npz_and_every_feature_map(run):
         (["--data", "own.txt"], "own.txt is no table that can be read: a file ends in"),
         (
             ["--data", "own.csv", "--features", "magic"],
-            "--features takes auto, identity, bins, fourier or relu, not 'magic'",
+            "--features takes auto, identity, bins, hog, fourier or relu, not 'magic'",
         ),
+        (["--data", "own.csv", "--features", "hog"], "--features hog and --image-shape HEIGHT,WIDTH"),
+        (["--data", "own.csv", "--image-shape", "28"], "as 28,28, not '28'"),
+        (["--data", "own.csv", "--image-shape", "28,28"], "784 values, and a record has 2"),
         (["--data", "own.csv", "--lam", "0"], "Lambda must lie between"),
         (["--data", "own.csv", "--label", "nope"], "has no column 'nope'"),
         (["--data", "own.csv", "--bounds", "age=0:30"], "bounds for age are given twice"),

@@ -104,10 +104,10 @@ def test_a_bundle_of_another_version_is_refused(run, train, budget):
     train(*SUMS)
     budget()
     certificate = run.folder / "model" / "certificate.json"
-    certificate.write_text(certificate.read_text().replace('"format_version": 2', '"format_version": 1'))
-    assert "is a bundle of format 1, and this version of dpserve reads format 2" in run.fails(
-        "export", "model", "--to", "onnx"
-    )
+    certificate.write_text(certificate.read_text().replace('"format_version": 3', '"format_version": 2'))
+    said = run.fails("export", "model", "--to", "onnx")
+    assert "is a bundle of format 2, and this version of dpserve reads format 3" in said
+    assert "train again" in said
     assert files(run) == set()
     assert spent(run) == 0
 

@@ -333,6 +333,32 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
     assert "--price rho:0.000359214746 --epsilon 1 --delta 1e-5" in found
 
 
+def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    generator = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", X=generator.uniform(size=(60, 432)), y=generator.integers(2, size=60))
+    train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1", "--lineage", "a"]
+    train += ["--image-shape", "12,12,3", "--budget", "epsilon:1@1e-5", "--records-declared", "60"]
+
+    def trained(name, *arguments):
+        done = CliRunner().invoke(app, [*train, *arguments, "--out", str(tmp_path / name)], env=home)
+        path = tmp_path / name / "certificate.json"
+        return done.output + str(done.exception), json.loads(path.read_text()) if path.exists() else None
+
+    said, certificate = trained("chosen")
+    assert "Chosen: DP-SGD, linear head, on histograms of the images' gradients" in said
+    assert certificate["release"] == "dpsgd"
+    assert certificate["steps"] == 200
+    assert certificate["feature_map"]["kind"] == "hog"
+    assert certificate["feature_map"]["image_shape"] == [12, 12, 3]
+    _, certificate = trained("asked", "--release", "class-sums")
+    assert certificate["feature_map"]["kind"] == "hog"
+    np.savez(tmp_path / "public.npz", X=generator.uniform(size=(60, 432)), y=generator.integers(2, size=60))
+    said, none = trained("none", "--public", str(tmp_path / "public.npz"))
+    assert none is None
+    assert "simulates options without --image-shape" in said
+
+
 def test_the_owner_s_own_network_and_tiers_go_with_a_budget(tmp_path):
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
     train = ["train", "--data", "digits", "--budget", "epsilon:4@1e-5", "--records-declared", "1437"]

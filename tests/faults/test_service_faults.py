@@ -169,6 +169,7 @@ async def test_many_clients_spend_everything_over_two_services(services: Service
         )
 
 
+@pytest.mark.slow
 async def test_processes_are_killed_at_random_moments(services: Services) -> None:
     """Of a service with two workers, beside one that lives: whatever dies, a row is charged once and has one answer."""
     chances = random.Random(7)

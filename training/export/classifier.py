@@ -1,8 +1,9 @@
 """What every pay-once model computes, as public numbers: what the files of an export are made from.
 
 A row x becomes phi(x) (`training.feature_maps`). Some kinds take it around a released centre: phi is drawn to length 1,
-the centre is subtracted, and the rest is drawn to length 1 again. Dense layers follow, and the softmax of the last
-one's values. Everything here was released and paid for, or is public, so that whoever holds the tier may have it.
+the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense layers follow,
+the calibration being part of the last one, and the softmax of its values. Everything here was released and paid for, or
+is public, so that whoever holds the tier may have it.
 """
 
 import json
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 
 from accounting.losses import Cost
 from training.errors import NotExportable
-from training.feature_maps import SHRINK, AnyFeatureMap
+from training.feature_maps import AnyFeatureMap
 from training.loading import AnyModel
-from training.releases.calibration import Calibration
+from training.releases.calibration import Calibration, losses
 from training.releases.certificate import ReleaseCertificate
 from training.releases.class_sums import TEMPERATURE, ClassSums
 from training.releases.dpsgd.model import DpSgdModel
@@ -34,14 +35,16 @@ Activation = Literal["tanh", "relu"]
 class Classifier:
     """softmax(layers(phi(x))), or of phi(x) around a centre.
 
-    layers: weights (inputs, outputs) and biases (outputs,) of each; lengths of inputs and temperatures are multiplied
-    into them. centre: (D,), what directions of phi are taken around; None where phi itself goes in.
+    layers: weights (inputs, outputs) and biases (outputs,) of each; lengths of inputs, temperatures and the calibration
+    are multiplied and added into them. calibration_mu: what the tier's calibration cost, 0 where there is none.
+    centre: (D,), what directions of phi are taken around; None where phi itself goes in.
     """
 
     certificate: ReleaseCertificate
     tier: str
     tensors: dict[str, Floats]
     layers: tuple[tuple[Floats, Floats], ...]
+    calibration_mu: float
     activation: Activation = "tanh"
     centre: Floats | None = None
 
@@ -55,6 +58,7 @@ class Classifier:
         """What goes with the numbers, by name: nothing in it is private. `certificate` is its public part, as JSON."""
         tiers = self.certificate.tiers
         before = [each.cost for each in takewhile(lambda each: each.name != self.tier, tiers)]
+        calibrated = Cost(losses(self.calibration_mu)) if self.calibration_mu else None
         price = Cost(tuple(loss for cost in [*before, tiers[len(before)].cost] for loss in cost.losses))
         return {
             "model": self.certificate.name,
@@ -62,11 +66,16 @@ class Classifier:
             "tier": self.tier,
             "price": str(price),
             "price_rho": f"{float(price.rho):.12g}",
+            "calibration": f"in the last layer; it is {calibrated} of the price" if calibrated else "none",
             "classes": json.dumps(self.certificate.classes),
             "feature_names": json.dumps(self.certificate.feature_names),
             "certificate": json.dumps(self.certificate.public()),
             "written_by": f"dpserve {version('dpserve')}",
         }
+
+
+_MAPS = ("identity", "bins", "fourier", "relu")
+"""The feature maps that every form computes."""
 
 
 def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
@@ -80,6 +89,11 @@ def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
             "was ever paid for. Serve it with 'dpserve serve', or train a pay-once model, which may be taken away: "
             "'dpserve train --release class-sums', objective, dpsgd or weights"
         )
+    kind = model.certificate.feature_map.kind
+    if kind not in _MAPS:
+        raise NotExportable(
+            f"features of the kind {kind!r} have no form to be taken away in; these have: {', '.join(_MAPS)}"
+        )
     names = [each.name for each in model.certificate.tiers]
     if tier is None and len(names) > 1:
         raise NotExportable(f"{model.certificate.name} has several tiers; say which, with --tier: {', '.join(names)}")
@@ -90,20 +104,23 @@ def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
 
 
 def _computed(model: ReleasedModel, tier: str) -> Classifier:
-    """Return what a model of one tier computes. The models draw to SHRINK where this draws to length 1."""
+    """Return what a model of one tier computes."""
     match model:
-        case ReleasedWeights() | PerturbedHead():
+        case ReleasedWeights():
+            mu = model.certificate.precisions[model.level].calibration_mu
             head = _calibrated(model.weights, model.calibration)
-            return Classifier(model.certificate, tier, model.tensors, (head,))
+            return Classifier(model.certificate, tier, model.tensors, (head,), mu)
+        case PerturbedHead():
+            head = _calibrated(model.weights, model.calibration)
+            return Classifier(model.certificate, tier, model.tensors, (head,), model.certificate.calibration_mu)
         case ClassSums():
-            head = _calibrated(TEMPERATURE * SHRINK * model.directions, model.calibration)
-            return Classifier(model.certificate, tier, model.tensors, (head,), centre=model.mean / SHRINK)
+            head, mu = _calibrated(TEMPERATURE * model.directions, model.calibration), model.certificate.calibration_mu
+            return Classifier(model.certificate, tier, model.tensors, (head,), mu, centre=model.mean)
         case DpSgdModel():
-            certificate = model.certificate
+            certificate, mu = model.certificate, model.certificate.calibration_mu
             (weights, biases), *others = certificate.network.layers(model.parameters)
-            layers = ((weights * (certificate.input_norm * SHRINK), biases), *others)
-            activation, centre = certificate.activation, model.centre / SHRINK
-            return Classifier(certificate, tier, model.tensors, layers, activation, centre)
+            layers = ((weights * certificate.input_norm, biases), *others)
+            return Classifier(certificate, tier, model.tensors, layers, mu, certificate.activation, model.centre)
     raise NotExportable(f"a pay-once model of the kind {model.certificate.release!r} has no form to be taken away in")
 
 

@@ -16,6 +16,7 @@ from training import feature_maps
 from training.errors import extra
 from training.export.classifier import Classifier
 from training.feature_maps import DOUBLING_BINS, KEPT_WEIGHT, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
+from training.releases.model import CLOSEST
 from training.releases.shrinkage import SHORTEST_ROW
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def _model(classifier: Classifier) -> "ModelProto":
     certificate, graph = classifier.certificate, _Graph()
     values = _features(graph, classifier)
     if classifier.centre is not None:
-        values = _unit(graph, graph.plus(_unit(graph, values), -classifier.centre))
+        rest = graph.plus(_unit(graph, values), -classifier.centre)
+        values = graph("Div", rest, graph("Max", graph.lengths(rest), graph.constant(CLOSEST)))
     for index, (weights, biases) in enumerate(classifier.layers):
         if index:
             values = graph({"tanh": "Tanh", "relu": "Relu"}[classifier.activation], values)
@@ -113,7 +115,8 @@ def _model(classifier: Classifier) -> "ModelProto":
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=_IR_VERSION,
         producer_name="dpserve",
-        doc_string=f"{certificate.name}, a private model that was paid for once ({classifier.tier})",
+        doc_string=f"{certificate.name}, a private model that was paid for once ({classifier.tier}). Calibration: "
+        f"{classifier.metadata['calibration']}.",
     )
     helper.set_model_props(model, classifier.metadata)
     return model

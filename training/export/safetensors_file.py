@@ -5,11 +5,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from training.export.classifier import Classifier
+from training.releases.model import CLOSEST
 
-_COMPUTES = """\
+_COMPUTES = f"""\
 phi = feature_map(x): see the certificate's feature_map and its documentation; omega is among the arrays. Where there is
-a centre, phi is divided by its length, the centre is subtracted, and the rest is divided by its length. Then for each
-layer values = values @ weights + biases, with the activation between layers, and softmax of the last one's values."""
+a centre, phi is divided by its length, the centre is subtracted, and the rest is divided by its length, or by {CLOSEST}
+where it is shorter. Then for each layer values = values @ weights + biases, with the activation between layers, and
+softmax of the last one's values. The calibration is part of the last layer: its scale is multiplied into the weights
+and biases, and its offsets are in the biases."""
 
 
 def safetensors_file(classifier: Classifier) -> bytes:

@@ -13,6 +13,7 @@ functions of scikit-learn, NumPy, SciPy and joblib alone.
 
 import io
 import math
+from dataclasses import replace
 from typing import Any
 
 import joblib
@@ -28,6 +29,7 @@ from sklearn.random_projection import GaussianRandomProjection, SparseRandomProj
 from training import feature_maps
 from training.export.classifier import Classifier
 from training.feature_maps import DOUBLING_BINS, KEPT_WEIGHT, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
+from training.releases.model import CLOSEST
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +47,10 @@ def pipeline_of(classifier: Classifier) -> Pipeline:
     if classifier.centre is None:
         steps.append(_scaler(np.zeros(classifier.feature_map.dimension), 1 / STEP))
     else:
-        steps += [Normalizer(), _scaler(classifier.centre, 1.0), Normalizer()]
+        steps += [Normalizer(), _scaler(classifier.centre, 1.0), *_divided(CLOSEST)]
+        (weights, biases), *others = classifier.layers
+        # The column of ones weighs nothing.
+        classifier = replace(classifier, layers=((np.vstack([weights, 0 * weights[:1]]), biases), *others))
     steps.append(_network(classifier) if len(classifier.layers) > 1 else _head(classifier))
     pipeline = Pipeline([(f"{index}-{type(step).__name__.lower()}", step) for index, step in enumerate(steps)])
     pipeline.paid_ = classifier.metadata
@@ -114,10 +119,14 @@ def _into_ball(width: int, radius: float, length: float, bias: int) -> list[Any]
     """From rows (n, width) to whole numbers (n, width + 1): the rows drawn into a ball, and the bias."""
     return [
         *_rounded(width),
-        FeatureUnion([("row", "passthrough"), ("longest", _length_within(radius, None))]),
-        Normalizer("max"),
+        *_divided(radius),
         *_whole(width, length, bias),
     ]
+
+
+def _divided(least: float) -> list[Any]:
+    """From rows (n, k) to rows (n, k + 1): divided by max(least, their length), and a column of ones."""
+    return [FeatureUnion([("row", "passthrough"), ("longest", _length_within(least, None))]), Normalizer("max")]
 
 
 def _rounded(width: int) -> list[Any]:

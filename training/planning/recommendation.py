@@ -171,6 +171,15 @@ def of_kind(release: str, features: Features, queries: int | None) -> Recommenda
     )
 
 
+def of_images() -> Recommendation:
+    """Return what was measured best on images: DP-SGD on histograms of their gradients."""
+    return Recommendation(
+        "dpsgd",
+        "DP-SGD, linear head, on histograms of the images' gradients: 0.969 on MNIST, 10,000 records, and 0.981 on "
+        "60,000, at epsilon = 1, the best that was measured there; paid for once, for any number of queries",
+    )
+
+
 def by_simulation(
     X: Floats,
     y: Labels,

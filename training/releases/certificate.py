@@ -9,7 +9,7 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,8 @@ class ReleaseCertificate(ProvenCertificate):
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = COMMON_ASSUMPTIONS
     PRIVATE: ClassVar[frozenset[str]] = ProvenCertificate.PRIVATE | {"binding_key"}
 
+    format_version: Literal[3] = 3
+    """2 had no calibration."""
     release: str
     """Its kind: a Literal in each subclass, by which `training.loading` finds the loader."""
     binding_key: str = Field(pattern=r"^[0-9a-f]{64}$")

@@ -15,7 +15,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from accounting.losses import Cost
+from accounting.losses import Cost, GaussianLoss
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
@@ -27,7 +27,7 @@ from training.export.files import FORMS, exported
 from training.feature_maps import Bins, Fourier, Identity, Relu
 from training.loading import load_model
 from training.recipe import Recipe
-from training.releases.class_sums import save_class_sums, train_class_sums
+from training.releases.class_sums import COUNT_COORDINATE, save_class_sums, train_class_sums
 from training.releases.dpsgd.choices import Choices
 from training.releases.dpsgd.model import save_dpsgd
 from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
@@ -71,7 +71,7 @@ def model_of(kind, name, classes):
             return train_perturbed(records, "m", feature_map, choices, 1e-3, "l-of-tests", Seeded(0))
         case "weights":
             head = train(records, Recipe("m", feature_map, 1.0), "l-of-tests")
-            return release_weights(head, {"coarse": WHOLE // 9, "fine": WHOLE}, "l-of-tests", Seeded(0))
+            return release_weights(head, {"coarse": WHOLE // 9, "fine": WHOLE}, "l-of-tests", Seeded(0), records)
     _, _, activation = kind.partition("-")
     hidden = {"hidden": (7, 6), "activation": activation} if activation else {}
     choices = Choices(records_declared=300, sampling_rate=0.2, steps=10, learning_rate=0.5, **hidden)
@@ -170,6 +170,22 @@ def test_a_table_of_which_only_the_numbers_have_bins_leaves_as_it_is_served(kind
     np.testing.assert_allclose(found, model.probabilities(X), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["identity", "fourier"])
+def test_rows_near_the_centre_and_on_it_have_the_same_answers(name):
+    """Where a row's direction from the centre is lost in rounding."""
+    trained, middle = model_of("class-sums", name, 3), (np.array(LOWER) + UPPER) / 2
+    phi = trained.certificate.feature_map(middle[None], trained.tensors)[0]
+    centre = phi / np.linalg.norm(phi) * np.sqrt(1 - COUNT_COORDINATE**2)
+    model = replace(trained, centre=100 * np.append(centre, COUNT_COORDINATE))
+    away = np.array([0.4, -0.4, 0.2, 0.1, -0.3]) * (np.array(UPPER) - LOWER)
+    rows = np.vstack([middle, middle + away * 2.0 ** -np.arange(50.0)[:, None]])
+    wanted = model.probabilities(rows)
+    _, probabilities = run_onnx(exported(model, "onnx").content, rows)
+    np.testing.assert_allclose(probabilities, wanted, rtol=0, atol=1e-6)
+    pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
+    np.testing.assert_allclose(pipeline.predict_proba(rows), wanted, rtol=0, atol=1e-6)
+
+
 def test_rows_longer_than_the_tables_powers_reach_their_ends():
     """One feature, tiny and large: every exponent that a row's largest coordinate can have."""
     feature_map = Identity(lower=(0.0,), upper=(1.0,), clip_norm=2.0**-20, bias=0.5)
@@ -221,7 +237,7 @@ def computed_from(arrays, metadata, rows):
     values = feature_map(rows, tensors)
     if "centre" in arrays:
         values = values / np.linalg.norm(values, axis=1, keepdims=True) - arrays["centre"]
-        values /= np.linalg.norm(values, axis=1, keepdims=True)
+        values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 2.0**-12)
     index = 0
     while f"weights.{index}" in arrays:
         if index:
@@ -267,6 +283,25 @@ def test_a_file_says_whose_model_it_is_and_what_it_cost(form):
     assert float(fine["price_rho"]) == pytest.approx(to_rho(WHOLE))
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_says_that_its_answers_are_calibrated_and_for_what(kind, form):
+    model = model_of(kind, "identity", 3)
+    certificate = model.certificate
+    steps = certificate.precisions if kind == "weights" else [certificate]
+    for tier, step in zip(tiers_of(model), steps, strict=True):
+        said = metadata_in(form, exported(model, form, tier).content)["calibration"]
+        assert said == f"in the last layer; it is {GaussianLoss(step.calibration_mu)} of the price"
+        assert step.calibration_mu > 0
+
+
+def test_a_file_of_a_model_without_a_calibration_says_so():
+    """A price near the least one leaves nothing for it."""
+    records = some_records(3)
+    model = train_class_sums(records, "m", MAPS["identity"], whole_picorho("rho:0.001"), "l-of-tests", Seeded(0))
+    assert metadata_in("onnx", exported(model, "onnx").content)["calibration"] == "none"
+
+
 def test_the_onnx_file_names_its_opset_and_needs_no_other_domain():
     content = exported(model_of("class-sums", "relu", 3), "onnx").content
     model = onnx.load_from_string(content)
@@ -303,9 +338,10 @@ def test_a_coarse_tiers_file_holds_no_finer_weights():
     model = model_of("weights", "identity", 3)
     for form in FORMS:
         content = exported(model, form, "coarse").content
-        for finer in (model.released[1], model.at("fine").weights):
+        coarse, fine = model.at("coarse"), model.at("fine")
+        for finer in (model.released[1], fine.weights, fine.calibration.scale * fine.weights):
             assert not any(number.tobytes() in content for number in finer.ravel())
-        assert any(number.tobytes() in content for number in model.at("coarse").weights.ravel())
+        assert any(number.tobytes() in content for number in (coarse.calibration.scale * coarse.weights).ravel())
 
 
 def test_what_is_not_private_is_refused_with_what_to_do():

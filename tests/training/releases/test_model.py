@@ -69,7 +69,7 @@ def test_a_row_on_the_mean_and_one_without_a_direction_have_products():
     phi = np.zeros((2, 3))
     phi[0, 1] = 0.5
     mean, matrix = np.array([0.0, 1.0, 0.0]), np.eye(3)
-    np.testing.assert_allclose(Around.mean(mean, matrix).products(phi), [[0, 0, 0], [0, -1, 0]])
+    np.testing.assert_allclose(Around.mean(mean, matrix).products(phi), [[0, 0, 0], [0, -1, 0]], atol=1e-11)
 
 
 def test_no_probability_is_0_and_each_row_adds_up_to_1():
