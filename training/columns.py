@@ -96,6 +96,11 @@ class Column(BaseModel):
         """Return the coordinates of a value that is not missing."""
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Which of the coordinates are numbers or times within declared bounds; the others are 0, 1 or shares."""
+        return ()
+
+    @property
     @abstractmethod
     def groups(self) -> int:
         """The largest ||u||^2 of the block: see the module."""
@@ -154,6 +159,11 @@ class NumberColumn(Column):
     def present(self) -> tuple[tuple[str, float, float], ...]:
         """Return the number's coordinate."""
         return ((self.name, self.minimum, self.maximum),)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Its own."""
+        return (0,)
 
     @property
     def groups(self) -> int:
@@ -332,6 +342,14 @@ class TimeColumn(Column):
         return tuple(found)
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """The time's."""
+        if "time" not in self.parts:
+            return ()
+        before = self.parts[: self.parts.index("time")]
+        return (sum(len(_PARTS[part]) for part in before),)
+
+    @property
     def groups(self) -> int:
         """Each part adds at most 1."""
         return len(self.parts)
@@ -463,6 +481,16 @@ def coordinates_of(columns: Sequence[Column]) -> tuple[tuple[str, ...], tuple[fl
     """Return the name, the lower and the upper bound of every coordinate, in the order of the columns."""
     each = [coordinate for column in columns for coordinate in column.coordinates]
     return tuple(name for name, _, _ in each), tuple(low for _, low, _ in each), tuple(high for _, _, high in each)
+
+
+def numbers_among(columns: Sequence[Column]) -> tuple[int, ...]:
+    """Return which of the coordinates are numbers or times within declared bounds."""
+    found: list[int] = []
+    start = 0
+    for column in columns:
+        found += [start + index for index in column.numbers]
+        start += len(column.coordinates)
+    return tuple(found)
 
 
 def largest_squared_norm(columns: Sequence[Column]) -> int:

@@ -14,8 +14,9 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
   cos^2 + sin^2 = 1 for each (Rahimi and Recht 2007). Omega has N(0, 1/bandwidth^2) entries. Cosines are read from a
   table of 2^16 angles.
 - relu: h = relu(Omega v) sqrt(2/D), drawn radially into the unit ball. Omega has N(0, 1) entries.
-- bins: h has 65 coordinates for each feature, two of them 1 / sqrt(2 d) and the others 0, so that ||h|| = 1: one says
-  in which 32nd of the declared range u lies, the other between which powers of two, down to 2^-32.
+- bins: h is w / ||w||. w has 65 coordinates for each number, two of them 1 and the others 0: one says in which 32nd of
+  the declared range u lies, the other between which powers of two, down to 2^-32. Behind them it has sqrt(2) u for the
+  coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number.
 - hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.hog`). An image
   of one shade has h = 0.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
@@ -41,7 +42,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from training import hog
-from training.columns import Columns, coordinates_of
+from training.columns import Columns, coordinates_of, numbers_among
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -55,6 +56,8 @@ STEP = 2.0**-STEP_BITS
 
 UNIFORM_BINS, DOUBLING_BINS = 32, 33
 _BINS = UNIFORM_BINS + DOUBLING_BINS
+KEPT_WEIGHT = math.sqrt(2)
+"""What coordinates without bins are multiplied by: a number is in two bins, and as long."""
 
 SHRINK = 1.0 - 2.0**-30
 LENGTH = 2.0**STEP_BITS * SHRINK
@@ -202,32 +205,52 @@ class Relu(FeatureMap):
 
 
 class Bins(FeatureMap):
-    """One-hot bins of each feature: a linear head on them is a sum of step functions, one for each feature.
+    """One-hot bins of each number: a linear head on them is a sum of step functions, one for each number.
 
     The bins are public: `UNIFORM_BINS` equal parts of the declared range, and `DOUBLING_BINS` which double in width
-    from the lower bound on, for features whose values crowd there (counts, sums of money). A row lies in one of each.
+    from the lower bound on, for features whose values crowd there (counts, sums of money). A number lies in one of
+    each. Of a table with `columns` only numbers and times have bins: its other coordinates are coded already.
+
+    ||h|| <= 1 as for every vector that `_into_ball` draws; before it w is at least sqrt(2) long, as there is a number.
     """
 
     kind: Literal["bins"] = "bins"
     clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
-    """Every row has the same norm already."""
+    """Every w is longer."""
+
+    @model_validator(mode="after")
+    def _some_coordinate_is_a_number(self) -> Self:
+        if not self.binned:
+            raise ValueError("no column is a number, a date or a time: there is nothing to put into bins")
+        return self
+
+    @functools.cached_property
+    def binned(self) -> tuple[int, ...]:
+        """Which of the d features have bins."""
+        return numbers_among(self.columns) if self.columns else tuple(range(len(self.lower)))
+
+    @functools.cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Which of the d features have none."""
+        return tuple(sorted(set(range(len(self.lower))) - set(self.binned)))
 
     @property
     def dimension(self) -> int:
-        """65 bins for each feature, and the bias."""
-        return len(self.lower) * _BINS + 1
+        """65 bins for each number, the other coordinates, and the bias."""
+        return len(self.binned) * _BINS + len(self.kept) + 1
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
-        rows, features = u.shape
-        uniform = np.minimum((u * UNIFORM_BINS).astype(np.int64), UNIFORM_BINS - 1)
+        numbers, ends = u[:, self.binned], len(self.binned) * _BINS
+        uniform = np.minimum((numbers * UNIFORM_BINS).astype(np.int64), UNIFORM_BINS - 1)
         # u = m 2^e with 1/2 <= m < 1; of zero NumPy says e = 0.
-        doubling = np.where(u > 0, np.clip(-np.frexp(u)[1], 0, DOUBLING_BINS - 1), DOUBLING_BINS - 1)
-        hidden = np.zeros((rows, features, _BINS))
-        one = math.trunc(length / math.sqrt(2 * features))
-        np.put_along_axis(hidden, uniform[..., None], one, axis=2)
-        np.put_along_axis(hidden, UNIFORM_BINS + doubling[..., None], one, axis=2)
-        return hidden.reshape(rows, features * _BINS)
+        doubling = np.where(numbers > 0, np.clip(-np.frexp(numbers)[1], 0, DOUBLING_BINS - 1), DOUBLING_BINS - 1)
+        w = np.zeros((len(u), ends + len(self.kept)))
+        starts = np.arange(0, ends, _BINS)
+        np.put_along_axis(w, starts + uniform, 1.0, axis=1)
+        np.put_along_axis(w, starts + UNIFORM_BINS + doubling, 1.0, axis=1)
+        w[:, ends:] = KEPT_WEIGHT * u[:, self.kept]
+        return _into_ball(w, self.clip_norm, length)
 
 
 class Hog(FeatureMap):

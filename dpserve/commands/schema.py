@@ -34,6 +34,8 @@ def draft(
     from training.data.tables import open_table
 
     table = open_table(data)
+    if label not in table.names:
+        raise DataError(f"{data} has no column {label!r}: name the column of classes with --label")
     content, missing = drafted(list(zip(table.names, table.types, strict=True)), label)
     text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
     try:

@@ -142,7 +142,7 @@ class FeatureOptions(Options):
     features: str = option(
         "auto",
         "The public feature map: auto, identity, bins, hog, fourier or relu. auto: hog with --image-shape, otherwise "
-        f"bins of each column for tables of up to {rules.MOST_BINNED} columns and rows of length 1 for wider ones; "
+        f"bins of each number for tables of up to {rules.MOST_BINNED} numbers and rows of length 1 for others; "
         "with --clip-norm or --bias, identity.",
         panel=FEATURES,
         complete=completing.features,
@@ -208,6 +208,8 @@ class FeatureOptions(Options):
             return kinds[kind].model_validate(given)
         except ValidationError as error:
             first = error.errors()[0]
+            if not first["loc"]:  # the map as a whole, and not an option of it
+                raise TrainingError(f"--features {kind}: {first['msg'].removeprefix('Value error, ')}") from error
             flag = str(first["loc"][0]).replace("_", "-")
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
 

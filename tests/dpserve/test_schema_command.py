@@ -57,7 +57,8 @@ def test_a_draft_says_names_and_types_and_what_to_fill_in_and_no_value(run, tabl
 
 
 def test_a_draft_is_not_written_over(run, table):
-    assert "schema.json exists already" in run.fails("schema", "draft", "t.csv", "--out", "schema.json")
+    said = run.fails("schema", "draft", "t.csv", "--label", "ill", "--out", "schema.json")
+    assert "schema.json exists already" in said
 
 
 def test_a_draft_in_toml_that_is_filled_in_trains(run, table):
@@ -173,3 +174,9 @@ def test_a_unit_is_refused_where_it_is_not_proved(run, table, arguments):
     table.assign(person=1).to_csv(run.folder / "t.csv", index=False)
     said = run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments, status=2).stderr
     assert "is proved for a head alone" in said
+
+
+def test_a_draft_needs_the_column_of_classes(run, table, tmp_path):
+    said = run.fails("schema", "draft", "t.csv", "--label", "sick", "--out", "new.json")
+    assert "t.csv has no column 'sick'" in said
+    assert not list(tmp_path.rglob("new.json"))

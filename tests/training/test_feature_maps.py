@@ -8,6 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from training.columns import (
+    BooleanColumn,
+    LevelsColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+    coordinates_of,
+    encode_rows,
+)
 from training.feature_maps import (
     DOUBLING_BINS,
     STEP,
@@ -126,6 +135,71 @@ def test_a_row_lies_in_one_bin_of_each_kind_for_each_feature():
     assert uniform.argmax(axis=1).tolist() == [0, 0, 0, 3, 8, 16, 31, 31]
     # From half of the range up; from a quarter; ...; what is below 2^-31, and the lower bound itself.
     assert doubling.argmax(axis=1).tolist() == [32, 32, 30, 3, 1, 0, 0, 0]
+
+
+TABLE = (
+    NumberColumn(name="age", minimum=0, maximum=100),
+    LevelsColumn(name="town", levels=("Ayr", "Bern", "Cork"), unknown="coordinate"),
+    BooleanColumn(name="smoker", required=True),
+    TimeColumn(name="since", kind="date", minimum="2000-01-01", maximum="2030-01-01", parts=("weekday", "time")),
+    TextColumn(name="note", buckets=16),
+)
+
+
+def bins_of_table(bias=0.0):
+    _, lower, upper = coordinates_of(TABLE)
+    return Bins(lower=lower, upper=upper, bias=bias, columns=TABLE)
+
+
+def test_only_numbers_and_times_of_a_table_have_bins():
+    feature_map = bins_of_table()
+    names = coordinates_of(TABLE)[0]
+    assert [names[index] for index in feature_map.binned] == ["age", "since"]
+    row = {"age": 31.5, "town": "Bern", "smoker": True, "since": "2000-01-03", "note": None}
+    (phi,) = feature_map(encode_rows(TABLE, [row]), {})
+    ends = 2 * (UNIFORM_BINS + DOUBLING_BINS)
+    assert phi.shape == (feature_map.dimension,) == (ends + len(names) - 2 + 1,)
+    kept = [names[index] for index in feature_map.kept]
+    level = math.sqrt(2)
+    # Two bins for each of two numbers; and a town, a smoker, a Monday, and no note.
+    each = 1 / math.sqrt(4 + 4 * level**2)
+    assert np.flatnonzero(phi[:ends]).tolist() == [10, 32 + 1, 65 + 0, 65 + 32 + 12]
+    np.testing.assert_allclose(phi[:ends][phi[:ends] > 0], each, atol=2 * STEP)
+    assert {kept[index] for index in np.flatnonzero(phi[ends:-1])} == {
+        "town=Bern",
+        "smoker",
+        "since in Monday",
+        "note is missing",
+    }
+    np.testing.assert_allclose(phi[ends:][phi[ends:] > 0], level * each, atol=2 * STEP)
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(data=st.data(), bias=st.sampled_from([0.0, 0.3]))
+def test_no_row_of_a_binned_table_is_longer_than_one(data, bias):
+    """Whatever numbers are sent, also such as no row by name has."""
+    feature_map = bins_of_table(bias)
+    width = len(feature_map.lower)
+    values = st.sampled_from([0.0, 1.0, 0.5, -1.0, 1e300, 5e-324]) | st.floats(allow_nan=False, allow_infinity=False)
+    row = data.draw(st.lists(values, min_size=width, max_size=width))
+    (phi,) = feature_map(np.array([row]), {})
+    assert sum(Fraction(value) ** 2 for value in phi) <= 1
+    assert all((Fraction(value) / Fraction(STEP)).denominator == 1 for value in phi)
+
+
+def test_a_row_of_a_binned_table_has_the_same_bits_alone():
+    feature_map = bins_of_table()
+    generator = np.random.default_rng(4)
+    X = generator.uniform(feature_map.lower, feature_map.upper, (300, len(feature_map.lower)))
+    together = feature_map(X, {})
+    assert all((feature_map(row[None], {})[0] == phi).all() for row, phi in zip(X, together, strict=True))
+
+
+def test_bins_without_a_number_are_refused():
+    columns = (LevelsColumn(name="town", levels=("Ayr", "Bern")),)
+    _, lower, upper = coordinates_of(columns)
+    with pytest.raises(ValidationError, match="no column is a number"):
+        Bins(lower=lower, upper=upper, bias=0.0, columns=columns)
 
 
 def test_the_same_seed_draws_the_same_tensors():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from training import feature_maps
 from training.errors import extra
 from training.export.classifier import Classifier
-from training.feature_maps import DOUBLING_BINS, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
+from training.feature_maps import DOUBLING_BINS, KEPT_WEIGHT, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
 from training.releases.model import CLOSEST
 from training.releases.shrinkage import SHORTEST_ROW
 
@@ -132,7 +132,7 @@ def _features(graph: _Graph, classifier: Classifier) -> str:
     width = len(lower)
     match feature_map:
         case Bins():
-            hidden = _binned(graph, scaled, width, length)
+            hidden = _binned(graph, scaled, feature_map, length)
         case Identity():
             hidden = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, length)
         case Fourier():
@@ -149,19 +149,24 @@ def _features(graph: _Graph, classifier: Classifier) -> str:
     return graph.times(graph("Concat", hidden, biases, axis=1), STEP)
 
 
-def _binned(graph: _Graph, scaled: str, width: int, length: float) -> str:
-    """One-hot bins of each feature, as whole numbers: see `Bins`. A bin has its lower edge, and not its upper one."""
+def _binned(graph: _Graph, scaled: str, feature_map: Bins, length: float) -> str:
+    """One-hot bins of each number, and the other coordinates: see `Bins`. A bin has its lower edge, not its upper."""
     from onnx import TensorProto
 
     inner = np.arange(1, UNIFORM_BINS) / UNIFORM_BINS
     doubling = 2.0 ** -np.arange(1.0, DOUBLING_BINS)
     lower = np.concatenate([[-np.inf], inner, doubling, [-np.inf]])
     upper = np.concatenate([inner, [np.inf], [np.inf], doubling])
-    each = graph("Unsqueeze", scaled, graph.constant([2], np.int64))
+    numbers = graph("Gather", scaled, graph.constant(feature_map.binned, np.int64), axis=1)
+    each = graph("Unsqueeze", numbers, graph.constant([2], np.int64))
     reached = graph("GreaterOrEqual", each, graph.constant(lower))
     within = graph("And", reached, graph("Less", each, graph.constant(upper)))
-    ones = graph.times(graph("Cast", within, to=TensorProto.DOUBLE), math.trunc(length / math.sqrt(2 * width)))
-    return graph("Reshape", ones, graph.constant([-1, width * len(lower)], np.int64))
+    ones = graph("Cast", within, to=TensorProto.DOUBLE)
+    rows = graph("Reshape", ones, graph.constant([-1, len(feature_map.binned) * len(lower)], np.int64))
+    if feature_map.kept:
+        kept = graph("Gather", scaled, graph.constant(feature_map.kept, np.int64), axis=1)
+        rows = graph("Concat", rows, graph.times(kept, KEPT_WEIGHT), axis=1)
+    return _into_ball(graph, rows, feature_map.dimension - 1, 1, feature_map.clip_norm, length)
 
 
 def _products(graph: _Graph, scaled: str, width: int, clip_norm: float, omega: Floats) -> str:

@@ -28,7 +28,7 @@ from sklearn.random_projection import GaussianRandomProjection, SparseRandomProj
 
 from training import feature_maps
 from training.export.classifier import Classifier
-from training.feature_maps import DOUBLING_BINS, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
+from training.feature_maps import DOUBLING_BINS, KEPT_WEIGHT, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
 from training.releases.model import CLOSEST
 
 Floats = NDArray[np.float64]
@@ -67,7 +67,8 @@ def _features(classifier: Classifier) -> list[Any]:
     steps = [_function(np.clip, a_min=lower, a_max=upper), _scaler(lower, upper - lower)]
     match feature_map:
         case Bins():
-            steps += _binned(width, math.trunc(length / math.sqrt(2 * width)), bias)
+            steps += _binned(feature_map)
+            steps += _into_ball(feature_map.dimension - 1, feature_map.clip_norm, length, bias)
         case Identity():
             steps += _into_ball(width, feature_map.clip_norm, length, bias)
         case Fourier():
@@ -82,11 +83,12 @@ def _features(classifier: Classifier) -> list[Any]:
     return steps
 
 
-def _binned(width: int, one: int, bias: int) -> list[Any]:
-    """From scaled rows (n, width) to one-hot bins of each feature and the bias, as whole numbers: see `Bins`.
+def _binned(feature_map: Bins) -> list[Any]:
+    """From scaled rows (n, d) to one-hot bins of each number, and the other coordinates: see `Bins`.
 
-    scikit-learn has all features' bins of one kind beside each other, and counts them from the lowest.
+    scikit-learn has all numbers' bins of one kind beside each other, and counts them from the lowest.
     """
+    width = len(feature_map.binned)
     uniform, doubling = (
         KBinsDiscretizer(count, encode="onehot-dense", strategy="uniform").fit(np.repeat([[0.0], [1.0]], width, axis=1))
         for count in (UNIFORM_BINS, DOUBLING_BINS)
@@ -101,10 +103,15 @@ def _binned(width: int, one: int, bias: int) -> list[Any]:
             width * UNIFORM_BINS + features * DOUBLING_BINS + np.arange(DOUBLING_BINS)[::-1],
         ]
     ).ravel()
-    values = np.append(np.full(width * both, float(one)), float(bias))
-    columns = np.append(places, width * both)
+    kept = len(feature_map.kept)
+    values = np.append(np.ones(width * both), np.full(kept, KEPT_WEIGHT))
+    columns = np.append(places, width * both + np.arange(kept))
     matrix = csr_matrix((values, (np.arange(len(columns)), columns)))
-    kinds = [("uniform", uniform), ("doubling", doubling), ("ones", _length_within(1.0, 1.0))]
+    numbers = _function(np.take, indices=np.array(feature_map.binned), axis=1)
+    kinds: list[Any] = [("uniform", Pipeline([("numbers", numbers), ("bins", uniform)]))]
+    kinds.append(("doubling", Pipeline([("numbers", numbers), ("bins", doubling)])))
+    if kept:
+        kinds.append(("kept", _function(np.take, indices=np.array(feature_map.kept), axis=1)))
     return [FeatureUnion(kinds), _sums(matrix)]
 
 

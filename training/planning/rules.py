@@ -8,6 +8,7 @@ import math
 from typing import Literal
 
 from accounting import domains
+from training.columns import numbers_among
 from training.data.records import Declaration
 from training.feature_maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
 from training.hog import Shape
@@ -15,7 +16,7 @@ from training.hog import Shape
 Features = Literal["identity", "fourier"]
 
 MOST_BINNED = 32
-"""Tables of up to so many columns have bins: 65 coordinates for each. Wider ones are mostly coded already."""
+"""Tables of up to so many numbers have bins: 65 coordinates for each."""
 
 RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 """Noise on a logit does not grow with the number of features, so there may be many. Bandwidths of 0.5 and 0.7 did
@@ -41,9 +42,9 @@ def strong_convexity(mu: float) -> float:
 def feature_map(features: Features, declaration: Declaration, image_shape: Shape | None = None) -> FeatureMap:
     """Return the map for rows like these.
 
-    Images, whose shape is given, have their histograms of gradients, and tables of few columns have bins. Wide rows
+    Images, whose shape is given, have their histograms of gradients, and tables of few numbers have bins. Other rows
     are drawn to length 1, because shorter ones would get the same noise for a smaller signal, or have random Fourier
-    features.
+    features. Fourier features of a wide table with a schema are an option of their own.
     """
     if image_shape is not None:
         return Hog(
@@ -53,7 +54,9 @@ def feature_map(features: Features, declaration: Declaration, image_shape: Shape
             columns=declaration.columns,
             image_shape=image_shape,
         )
-    if declaration.features <= MOST_BINNED:
+    numbers = len(numbers_among(declaration.columns)) if declaration.columns else declaration.features
+    narrow = declaration.features <= MOST_BINNED
+    if 0 < numbers <= MOST_BINNED and (narrow or features == "identity"):
         return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0, columns=declaration.columns)
     if features == "identity":
         return Identity(

@@ -19,6 +19,7 @@ from accounting.losses import Cost, GaussianLoss
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
+from training.columns import LevelsColumn, NumberColumn, TextColumn, TimeColumn, coordinates_of
 from training.data.records import Declaration, Records
 from training.errors import MissingExtra, NotExportable
 from training.export import classifier
@@ -142,6 +143,31 @@ def test_every_edge_of_a_bin_falls_where_it_should(form):
     content = exported(model, form).content
     found = run_onnx(content, rows)[1] if form == "onnx" else joblib.load(io.BytesIO(content)).predict_proba(rows)
     np.testing.assert_allclose(found, model.probabilities(rows), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("form", ["onnx", "sklearn"])
+@pytest.mark.parametrize("kind", ["class-sums", "objective"])
+def test_a_table_of_which_only_the_numbers_have_bins_leaves_as_it_is_served(kind, form):
+    columns = (
+        LevelsColumn(name="town", levels=("Ayr", "Bern", "Cork")),
+        NumberColumn(name="income", minimum=0, maximum=5e5),
+        TimeColumn(name="since", kind="date", minimum="2000-01-01", maximum="2030-01-01", parts=("weekday", "time")),
+        TextColumn(name="note", buckets=8),
+    )
+    names, lower, upper = coordinates_of(columns)
+    feature_map = Bins(lower=lower, upper=upper, bias=0.3, columns=columns)
+    generator = np.random.default_rng(7)
+    shares = generator.uniform(size=(400, len(names))) * (generator.uniform(size=(400, len(names))) < 0.7)
+    shares[:9] = np.append(2.0 ** -np.arange(8.0), 0.0)[:, None]
+    X = np.array(lower) + shares * (np.array(upper) - np.array(lower))
+    records = Records(X, generator.integers(2, size=400), Declaration(names, lower, upper, ("n", "y"), columns), ())
+    if kind == "objective":
+        model = train_perturbed(records, "m", feature_map, perturbation_for(WHOLE, 2), 1e-3, "l-of-tests", Seeded(0))
+    else:
+        model = train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
+    content = exported(model, form).content
+    found = run_onnx(content, X)[1] if form == "onnx" else joblib.load(io.BytesIO(content)).predict_proba(X)
+    np.testing.assert_allclose(found, model.probabilities(X), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["identity", "fourier"])

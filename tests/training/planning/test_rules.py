@@ -1,0 +1,38 @@
+"""Which feature map the rules take for a table."""
+
+import pytest
+
+from training.columns import LevelsColumn, NumberColumn, coordinates_of
+from training.data.records import Declaration
+from training.planning import rules
+
+LEVELS = LevelsColumn(name="town", levels=tuple(f"t{index}" for index in range(100)))
+
+
+def numbers(count):
+    return tuple(NumberColumn(name=f"x{index}", minimum=0, maximum=1) for index in range(count))
+
+
+def declared(columns):
+    return Declaration(*coordinates_of(columns), ("n", "y"), columns)
+
+
+@pytest.mark.parametrize("features", ["identity", "fourier"])
+def test_a_narrow_table_of_numbers_has_bins(features):
+    plain = Declaration(("a", "b"), (0.0, 0.0), (1.0, 1.0), ("n", "y"))
+    assert rules.feature_map(features, plain).kind == "bins"
+
+
+def test_a_table_of_few_numbers_has_bins_however_many_levels_there_are():
+    feature_map = rules.feature_map("identity", declared((LEVELS, *numbers(rules.MOST_BINNED))))
+    assert (feature_map.kind, len(feature_map.binned)) == ("bins", rules.MOST_BINNED)
+
+
+@pytest.mark.parametrize("columns", [(LEVELS,), numbers(rules.MOST_BINNED + 1)], ids=["no number", "many numbers"])
+def test_a_table_without_numbers_or_with_many_has_rows_of_length_one(columns):
+    feature_map = rules.feature_map("identity", declared(columns))
+    assert (feature_map.kind, feature_map.clip_norm) == ("identity", rules.UNIT_ROWS)
+
+
+def test_fourier_features_of_a_wide_table_stay_what_was_asked_for():
+    assert rules.feature_map("fourier", declared((LEVELS, *numbers(2)))).kind == "fourier"
