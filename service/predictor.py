@@ -9,11 +9,11 @@ import math
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from msgspec import Struct
@@ -41,11 +41,13 @@ from accounting.losses import Cost
 from mechanisms.answer_noise import AnswerNoise, Place, Uncertainty
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.certificate import ModelCertificate
+from training.columns import RowRefused, encode_rows
 
 OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
 
 Floats = NDArray[np.float64]
+Value = str | float | bool | None
 Clock = Callable[[], float]
 
 
@@ -167,6 +169,29 @@ class Predictor(ABC):
                 raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}", index)
         packed = b"".join([self._packing(*row) for row in instances])  # four times as fast as numpy.array
         return self._within_bounds(np.frombuffer(packed).reshape(len(instances), features))
+
+    def check_named(self, instances: Sequence[Mapping[str, Value]]) -> Floats:
+        """Return rows by the names of their columns as (n, d) float64, encoded as the model's schema says.
+
+        Raises InvalidRows naming the first row that cannot be asked about.
+        """
+        self._check_count(len(instances))
+        columns = getattr(self.certificate.feature_map, "columns", ())
+        if columns:
+            try:
+                return self._within_bounds(encode_rows(columns, instances))
+            except RowRefused as refused:
+                raise InvalidRows(str(refused), refused.row) from None
+        names = self.certificate.feature_names
+        for index, row in enumerate(instances):
+            if row.keys() != set(names):
+                missing = [name for name in names if name not in row]
+                wrong = f"{missing[0]!r} is missing" if missing else f"{min(row.keys() - set(names))!r} is unknown"
+                raise InvalidRows(f"row {index}: the column {wrong}", index)
+            for column, name in enumerate(names):
+                if type(row[name]) is not float:
+                    raise InvalidRows(f"row {index}, column {column} ({name!r}) must be a number", index, column)
+        return self.check_rows([[cast(float, row[name]) for name in names] for row in instances])
 
     def check_array(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Return the array as (n, d) float64, or raise InvalidRows naming the first row that cannot be asked about."""

@@ -1,9 +1,9 @@
 """The service's own protocol: rows as JSON or as a NumPy array, answers likewise."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE
+from service.errors import InvalidRows
 from service.http import npy
 from service.http.predictions import Reply
 from service.http.problems import Problem, ProblemType
@@ -26,7 +27,7 @@ from service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
-from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest
+from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
@@ -35,7 +36,7 @@ _GZIP = b"\x1f\x8b"
 """How what gzip made begins."""
 
 _WEIGHT_0 = re.compile(r";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
-_PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(\d+)\])?`$")
+_PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
 _encode = msgspec.json.Encoder().encode
@@ -149,10 +150,19 @@ class RowsCodec:
                 self._predictor.check_model(parsed.model)
             tier = _one_of(tier, parsed.tier)
             self._predictor.check_tier(tier)
-            X = self._predictor.check_rows(parsed.instances)
+            X = self._rows(parsed.instances)
         # A tier in the query decides what the answer is as much as the body does.
         said = body if "tier" not in head.query else body + b"\0tier=" + head.query["tier"].encode()
         return RowsRequest(X, tier, head.idempotency(said), head.deadline)
+
+    def _rows(self, instances: Sequence[list[float] | dict[str, Value]]) -> Floats:
+        """Return the rows as numbers: all are lists, or all name the model's columns."""
+        kinds = set(map(type, instances))
+        if kinds <= {list}:
+            return self._predictor.check_rows(cast(Sequence[list[float]], instances))
+        if kinds == {dict}:
+            return self._predictor.check_named(cast(Sequence[dict[str, Value]], instances))
+        raise InvalidRows("either every row is a list of numbers, or every row names the model's columns")
 
     def encode(self, head: Head, request: RowsRequest, prediction: Prediction) -> Reply:
         """Return the answer as JSON; as an array where the client accepts one."""
@@ -231,9 +241,9 @@ def _not_rows(message: str) -> Problem:
     if found is None:
         detail = "'instances' is missing; send {\"instances\": [[number, ...], ...]}"
     elif row is None:
-        detail = "'instances' must be a list of rows, each a list of numbers"
+        detail = "'instances' must be a list of rows, each a list of numbers or an object"
     elif column is None:
-        detail = f"row {row} must be a list of numbers"
+        detail = f"row {row} must be a list of numbers, or an object with a value for each column"
     else:
         detail = f"row {row}, column {column} must be a finite number"
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_ROWS, detail, row=row, column=column)

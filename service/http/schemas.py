@@ -15,8 +15,11 @@ class PredictRequest(Struct, forbid_unknown_fields=True):
     """Rows to be answered: all of them or none."""
 
     instances: Annotated[
-        list[list[float]],
-        Meta(description="One list of numbers for each row, in the order of the model's feature names."),
+        list[list[float] | dict[str, str | float | bool | None]],
+        Meta(
+            description="Each row as an object with a value for each column of the model, or as a list of numbers in "
+            "the order of the model's feature names."
+        ),
     ]
     model: Annotated[str | None, Meta(description="The model's name; may be left out.")] = None
     tier: Annotated[

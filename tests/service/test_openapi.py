@@ -45,8 +45,9 @@ def test_the_document_is_exact_for_the_model(service):
     document = service.http().get("/openapi.json").json()
     predict = document["paths"]["/predict"]["post"]
     assert predict["requestBody"]["content"]["application/json"]["schema"] == reference("PredictRequest")
-    rows = document["components"]["schemas"]["PredictRequest"]["properties"]["instances"]
-    assert rows["maxItems"] == service.predictor.largest_batch
+    named, rows = document["components"]["schemas"]["PredictRequest"]["properties"]["instances"]["anyOf"]
+    assert rows["maxItems"] == named["maxItems"] == service.predictor.largest_batch
+    assert named["items"]["properties"]["a"] == {"type": "number", "minimum": 0.0, "maximum": 1.0}
     assert rows["items"] == {
         "type": "array",
         "minItems": 4,

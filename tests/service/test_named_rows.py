@@ -1,0 +1,123 @@
+"""Rows by the names of their columns are encoded as the model's schema says, and are the questions that lists are."""
+
+import jsonschema
+import numpy as np
+import pytest
+
+from training.columns import (
+    BooleanColumn,
+    LevelsColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+    coordinates_of,
+    encode_rows,
+)
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity
+from training.recipe import Recipe
+from training.train import train
+
+from .test_http import PRICE, problem
+
+COLUMNS = (
+    NumberColumn(name="age", minimum=0, maximum=100, required=True),
+    LevelsColumn(name="city", levels=("Oslo", "Lima")),
+    BooleanColumn(name="member", required=True),
+    TimeColumn(name="since", kind="date", minimum="2000-01-01", maximum="2030-12-31", parts=("time", "month")),
+    TextColumn(name="note", buckets=16),
+)
+ROW = {"age": 39, "city": "Oslo", "member": True, "since": "2011-05-06", "note": "came twice"}
+
+
+@pytest.fixture(scope="module")
+def by_columns():
+    """A head on columns of every kind."""
+    generator = np.random.default_rng(1)
+    rows = [ROW | {"age": int(age), "member": bool(age > 50)} for age in generator.integers(100, size=60)]
+    X, y = encode_rows(COLUMNS, rows), np.array([int(row["age"] > 50) for row in rows])
+    names, lower, upper = coordinates_of(COLUMNS)
+    declaration = Declaration(names, lower, upper, ("no", "yes"), COLUMNS)
+    feature_map = Identity(lower=lower, upper=upper, clip_norm=2.0, bias=0.0, columns=COLUMNS)
+    return train(Records(X, y, declaration, ()), Recipe("people", feature_map, 1.0), "people-lineage")
+
+
+@pytest.fixture
+def http(start, by_columns):
+    service = start(by_columns, lineage_rho=20 * PRICE / 1e12)
+    return service.http(service.add_client("alice", rho=20 * PRICE / 1e12))
+
+
+def test_a_row_by_name_is_the_question_that_its_numbers_are(http):
+    by_name = http.post("/predict", json={"instances": [ROW, ROW | {"city": None, "note": None}]})
+    assert by_name.status_code == 200, by_name.text
+    numbers = encode_rows(COLUMNS, [ROW]).tolist()
+    again = http.post("/predict", json={"instances": numbers}).json()
+    assert again["predictions"] == by_name.json()["predictions"][:1]
+    assert again["receipt"]["charged_rows"] == 0
+
+
+def test_the_order_of_names_does_not_matter(http):
+    first = http.post("/predict", json={"instances": [ROW]}).json()
+    second = http.post("/predict", json={"instances": [dict(reversed(ROW.items()))]}).json()
+    assert second["predictions"] == first["predictions"]
+    assert second["receipt"]["charged_rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "row", "said"),
+    [
+        ([ROW, ROW | {"city": "Rome"}], 1, "'city'"),
+        ([ROW | {"age": 101}], 0, "'age'"),
+        ([ROW | {"age": None}], 0, "a value is required"),
+        ([ROW | {"since": "yesterday"}], 0, "'since'"),
+        ([{name: value for name, value in ROW.items() if name != "age"}], 0, "age"),
+        ([ROW | {"income": 1}], 0, "income"),
+        ([ROW, [1.0, 2.0]], None, "either every row"),
+        ([ROW | {"age": [1]}], 0, "an object with a value for each column"),
+        ([], None, "empty"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_place_and_costs_nothing(http, rows, row, said):
+    refused = problem(http.post("/predict", json={"instances": rows}), 422, "invalid-rows")
+    assert said in refused["detail"]
+    assert refused.get("row") == row
+    assert http.get("/budget").json()["spent"]["rho"] == 0
+
+
+def test_openapi_describes_the_columns_and_its_examples_are_answered(http):
+    schema = http.get("/openapi.json").json()["components"]["schemas"]["PredictRequest"]
+    row = schema["properties"]["instances"]["anyOf"][0]["items"]
+    assert row["properties"]["city"] == {"anyOf": [{"enum": ["Oslo", "Lima"]}, {"type": "null"}]}
+    assert row["required"] == [column.name for column in COLUMNS]
+    jsonschema.validate(ROW, row)
+    for example in schema["examples"]:
+        assert http.post("/predict", json=example).status_code == 200
+
+
+class TestOfAModelWithoutASchema:
+    @pytest.fixture
+    def http(self, start, head):
+        service = start(head, lineage_rho=20 * PRICE / 1e12)
+        return service.http(service.add_client("alice", rho=20 * PRICE / 1e12))
+
+    def test_names_are_those_of_its_features(self, http):
+        by_name = http.post("/predict", json={"instances": [{"d": 0.4, "c": 0.3, "b": 0.2, "a": 0.1}]}).json()
+        by_number = http.post("/predict", json={"instances": [[0.1, 0.2, 0.3, 0.4]]}).json()
+        assert by_number["predictions"] == by_name["predictions"]
+        assert by_number["receipt"]["charged_rows"] == 0
+
+    @pytest.mark.parametrize(
+        ("row", "said"),
+        [
+            ({"a": 0.1, "b": 0.2, "c": 0.3}, "'d' is missing"),
+            ({"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 0.5}, "'e' is unknown"),
+            ({"a": 0.1, "b": 0.2, "c": 0.3, "d": True}, "must be a number"),
+            ({"a": 0.1, "b": 0.2, "c": 0.3, "d": "0.4"}, "must be a number"),
+            ({"a": 0.1, "b": 0.2, "c": 0.3, "d": 1.4}, "declared bounds"),
+        ],
+    )
+    def test_others_are_refused(self, http, row, said):
+        refused = problem(http.post("/predict", json={"instances": [row]}), 422, "invalid-rows")
+        assert said in refused["detail"]
+        assert refused["row"] == 0
