@@ -33,7 +33,7 @@ ALLOWED = re.compile(
     re.IGNORECASE,
 )
 
-OF_PYTORCH = re.compile(r"^(nvidia-[\w-]+|cuda-toolkit|triton)$")
+OF_PYTORCH = re.compile(r"^(nvidia-[\w-]+|cuda-(toolkit|bindings|pathfinder)|triton)$")
 """What CUDA builds bring: NVIDIA's runtime under NVIDIA's own terms, and Triton (MIT, not in its metadata).
 
 Only the extras torch and onnx-gpu have it, and no image but one built with one of them.
