@@ -29,11 +29,11 @@ from audit.membership.attack import Attack, Choices, Outcome
 from audit.membership.candidates import Candidates, Labelled
 from audit.pieces import code_digest
 from benchmarks import kept_runs
+from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import Floats
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
-from mechanisms.published import softmax
 from mechanisms.randomness import Randomness
 from mechanisms.selected_neuron import SelectedNeuron
 from training.data.records import Declaration, Records

@@ -67,6 +67,13 @@ def log(x: Floats) -> Floats:
     return logarithms
 
 
+def softmax(logits: Floats) -> Floats:
+    """Return the softmax (n, C) of finite logits; no probability is 0."""
+    weights = exp(logits - logits.max(axis=1, keepdims=True))
+    shares: Floats = weights / row_sums(weights)[:, None]
+    return shares
+
+
 def row_sums(values: Floats) -> Floats:
     """Return the sum of each row, (n,), of values (n, k), added from left to right."""
     sums: Floats = np.add.accumulate(values, axis=1)[:, -1]

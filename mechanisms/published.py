@@ -34,6 +34,7 @@ from scipy.special import ndtri
 
 from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss, Cost
 from mechanisms import elementary
+from mechanisms.elementary import softmax
 from mechanisms.randomness import Randomness, Words
 
 Floats = NDArray[np.float64]
@@ -131,13 +132,6 @@ def sampling_probabilities(probabilities: Floats, neuron_sensitivity: Floats, ep
     with np.errstate(over="ignore"):
         slope = np.minimum(epsilon / (2 * probability_sensitivity(neuron_sensitivity)), _LARGEST_LOGIT)
     return softmax(slope[:, None] * probabilities)
-
-
-def softmax(logits: Floats) -> Floats:
-    """Softmax of each row."""
-    weights = elementary.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: Floats = weights / elementary.row_sums(weights)[:, None]
-    return shares
 
 
 def _sampled_neurons(

@@ -51,6 +51,9 @@ def summands(weights: Floats) -> Floats:
 def products(phi: Floats, parts: Floats) -> Floats:
     """Return the logits (n, C) of questions phi (n, D): A phi + B phi, for `summands` of W.
 
+    Of a released matrix, which may be of any size, `training.releases.model.exact_parts` makes the parts, and proves
+    the same of them.
+
     ||W||_F <= LARGEST_WEIGHT_NORM; phi is from a feature map: multiples of its step, ||phi|| <= 1.
 
     Exact except for the last addition, which is rounded once; so the same bits in every order of summation, beside

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.distinguishing.likelihood import Worlds
-from mechanisms.published import softmax
+from mechanisms.elementary import softmax
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
 from training.published import bounds

@@ -17,9 +17,9 @@ from accounting.losses import Cost
 from audit.endpoint import served_mechanism
 from audit.membership import signals
 from audit.membership.shadow_models import HeadRecipe, NetworkRecipe, ShadowRecipe
+from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
-from mechanisms.published import softmax
 from mechanisms.seeded import SeededRandomness
 from training.feature_maps import AnyFeatureMap
 from training.published.bounds import Recipe, Topology, claimed_sensitivities

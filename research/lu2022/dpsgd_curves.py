@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from audit.pieces import ResultStore
-from mechanisms.published import softmax
+from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
 from research.lu2022 import measures, printed
 from research.lu2022.dpsgd_training import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private

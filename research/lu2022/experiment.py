@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from audit.pieces import ResultStore
-from mechanisms.published import Noise, Published, softmax
+from mechanisms.elementary import softmax
+from mechanisms.published import Noise, Published
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.lu2022 import measures, printed
 from research.lu2022.leakage import Attacks

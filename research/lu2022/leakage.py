@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from audit.membership.attack_network import EPOCHS, AttackNetwork, network_recipe
 from audit.membership.signals import KnownAnswers
-from mechanisms.published import softmax
+from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
 from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed

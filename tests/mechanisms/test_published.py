@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss
-from mechanisms.published import Noise, Published, probability_sensitivity, sampling_probabilities, softmax
+from mechanisms.elementary import softmax
+from mechanisms.published import Noise, Published, probability_sensitivity, sampling_probabilities
 from tests.seeded import Seeded
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import SeededRandomness
@@ -17,7 +18,7 @@ from training.planning.cases import TOLERANCE, Case, Floats, Heads, Quality, log
 from training.planning.rules import Features
 from training.quantised import norms, products, summands
 from training.releases import calibration
-from training.releases.model import exact_parts, exact_products, softmax
+from training.releases.model import exact_parts
 
 DELTA = 1e-5
 UNLIMITED = "unlimited"
@@ -96,10 +97,10 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
         parts = exact_parts(law.release(weights, words))
         records, case = trial.heads.records(features), trial.case
         calibrated = calibration.calibrated(
-            lambda rows: exact_products(records[rows], parts), case.y, case.classes, calibration.mu_of(part), words
+            lambda rows: products(records[rows], parts), case.y, case.classes, calibration.mu_of(part), words
         )
         phi = trial.heads.asked(features)
-        answers = softmax(calibrated(exact_products(phi, parts)))
+        answers = softmax(calibrated(products(phi, parts)))
         return {UNLIMITED: case.quality(answers, calibrated.scale * law.standard_deviation * norms(phi))}
 
     return qualities

@@ -28,6 +28,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.data.records import Records
@@ -36,7 +37,7 @@ from training.feature_maps import FeatureMap
 from training.releases import calibration
 from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
-from training.releases.model import Around, softmax
+from training.releases.model import Around
 from training.releases.shrinkage import directions, unit_rows
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 

@@ -10,8 +10,7 @@ from typing import Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms import elementary
-from training.quantised import norms
+from training.quantised import norms, products
 from training.releases.certificate import ReleaseCertificate
 
 Floats = NDArray[np.float64]
@@ -68,20 +67,8 @@ def exact_parts(matrix: Floats) -> Floats:
     """Return A over B, (2m, D), for a released matrix (m, D) of finite numbers: A + B is it, but for rounding.
 
     Each number moves by at most 2^(c - 55) times the length of its row, with c the least number with 2^c >= sqrt(D):
-    post-processing, done once. See `exact_products`.
-    """
-    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    steps = np.ldexp(1.0, np.maximum(np.frexp(lengths)[1], _LEAST_EXPONENT) - _COARSE_BITS)
-    coarse = np.rint(matrix / steps) * steps
-    fine = steps * 2.0 ** (((matrix.shape[1] - 1).bit_length() + 1) // 2 - _FINE_BITS)
-    return np.concatenate([coarse, np.rint((matrix - coarse) / fine) * fine])
-
-
-def exact_products(phi: Floats, parts: Floats) -> Floats:
-    """Return (n, m): A phi + B phi, for phi (n, D) from a feature map and `exact_parts` of a matrix.
-
-    Exact but for the last addition, which is rounded once: one product of matrices for all rows, and the same bits for
-    a row whatever rows are beside it, in every order of summation, on every processor.
+    post-processing, done once. `quantised.products` of phi (n, D) and these parts is exact but for its last addition,
+    which is rounded once: a row has the same bits whatever rows are beside it, in every order, on every processor.
 
     Proof. phi is 2^-24 times whole numbers, of norm at most 1: 2^24 steps. A row of the matrix is less than 2^e long
     but for the rounding of its length, e being that exponent. A's rows are whole multiples of a = 2^(e - 26): at most
@@ -90,10 +77,11 @@ def exact_products(phi: Floats, parts: Floats) -> Floats:
     sqrt(D)/2 < 2^28 of them long. By Cauchy and Schwarz the absolute values of the products in a sum add up to at most
     2^28 2^24 < 2^53 in units of 2^-24 a, or 2^-24 b: a double holds every partial sum, in any order.
     """
-    both = phi @ parts.T
-    half = len(parts) // 2
-    products: Floats = both[:, :half] + both[:, half:]
-    return products
+    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    steps = np.ldexp(1.0, np.maximum(np.frexp(lengths)[1], _LEAST_EXPONENT) - _COARSE_BITS)
+    coarse = np.rint(matrix / steps) * steps
+    fine = steps * 2.0 ** (((matrix.shape[1] - 1).bit_length() + 1) // 2 - _FINE_BITS)
+    return np.concatenate([coarse, np.rint((matrix - coarse) / fine) * fine])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +106,7 @@ class Around:
     def products(self, phi: Floats) -> Floats:
         """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row without a direction, or on the mean."""
         lengths = norms(phi)
-        along = exact_products(phi, self.parts) / np.maximum(lengths, _SHORTEST)[:, None]
+        along = products(phi, self.parts) / np.maximum(lengths, _SHORTEST)[:, None]
         apart = np.sqrt(np.maximum((lengths > 0) - 2 * along[:, -1] + self.squared, 0.0))
-        products: Floats = (along[:, :-1] - self.of_mean) / np.maximum(apart, CLOSEST)[:, None]
-        return products
-
-
-def softmax(logits: Floats) -> Floats:
-    """Return the softmax (n, C) of logits, the same bits for a row everywhere; no probability is 0."""
-    weights = elementary.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: Floats = weights / elementary.row_sums(weights)[:, None]
-    return shares
+        around: Floats = (along[:, :-1] - self.of_mean) / np.maximum(apart, CLOSEST)[:, None]
+        return around

@@ -19,17 +19,18 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import GaussianNoise, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
-from training.quantised import LARGEST_WEIGHT_NORM
+from training.quantised import LARGEST_WEIGHT_NORM, products
 from training.releases import calibration
 from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
-from training.releases.model import exact_parts, exact_products, softmax
+from training.releases.model import exact_parts
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
@@ -143,7 +144,7 @@ class PerturbedHead:
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""
-        return exact_products(self.certificate.feature_map(X, self.tensors), self._parts)
+        return products(self.certificate.feature_map(X, self.tensors), self._parts)
 
     @functools.cached_property
     def _parts(self) -> Floats:

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.grid import rounded_up, square_root_up
 from mechanisms.randomness import Randomness
@@ -49,7 +50,7 @@ from training.bundle import CertifiedHead
 from training.certificate import NAME, derive
 from training.data.records import Records
 from training.errors import TrainingError
-from training.quantised import norms
+from training.quantised import norms, products
 from training.releases import calibration
 from training.releases.calibration import Calibration
 from training.releases.certificate import (
@@ -59,7 +60,7 @@ from training.releases.certificate import (
     check_on_grid,
     release_fields,
 )
-from training.releases.model import exact_parts, exact_products, softmax
+from training.releases.model import exact_parts
 from training.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 
@@ -186,11 +187,11 @@ class ReleasedWeights:
     def answers(self, X: Floats) -> tuple[Floats, Floats]:
         """See `training.releases.model.NoisyLogits`."""
         phi = self.certificate.feature_map(X, self.tensors)
-        return softmax(self.calibration(exact_products(phi, self._parts))), self._noise(phi)
+        return softmax(self.calibration(products(phi, self._parts))), self._noise(phi)
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""
-        return exact_products(self.certificate.feature_map(X, self.tensors), self._parts)
+        return products(self.certificate.feature_map(X, self.tensors), self._parts)
 
     def _noise(self, phi: Floats) -> Floats:
         """Return the standard deviation of the noise on each logit, (n,).

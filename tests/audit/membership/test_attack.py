@@ -17,10 +17,11 @@ from audit.membership.candidates import Candidates, Labelled
 from audit.membership.charges import Replays, ask_again
 from audit.membership.mimicry import mimicry_of
 from audit.presentation import of_attack
+from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
-from mechanisms.published import Published, softmax
+from mechanisms.published import Published
 from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DECLARATION, draw
 from training.data.digits import load_digits

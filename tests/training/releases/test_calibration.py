@@ -8,6 +8,7 @@ import pytest
 from accounting.budgets import Budget
 from accounting.picorho import PICORHO_PER_RHO
 from audit.estimators import gdp
+from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.seeded import SeededRandomness
 from training.errors import TrainingError
@@ -26,7 +27,6 @@ from training.releases.calibration import (
     mu_of,
     record_terms,
 )
-from training.releases.model import softmax
 
 STEP = 2.0**-30
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from mechanisms.elementary import softmax
 from training.feature_maps import Fourier, Identity
-from training.releases.model import Around, exact_parts, exact_products, softmax
+from training.quantised import products
+from training.releases.model import Around, exact_parts
 
 MAPS = [
     Identity(lower=(0.0,) * 30, upper=(1.0,) * 30, clip_norm=1.0, bias=0.1),
@@ -20,11 +22,11 @@ def questions(feature_map, rows=70):
 
 @pytest.mark.parametrize("feature_map", MAPS)
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e9])
-def test_exact_products_are_the_exact_ones_and_round_the_matrix_by_little(feature_map, scale):
+def test_products_are_the_exact_ones_and_round_the_matrix_by_little(feature_map, scale):
     phi = questions(feature_map)
     matrix = scale * np.random.default_rng(1).standard_normal((7, phi.shape[1])) * 10.0 ** np.arange(-3, 4)[:, None]
     parts = exact_parts(matrix)
-    found = exact_products(phi, parts)
+    found = products(phi, parts)
     # Whole numbers of Python have no rounding at all.
     units = 2.0**24
     for row in (0, 3, 41):
@@ -45,14 +47,14 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it(feature_map):
     generator = np.random.default_rng(2)
     matrix, mean = generator.standard_normal((5, phi.shape[1])), 0.01 * generator.standard_normal(phi.shape[1])
     parts, around = exact_parts(matrix), Around.mean(mean, matrix)
-    for answer in (lambda rows: softmax(exact_products(rows, parts)), lambda rows: softmax(around.products(rows))):
+    for answer in (lambda rows: softmax(products(rows, parts)), lambda rows: softmax(around.products(rows))):
         together = answer(phi)
         for rows in (1, 2, 3, 17, 64):
             apart = np.concatenate([answer(phi[start : start + rows]) for start in range(0, len(phi), rows)])
             assert apart.tobytes() == together.tobytes()
         assert answer(phi[::-1])[::-1].tobytes() == together.tobytes()
         columns = generator.permutation(phi.shape[1])
-        assert exact_products(phi[:, columns], parts[:, columns]).tobytes() == exact_products(phi, parts).tobytes()
+        assert products(phi[:, columns], parts[:, columns]).tobytes() == products(phi, parts).tobytes()
 
 
 def test_products_around_a_mean_are_those_of_the_directions():

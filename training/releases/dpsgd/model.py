@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mechanisms.elementary import softmax
 from training.releases.dpsgd.certificate import DpSgdCertificate
 from training.releases.dpsgd.network import Floats
-from training.releases.model import Around, softmax
+from training.releases.model import Around
 from training.sealing import (
     checked_tensors,
     layer_shapes,
