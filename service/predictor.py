@@ -176,17 +176,17 @@ class Predictor(ABC):
         Raises InvalidRows naming the first row that cannot be asked about.
         """
         self._check_count(len(instances))
-        columns = getattr(self.certificate.feature_map, "columns", ())
-        if columns:
+        if self.certificate.columns:
             try:
-                return self._within_bounds(encode_rows(columns, instances))
+                return self._within_bounds(encode_rows(self.certificate.columns, instances))
             except RowRefused as refused:
                 raise InvalidRows(str(refused), refused.row) from None
         names = self.certificate.feature_names
+        known = set(names)
         for index, row in enumerate(instances):
-            if row.keys() != set(names):
+            if row.keys() != known:
                 missing = [name for name in names if name not in row]
-                wrong = f"{missing[0]!r} is missing" if missing else f"{min(row.keys() - set(names))!r} is unknown"
+                wrong = f"{missing[0]!r} is missing" if missing else f"{min(row.keys() - known)!r} is unknown"
                 raise InvalidRows(f"row {index}: the column {wrong}", index)
             for column, name in enumerate(names):
                 if type(row[name]) is not float:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from training.columns import coordinates_of
+from training.columns import Columns, coordinates_of
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
 from training.quantised import weight_step
@@ -115,6 +115,11 @@ class ModelCertificate(SealedCertificate):
     """A map with public bounds of every feature, `lower` and `upper`."""
     lineage: str = Field(pattern=f"^{NAME.pattern}$")
 
+    @property
+    def columns(self) -> Columns:
+        """The columns of a schema that the features encode; none where the features are the columns themselves."""
+        return getattr(self.feature_map, "columns", ())
+
     @model_validator(mode="after")
     def _shapes_agree(self) -> Self:
         features = len(self.feature_names)
@@ -122,8 +127,7 @@ class ModelCertificate(SealedCertificate):
             raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
         if (self.neighbouring == UNITS) != (getattr(self, "unit", None) is not None):
             raise ValueError("neighbouring data sets differ by a unit where a column of units is named, and only there")
-        columns = getattr(self.feature_map, "columns", ())
-        if columns and coordinates_of(columns)[0] != self.feature_names:
+        if self.columns and coordinates_of(self.columns)[0] != self.feature_names:
             raise ValueError("the feature names are not those of the columns' coordinates")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")

@@ -110,6 +110,20 @@ class Column(BaseModel):
         """About how large ||u||^2 of the block is: 1/4 for a number halfway between its bounds. A public rule."""
         return float(self.groups)
 
+    @property
+    @abstractmethod
+    def example(self) -> str | float | bool:
+        """A value that fits, made of what is declared."""
+
+    @abstractmethod
+    def value_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a value that is not missing."""
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a value; null where it may be missing."""
+        value = self.value_schema()
+        return value if self.required else {"anyOf": [value, {"type": "null"}]}
+
     def is_missing(self, value: object) -> bool:
         """Whether a value stands for none: null, no number (NaN), or a text that is declared to."""
         if isinstance(value, str):
@@ -175,6 +189,15 @@ class NumberColumn(Column):
         """A quarter."""
         return 0.25
 
+    @property
+    def example(self) -> float:
+        """The lower bound."""
+        return self.minimum
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return a number's, with the bounds."""
+        return {"type": self.kind, "minimum": self.minimum, "maximum": self.maximum}
+
     def parse(self, value: Any) -> float:
         """Return the number that a number, a boolean or a text is; true and false are 1 and 0."""
         if isinstance(value, str):
@@ -228,6 +251,15 @@ class BooleanColumn(Column):
         """As a number's."""
         return 0.25
 
+    @property
+    def example(self) -> bool:
+        """True."""
+        return True
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return a boolean's."""
+        return {"type": "boolean"}
+
     def parse(self, value: Any) -> float:
         """Return 1 for true and 0 for false."""
         if isinstance(value, str):
@@ -268,6 +300,15 @@ class LevelsColumn(Column):
     def groups(self) -> int:
         """One of them is 1."""
         return 1
+
+    @property
+    def example(self) -> str:
+        """The first level."""
+        return self.levels[0]
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return the list of levels, or any text where others have a coordinate."""
+        return {"enum": list(self.levels)} if self.unknown == "refuse" else {"type": "string"}
 
     def parse(self, value: Any) -> int:
         """Return the level's index. A number is the level that is written as a number equal to it."""
@@ -359,6 +400,16 @@ class TimeColumn(Column):
         """A quarter for the time."""
         return sum(0.25 if part == "time" else 1.0 for part in self.parts)
 
+    @property
+    def example(self) -> str:
+        """The first time."""
+        return self.minimum
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return a text's, with its form and the bounds in words."""
+        form = "date" if self.kind == "date" else "date-time"
+        return {"type": "string", "format": form, "description": f"{self.minimum} to {self.maximum}"}
+
     def parse(self, value: Any) -> int:
         """Return microseconds since 1970-01-01 of a date, a datetime, or a text as ISO 8601 has it."""
         if isinstance(value, str):
@@ -431,6 +482,15 @@ class TextColumn(Column):
     def groups(self) -> int:
         """A vector of norm 1 at most."""
         return 1
+
+    @property
+    def example(self) -> str:
+        """A word."""
+        return "text"
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return a text's."""
+        return {"type": "string"}
 
     def parse(self, value: Any) -> str:
         """Return a text that is not too long."""

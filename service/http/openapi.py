@@ -14,7 +14,6 @@ from service.http.codec import BUDGET, NOISE, RECEIPT
 from service.http.openinference import DATATYPES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
 from service.predictor import Predictor
-from training.columns import AnyColumn, BooleanColumn, LevelsColumn, NumberColumn, TimeColumn
 
 _STRUCTS = (
     schemas.PredictRequest,
@@ -177,9 +176,9 @@ def _row(predictor: Predictor) -> dict[str, Any]:
 
 def _named(predictor: Predictor) -> dict[str, Any]:
     """A row by the names of its columns."""
-    columns = _columns(predictor)
+    columns = predictor.certificate.columns
     if columns:
-        properties = {column.name: _value(column) for column in columns}
+        properties = {column.name: column.json_schema() for column in columns}
     else:
         bounds, names = predictor.certificate.feature_map, predictor.certificate.feature_names
         each = zip(names, bounds.lower, bounds.upper, strict=True)
@@ -187,47 +186,12 @@ def _named(predictor: Predictor) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _columns(predictor: Predictor) -> tuple[AnyColumn, ...]:
-    columns: tuple[AnyColumn, ...] = getattr(predictor.certificate.feature_map, "columns", ())
-    return columns
-
-
-def _value(column: AnyColumn) -> dict[str, Any]:
-    """What a column takes, by its schema; null where it may be missing."""
-    match column:
-        case NumberColumn():
-            value: dict[str, Any] = {"type": column.kind, "minimum": column.minimum, "maximum": column.maximum}
-        case BooleanColumn():
-            value = {"type": "boolean"}
-        case LevelsColumn(unknown="refuse"):
-            value = {"enum": list(column.levels)}
-        case TimeColumn():
-            form = "date" if column.kind == "date" else "date-time"
-            value = {"type": "string", "format": form, "description": f"{column.minimum} to {column.maximum}"}
-        case _:
-            value = {"type": "string"}
-    return value if column.required else {"anyOf": [value, {"type": "null"}]}
-
-
 def _example(predictor: Predictor) -> dict[str, Any]:
     """A row by name, from declared bounds and lists alone."""
-    columns = _columns(predictor)
-    if not columns:
-        return dict(zip(predictor.certificate.feature_names, _middle(predictor), strict=True))
-    row: dict[str, Any] = {}
-    for column in columns:
-        match column:
-            case NumberColumn():
-                row[column.name] = column.minimum
-            case BooleanColumn():
-                row[column.name] = True
-            case LevelsColumn():
-                row[column.name] = column.levels[0]
-            case TimeColumn():
-                row[column.name] = column.minimum
-            case _:
-                row[column.name] = "text"
-    return row
+    columns = predictor.certificate.columns
+    if columns:
+        return {column.name: column.example for column in columns}
+    return dict(zip(predictor.certificate.feature_names, _middle(predictor), strict=True))
 
 
 def _number(lower: float, upper: float) -> dict[str, Any]:
