@@ -23,7 +23,9 @@ from accounting.losses import (
 )
 from audit import estimators
 from audit.distinguishing.likelihood import Worlds, scores
-from audit.estimators import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Design, Family, LowerBound
+from audit.estimators import LowerBound
+from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Family, of_composition
+from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 
@@ -74,7 +76,7 @@ def claimed_tradeoff(cost: Cost, delta: float) -> ClaimedTradeoff:
                 return ClaimedTradeoff(cost, delta, epsilon, LAPLACE, loss.epsilon)
             case BoundedRangeLoss():
                 return ClaimedTradeoff(cost, delta, epsilon, BOUNDED_RANGE, loss.epsilon)
-    family = estimators.of_composition("factor", _scaled(composition), delta or 1e-9, largest=_LARGEST_FACTOR)
+    family = of_composition("factor", _scaled(composition), delta or 1e-9, largest=_LARGEST_FACTOR)
     return ClaimedTradeoff(cost, delta, epsilon, family, 1.0)
 
 
@@ -214,7 +216,7 @@ def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Cla
         return found
     found["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
     fewest = min(map(len, (scores_in, scores_out)))
-    if fewest >= estimators.FEWEST_SCORES:
+    if fewest >= FEWEST_SCORES:
         design = Design.of_log_ratios(claim.parameter, fewest)
-        found["many_thresholds"] = estimators.gdp_of_many_thresholds(*pair, design=design)
+        found["many_thresholds"] = gdp_of_many_thresholds(*pair, design=design)
     return found

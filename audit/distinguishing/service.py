@@ -20,7 +20,8 @@ from audit.distinguishing.likelihood import Worlds, scores, worst_case
 from audit.distinguishing.mechanism import claimed_tradeoff
 from audit.distinguishing.neighbours import Neighbours
 from audit.endpoint import served_mechanism
-from audit.estimators import GAUSSIAN, Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
+from audit.estimators import Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
+from audit.families import GAUSSIAN
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism

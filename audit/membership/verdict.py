@@ -1,7 +1,7 @@
 """What an attack achieved, with confidence, compared with what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
-(`audit.estimators.errors`).
+(`audit.estimators.thresholded`).
 
 What the confidence is about. One model was trained on all members and answers about all candidates.
 
@@ -36,9 +36,9 @@ from audit.estimators import (
     epsilon_delta,
     errors_at,
     gdp_of_errors,
+    largest_met,
     thresholded,
 )
-from audit.estimators.errors import largest_met
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.plan import BOUNDS
 from audit.membership.signals import best_threshold

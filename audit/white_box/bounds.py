@@ -20,6 +20,7 @@ from accounting.crossings import crossing
 from accounting.losses import SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import LowerBound
+from audit.many_thresholds import Design, gdp_of_many_thresholds
 
 Floats = NDArray[np.float64]
 
@@ -85,9 +86,9 @@ def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBou
 def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: ClaimedRun) -> LowerBound:
     """Return the bound of mu from many thresholds at once, designed for the claim: the closest here, asymptotic."""
     mu = 1 / claim.noise_multiplier
-    design = estimators.Design.of_log_ratios(mu, min(len(inside), len(outside)))
+    design = Design.of_log_ratios(mu, min(len(inside), len(outside)))
     inside, outside = (mu * mu * (observed - 0.5) for observed in (inside, outside))
-    return estimators.gdp_of_many_thresholds(inside, outside, confidence, design=design)
+    return gdp_of_many_thresholds(inside, outside, confidence, design=design)
 
 
 def run_epsilon(bound: LowerBound, claim: ClaimedRun) -> float:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from audit import estimators
 from audit.estimators import LowerBound
+from audit.many_thresholds import FEWEST_SCORES
 from audit.white_box.bounds import (
     ClaimedRun,
     largest_ratio,
@@ -85,7 +86,7 @@ def judge(measured: Measured, confidence: float, conviction_confidence: float) -
     claim, inside, outside = measured.claim, measured.with_canary, measured.without
     each = confidence_of_each(conviction_confidence)
     bounds: dict[str, LowerBound] = {}
-    if min(len(inside), len(outside)) >= estimators.FEWEST_SCORES:
+    if min(len(inside), len(outside)) >= FEWEST_SCORES:
         bounds[CLOSEST] = many_thresholds_bound(inside, outside, confidence, claim)
     bounds[POOLED] = pooled_bound(inside, outside, confidence)
     bounds[CHOSEN] = estimators.gdp(inside, outside, confidence)

@@ -26,10 +26,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import domains
 from audit import estimators
-from audit.estimators import GAUSSIAN, Errors, Family, LowerBound, epsilon_delta_of_errors, gdp_of_errors
-from audit.estimators.bounds import lower_bound
-from audit.estimators.errors import largest_met
-from audit.estimators.families import epsilon_delta as epsilon_delta_family
+from audit.estimators import Errors, LowerBound, epsilon_delta_of_errors, gdp_of_errors, largest_met, lower_bound
+from audit.families import GAUSSIAN, Family
+from audit.families import epsilon_delta as epsilon_delta_family
 from audit.white_box import findings
 from audit.white_box.bounds import ClaimedRun, run_epsilon
 from audit.white_box.experiments import Measured

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from accounting.losses import PrivacyLoss, SubsampledGaussianLoss
 from audit import estimators
-from audit.estimators import Family, LowerBound
+from audit.estimators import LowerBound
+from audit.families import Family, of_composition
 from audit.pieces import ResultStore
 from audit.reports import Report, Table, number
 from audit.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
@@ -131,7 +132,7 @@ def sampled_run(claim: ClaimedRun) -> Family:
     def losses(mu: float) -> Counter[PrivacyLoss]:
         return Counter({SubsampledGaussianLoss(1 / mu, claim.sampling_rate): claim.steps})
 
-    return estimators.of_composition("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
+    return of_composition("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
 
 
 def run_bound(
