@@ -33,7 +33,6 @@ class EndpointClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = np.arange(len(endpoint.model()["classes"]))
         self.n_features_in_ = len(endpoint.model()["feature_names"])
         self._answers = Journal(journal, endpoint.model(), [endpoint.name()])
-        endpoint.remember(self._answers.answered_to(0))
 
     def __sklearn_clone__(self) -> Self:
         """Return a classifier with the same endpoint and answers."""

@@ -86,7 +86,7 @@ class Labelled:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit."""
-        if self.X.ndim != 2 or self.y.shape != (len(self.X),) or len(self.y) == 0:
+        if self.X.ndim != 2 or self.y.shape != (len(self.X),):
             raise ValueError(f"records {self.X.shape} do not fit labels {self.y.shape}")
 
     def __len__(self) -> int:

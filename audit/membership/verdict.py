@@ -41,7 +41,7 @@ from audit.estimators import (
 )
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.plan import BOUNDS
-from audit.membership.signals import best_threshold
+from audit.membership.scoring import Scores, best_threshold
 
 Floats = NDArray[np.float64]
 
@@ -154,19 +154,6 @@ def p_value_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, 
 
 
 LOW_RATES = (0.001, 0.01)
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """One attack's scores. members, others: (n,) each, in a random order. threshold: None if it has none of its own.
-
-    An attack's own threshold comes from shadow models, never from these scores.
-    """
-
-    attack: str
-    members: Floats
-    others: Floats
-    threshold: float | None = None
 
 
 @dataclass(frozen=True)

@@ -121,14 +121,7 @@ def mechanism(
             found.append(kept_scores(store, piece, partial(observe, asked, worlds, count, randomness)))
             progress(count)
     scores_in, scores_out = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
-    finding = judge(
-        asked,
-        scores_in,
-        scores_out,
-        delta=delta,
-        confidence=sure.confidence,
-        conviction_confidence=sure.conviction_confidence,
-    )
+    finding = judge(asked, scores_in, scores_out, delta=delta, **sure.model_dump())
     report.show(
         presentation.of_mechanism(
             finding,
@@ -230,14 +223,7 @@ def service(
             kept=lambda piece, ask: kept_scores(store, {"name": "audit-service", "seed": seed, **piece}, ask),
             progress=progress,
         )
-    finding = judge(
-        asked,
-        scores_in,
-        scores_out,
-        delta=delta,
-        confidence=sure.confidence,
-        conviction_confidence=sure.conviction_confidence,
-    )
+    finding = judge(asked, scores_in, scores_out, delta=delta, **sure.model_dump())
     movement = float(pair.models.movement(pair.row)[0])
     shown = presentation.of_mechanism(
         finding,
@@ -389,7 +375,7 @@ def training(
 ) -> None:
     """Train with DP-SGD on the digits, watch every step for a canary, and hold what is seen against what is claimed."""
     from audit import presentation
-    from audit.white_box import experiments, findings
+    from audit.white_box import bounds, experiments
 
     setting = experiments.scaled(experiments.DIGITS, canary=canary, runs=runs, steps=steps)
     material = experiments.digits(setting, seed)
@@ -397,7 +383,7 @@ def training(
         measured = experiments.measure(setting, epsilon, material, store, seed, progress)
     report.show(
         presentation.of_steps(
-            findings.judge(measured, sure.confidence, sure.conviction_confidence),
+            bounds.judge(measured, **sure.model_dump()),
             measured,
             f"White-box audit of DP-SGD on {setting.dataset}, with a {canary} canary",
             {**asdict(setting), "seed": seed, "epsilon": epsilon},
@@ -447,9 +433,8 @@ def region(
                     releases,
                     kept_scores(store, piece, observe),
                     delta=delta,
-                    confidence=sure.confidence,
-                    conviction_confidence=sure.conviction_confidence,
                     points=len(multipliers),
+                    **sure.model_dump(),
                 )
             )
             progress(1)

@@ -26,7 +26,6 @@ from audit.white_box.observations import (
     Canary,
     Descent,
     Example,
-    FixedCanary,
     Moment,
     Records,
     rate_of,
@@ -113,14 +112,12 @@ class RunScores:
     final_model: float
 
 
-def score_run(
-    audited: AuditedStep, records: Records, descent: Descent, canary: FixedCanary, *, member: bool
-) -> RunScores:
+def score_run(audited: AuditedStep, records: Records, descent: Descent, canary: Example, *, member: bool) -> RunScores:
     """Train once with the canary among the records, if it is a `member`, or without, and score the run."""
     run = watch_run(audited, records, descent, canary, member=member)
     claim = audited.claim
     ratios = log_likelihood_ratios(run.observed, claim.noise_multiplier, claim.sampling_rate, run.shifts)
-    return RunScores(float(ratios.sum()), log_odds_of_label(audited, run.parameters, canary.example))
+    return RunScores(float(ratios.sum()), log_odds_of_label(audited, run.parameters, canary))
 
 
 def sampled_run(claim: ClaimedRun) -> Family:

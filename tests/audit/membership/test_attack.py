@@ -11,11 +11,11 @@ from rich.console import Console
 
 from audit import reports
 from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership import signals
+from audit.membership import scoring
 from audit.membership.attack import Attack, Choices, train_here
 from audit.membership.candidates import Candidates, Labelled
 from audit.membership.charges import Replays, ask_again
-from audit.membership.mimicry import mimicry_of
+from audit.membership.shadow_models import mimicry_of
 from audit.presentation import of_attack
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
@@ -339,6 +339,6 @@ def test_shadow_models_average_as_many_answers_as_the_target_gave(bundle, mechan
     logits, inputs = generator.standard_normal((2, 40, 3)), generator.random((40, 13)).astype(np.float32) / 4
     averaged = mimicry.answers(logits, inputs, 5, copies=3)
     noise = SeededRandomness(5, ("shadow answers",))
-    sensitivity = np.tile(mimicry.sensitivity_per_norm * np.linalg.norm(inputs.astype(float), axis=1), 2)
+    sensitivity = np.tile(mimicry.sensitivity * np.linalg.norm(inputs.astype(float), axis=1), 2)
     drawn = [mechanism.release(logits.reshape(80, 3), sensitivity, noise) for _ in range(3)]
-    np.testing.assert_allclose(averaged.reshape(80, 3), signals.averaged(np.stack(drawn)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(averaged.reshape(80, 3), scoring.averaged(np.stack(drawn)), rtol=1e-9, atol=1e-12)
