@@ -11,7 +11,7 @@ never hold less often than they say. `audit.many_thresholds` has one that is asy
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 import numpy as np
@@ -54,6 +54,10 @@ class Errors:
             raise ValueError(f"errors are counted from 0 to the number of observations, unlike {self}")
         if min(self.negatives, self.positives) <= 0:
             raise ValueError("an audit needs observations with the record and without it")
+
+    def __add__(self, other: "Errors") -> "Errors":
+        """Return the errors of both together."""
+        return Errors(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     def upper_limits(self, confidence: float) -> tuple[float, float]:
         """Return (alpha, beta), both at least the true rates with probability `confidence` (Clopper and Pearson 1934).

@@ -75,11 +75,6 @@ class BundleEndpoint:
         """Return a digest of the certificate, the noise and the key's number."""
         return _name(self.head.certificate.public(), f"{digest_of(self.noise_key.secret)} {self.key}")
 
-    @property
-    def account(self) -> Budget:
-        """The key's budget, or the largest."""
-        return self.budget_of_key or _largest(self.mechanism.cost)
-
     def model(self) -> Mapping[str, Any]:
         """Return what `GET /models/NAME` returns."""
         cost = self.mechanism.cost
@@ -95,7 +90,9 @@ class BundleEndpoint:
         """Return the key's account, as `GET /budget` except for the explanation."""
         left = None if self.lineage.limit is None else self.lineage.limit - self.lineage.spent
         spent = {self.mechanism.cost: self.paid} if self.paid else {}
-        return account_report(spent, self.account, price=self.mechanism.cost, lineage_left=left).model_dump(mode="json")
+        return account_report(spent, self._account, price=self.mechanism.cost, lineage_left=left).model_dump(
+            mode="json"
+        )
 
     def answers(self, rows: Floats) -> Floats:
         """Return one private answer for each row: (n, C)."""
@@ -109,6 +106,10 @@ class BundleEndpoint:
         self._charge(set(noise.digests))
         return self.mechanism.release(self.head.logits(phi), sensitivity, noise)
 
+    @property
+    def _account(self) -> Budget:
+        return self.budget_of_key or _largest(self.mechanism.cost)
+
     def _charge(self, questions: set[bytes]) -> None:
         """Charge the key for questions that are new to it, and the lineage for those new to all: both or neither.
 
@@ -116,7 +117,7 @@ class BundleEndpoint:
         """
         price = self.mechanism.cost.picorho
         own, all_keys = len(questions - self.asked), len(questions - self.lineage.asked)
-        if price * (self.paid + own) > self.account.picorho:
+        if price * (self.paid + own) > self._account.picorho:
             raise Exhausted("client")
         if self.lineage.limit is not None and self.lineage.spent + price * own > self.lineage.limit:
             raise Exhausted("lineage")
@@ -145,11 +146,6 @@ class ReleaseEndpoint:
         """Return a digest of the certificate and the key's number."""
         return _name(self.released.certificate.public(), str(self.key))
 
-    @property
-    def account(self) -> Budget:
-        """The key's budget, or the largest."""
-        return self.budget_of_key or _largest(Cost.parse(self.released.certificate.cost))
-
     def model(self) -> Mapping[str, Any]:
         """Return what `GET /models/NAME` returns, except for the tiers' prices."""
         certificate = self.released.certificate
@@ -163,7 +159,7 @@ class ReleaseEndpoint:
     def budget(self) -> Mapping[str, Any]:
         """Return the key's account: without a limit on answers, unless not even the first is affordable."""
         spent = dict.fromkeys((tier.cost for tier in self.released.certificate.tiers), 1) if self.held else {}
-        report = account_report(spent, self.account, price=None).model_dump(mode="json")
+        report = account_report(spent, self._account, price=None).model_dump(mode="json")
         return report | {"queries_left": None if self.held or self._refusal() is None else 0}
 
     def answers(self, rows: Floats) -> Floats:
@@ -178,11 +174,15 @@ class ReleaseEndpoint:
         return self.released.probabilities(np.asarray(rows, dtype=np.float64) + 0.0)
 
     @property
+    def _account(self) -> Budget:
+        return self.budget_of_key or _largest(Cost.parse(self.released.certificate.cost))
+
+    @property
     def _price(self) -> int:
         return sum(tier.cost.picorho for tier in self.released.certificate.tiers)
 
     def _refusal(self) -> Literal["client", "lineage"] | None:
-        if self._price > self.account.picorho:
+        if self._price > self._account.picorho:
             return "client"
         if self.lineage.limit is not None and self._price > self.lineage.limit:
             return "lineage"

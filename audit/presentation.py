@@ -58,14 +58,13 @@ def of_attack(outcome: "Outcome") -> Report:
             "confidence": judged.confidence,
             "seed": outcome.choices.seed,
             "plan": {
-                "of_each": plan.of_each,
-                "offered": plan.offered,
+                **{
+                    name: getattr(plan, name)
+                    for name in ("of_each", "offered", "keys", "half_width", "largest_epsilon")
+                },
                 "rows_for_each_candidate": plan.copies,
-                "keys": plan.keys,
                 "rows_affordable": plan.left,
                 "rows_affordable_together": plan.shared,
-                "half_width": plan.half_width,
-                "largest_epsilon": plan.largest_epsilon,
             },
             "decided": {"members": outcome.decided[0], "non_members": outcome.decided[1]},
             "answers_seen_by_a_decision": outcome.releases,
@@ -214,19 +213,21 @@ def _charged(outcome: "Outcome") -> str:
 
 
 def _result_content(one: AttackResult) -> dict[str, Any]:
-    return {
-        "attack": one.attack,
-        "advantage": one.advantage,
+    same = (
+        "attack",
+        "advantage",
+        "true_positive_rate",
+        "false_positive_rate",
+        "auc",
+        "precision",
+        "threshold",
+        "errors",
+    )
+    return {name: getattr(one, name) for name in same} | {
         "interval": [one.low, one.high],
-        "true_positive_rate": one.true_positive_rate,
-        "false_positive_rate": one.false_positive_rate,
-        "auc": one.auc,
         "tpr_at_low_fpr": {f"{rate:g}": value for rate, value in zip(LOW_RATES, one.true_positive_rates, strict=True)},
-        "precision": one.precision,
         "epsilon_lower_bound": one.epsilon,
-        "threshold": one.threshold,
         "threshold_from": "shadow models" if one.own_threshold else "candidates that are not counted",
-        "errors": one.errors,
     }
 
 
@@ -320,11 +321,7 @@ def of_mechanism(
         convicted=finding.convicted,
         content={
             "setting": setting,
-            "mechanism": finding.mechanism,
-            "status": finding.status,
-            "trials": finding.trials,
-            "confidence": finding.confidence,
-            "conviction_confidence": finding.conviction_confidence,
+            **asdict(finding),
             "claim": {
                 "losses": str(claim.cost),
                 "delta": claim.delta,
@@ -333,7 +330,6 @@ def of_mechanism(
             },
             "epsilon_lower_bound": finding.epsilon,
             "epsilon_lower_bound_through_the_claims_family": through,
-            "bounds": finding.bounds,
         },
         tables=(
             Table.of(
@@ -549,6 +545,9 @@ def of_steps(
     )
 
 
+_OF_STEPS = ("observations", "accuracy", "confidence", "conviction_confidence", "convicted")
+
+
 def seen(finding: StepFinding, planted_ratio: float | None) -> str:
     """Say what such an audit convicts of noise that is too small, and how likely."""
     if planted_ratio is not None:
@@ -564,11 +563,7 @@ def steps_content(finding: StepFinding) -> dict[str, Any]:
     claim = finding.claim
     return {
         "claim": asdict(claim) | {"epsilon": claim.epsilon, "step_epsilon": claim.step_epsilon},
-        "observations": finding.observations,
-        "accuracy": finding.accuracy,
-        "confidence": finding.confidence,
-        "conviction_confidence": finding.conviction_confidence,
-        "convicted": finding.convicted,
+        **{name: getattr(finding, name) for name in _OF_STEPS},
         "power": {"power": POWER, "against_noise_ratio": finding.ratio_seen},
         "bounds": {
             row.method: {

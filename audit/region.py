@@ -93,7 +93,7 @@ def point_of(
     beliefs = np.concatenate([scores[0], -scores[1]])
     return Point(
         noise_multiplier,
-        jointly(_attacks(claim, scores), confidence),
+        jointly(attacks(claim, scores), confidence),
         {name: epsilon for name, epsilon in upper.items() if epsilon is not None},
         {
             "advantage": float(np.mean(scores[0] > 0) - np.mean(scores[1] > 0)),
@@ -104,7 +104,7 @@ def point_of(
     )
 
 
-def _attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[float], float]]:
+def attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[float], float]]:
     """Return the exact lower bounds of epsilon at the claim's delta, as functions of a confidence.
 
     Scores are log-likelihood ratios, so the threshold 0 is stated ahead of them.

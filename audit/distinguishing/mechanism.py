@@ -3,7 +3,6 @@
 The claim is what a cost states, as a member of a family of trade-off functions.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,7 +29,6 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int], None]
 
 CONVICTION_CONFIDENCE = 1 - 1e-9
 """A sound mechanism is convicted by one audit in a thousand million at most."""
@@ -76,15 +74,12 @@ def claimed_tradeoff(cost: Cost, delta: float) -> ClaimedTradeoff:
                 return ClaimedTradeoff(cost, delta, epsilon, LAPLACE, loss.epsilon)
             case BoundedRangeLoss():
                 return ClaimedTradeoff(cost, delta, epsilon, BOUNDED_RANGE, loss.epsilon)
-    family = of_composition("factor", _scaled(composition), delta or 1e-9, largest=_LARGEST_FACTOR)
-    return ClaimedTradeoff(cost, delta, epsilon, family, 1.0)
 
-
-def _scaled(composition: Composition) -> Callable[[float], Composition]:
-    def losses(factor: float) -> Composition:
+    def scaled(factor: float) -> Composition:
         return Composition({_times(loss, factor): count for loss, count in composition.items()})
 
-    return losses
+    family = of_composition("factor", scaled, delta or 1e-9, largest=_LARGEST_FACTOR)
+    return ClaimedTradeoff(cost, delta, epsilon, family, 1.0)
 
 
 def _times(loss: PrivacyLoss, factor: float) -> PrivacyLoss:
@@ -137,25 +132,17 @@ class MechanismFinding:
         return bound.value if bound.parameter == "epsilon" and delta == 0 else None
 
 
-def observe(
-    mechanism: Mechanism, worlds: Worlds, trials: int, randomness: Randomness, progress: Progress = lambda _: None
-) -> tuple[Floats, Floats]:
+def observe(mechanism: Mechanism, worlds: Worlds, trials: int, randomness: Randomness) -> tuple[Floats, Floats]:
     """Return the scores of `trials` answers in the world with the record, and as many in the one without it.
 
-    Each trial asks one row of `worlds`, all rows in turn. progress: takes how many answers were given since.
+    Each trial asks one row of `worlds`, all rows in turn.
     """
-    if trials < 1:
-        raise ValueError(f"an audit needs at least one trial, not {trials}")
     found: tuple[list[Floats], list[Floats]] = ([], [])
-    done = 0
-    while done < trials:
-        count = min(_CHUNK, trials - done)
-        rows = np.arange(done, done + count) % len(worlds.sensitivity)
-        asked = Worlds(worlds.logits_in[rows], worlds.logits_out[rows], worlds.sensitivity[rows])
-        for logits, kept in zip((asked.logits_in, asked.logits_out), found, strict=True):
-            kept.append(scores(mechanism, mechanism.release(logits, asked.sensitivity, randomness), asked))
-        done += count
-        progress(count)
+    for start in range(0, trials, _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, trials)) % len(worlds.sensitivity)
+        batch = Worlds(worlds.logits_in[rows], worlds.logits_out[rows], worlds.sensitivity[rows])
+        for logits, kept in zip((batch.logits_in, batch.logits_out), found, strict=True):
+            kept.append(scores(mechanism, mechanism.release(logits, batch.sensitivity, randomness), batch))
     return np.concatenate(found[0]), np.concatenate(found[1])
 
 

@@ -29,12 +29,12 @@ from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_k
 from audit.membership.scoring import KnownAnswers, attack_networks_are_there, averaged, scores_of
 from audit.membership.shadow_models import (
     Draws,
-    Mimicry,
     Pool,
     ShadowModels,
     ShadowRecipe,
+    ShadowSetup,
     check_trainable,
-    mimicry_of,
+    shadow_setup_of,
     train_shadow_models,
 )
 from audit.membership.verdict import Verdict, verdict
@@ -143,7 +143,7 @@ class Attack:
         model = _one_model(endpoints)
         self.candidates.check(model)
         candidates = self.candidates = self.candidates.as_asked(model)
-        mimicry, draws, departures = _shadows_of(model, candidates, choices)
+        setup, draws, departures = _shadows_of(model, candidates, choices)
         self.progress("comparing members with non-members", 0.0)
         distinguishable = difference(candidates.members, candidates.others, choices.seed)
         names = [endpoint.name() for endpoint in endpoints]
@@ -184,10 +184,10 @@ class Attack:
             pool = pool if more is None or len(more) == 0 else pool + more
         records, member, seen = records[usable], member[usable], seen[usable]
         releases, decided = int(seen.max()), (int(member.sum()), int((~member).sum()))
-        inputs = mimicry.inputs(pool.X)
+        inputs = setup.inputs(pool.X)
         what = f"training {draws.count} shadow models of {draws.records} records"
-        trained = self.train(Pool(inputs, pool.y), mimicry.recipe, draws, lambda share: self.progress(what, share))
-        shadow_answers = mimicry.answers(trained.logits, inputs, draws.seed, releases)
+        trained = self.train(Pool(inputs, pool.y), setup.recipe, draws, lambda share: self.progress(what, share))
+        shadow_answers = setup.answers(trained.logits, inputs, draws.seed, releases)
         shadow, place = np.nonzero(trained.members | trained.held_out)
         scores = scores_of(
             averaged(by_candidate[:, usable]),
@@ -241,7 +241,7 @@ class Attack:
 
 def _shadows_of(
     model: Mapping[str, Any], candidates: Candidates, choices: Choices
-) -> tuple[Mimicry, Draws, tuple[str, ...]]:
+) -> tuple[ShadowSetup, Draws, tuple[str, ...]]:
     """Choose shadow models by the public certificate and the number of records: before an answer is paid for.
 
     The sentences say in what they differ from the target. Raises ValueError where the model cannot be mimicked or there
@@ -250,11 +250,11 @@ def _shadows_of(
     members, population = len(candidates.members), candidates.population
     everyone = members + len(candidates.others) + (0 if population is None else len(population))
     count = choices.shadow_records or min(members, everyone // 2)
-    mimicry = mimicry_of(model, count, epochs=choices.shadow_epochs)
-    check_trainable(mimicry.recipe)
+    setup = shadow_setup_of(model, count, epochs=choices.shadow_epochs)
+    check_trainable(setup.recipe)
     draws = Draws(choices.shadow_models, count, choices.seed)
     draws.rows(everyone)
-    departures = mimicry.departures
+    departures = setup.departures
     if not attack_networks_are_there():
         departures += ("the attack networks are left out, because they need PyTorch: pip install 'dpserve[torch]'",)
     if count != members:
@@ -262,7 +262,7 @@ def _shadows_of(
             f"shadow models have {count} records and the target has {members}, at the same regularisation and "
             "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
         )
-    return mimicry, draws, departures
+    return setup, draws, departures
 
 
 def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:

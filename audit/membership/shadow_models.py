@@ -1,8 +1,8 @@
 """Shadow models: k models of the target's kind, trained on draws of which the attacker knows the members.
 
 How an attacker builds them follows from the public part of the target's certificate and from nothing else
-(`mimicry_of`). They answer through its mechanism at its price, so that what is learnt from them is what the target's
-noise leaves to be learnt.
+(`shadow_setup_of`). They answer through its mechanism at its price, so that what is learnt from them is what the
+target's noise leaves to be learnt.
 
 All k are one batched program. Networks are trained by `training.published.train`, which needs PyTorch (Shokri et al.
 2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full batch,
@@ -255,7 +255,7 @@ _WITHOUT_NOISE = "shadow models answer without the target's noise, which an atta
 
 
 @dataclass(frozen=True, eq=False)
-class Mimicry:
+class ShadowSetup:
     """What shadow models of one target are: their recipe, their inputs, and the noise of their answers.
 
     sensitivity: of the logits, of heads for inputs of norm 1; None without a mechanism. departures: in what shadow
@@ -301,7 +301,7 @@ class Mimicry:
         return found.reshape(logits.shape)
 
 
-def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = None) -> Mimicry:
+def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | None = None) -> ShadowSetup:
     """Return how to build shadow models with so many records each. model: as `GET /models/NAME` returns it.
 
     A network is mimicked by networks of its own topology and loss, anything else with public features by linear heads.
@@ -342,7 +342,7 @@ def mimicry_of(model: Mapping[str, Any], records: int, *, epochs: int | None = N
             mechanism = served_mechanism(model)
     if mechanism is None:
         departures.append(_WITHOUT_NOISE)
-    return Mimicry(model, recipe, mechanism, sensitivity if mechanism else None, tuple(departures))
+    return ShadowSetup(model, recipe, mechanism, sensitivity if mechanism else None, tuple(departures))
 
 
 _PATIENCE = 5.0

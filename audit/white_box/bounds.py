@@ -93,14 +93,12 @@ def run_epsilon(bound: LowerBound, claim: ClaimedRun) -> float:
 
     A bound in epsilon is first taken for the Gaussian mechanism with that epsilon at delta, as Section 5.5 does.
     """
-    mu = bound.value if bound.parameter == "mu" else _mu_of(bound.value, claim.delta)
+    mu = bound.value
+    if bound.parameter != "mu":
+        mu = conversions.gaussian_mu(mu, claim.delta) if mu > 0 else 0.0
     if mu <= _LEAST_MU:
         return 0.0
     return composed_epsilon(1 / min(mu, _LARGEST_MU), claim.sampling_rate, claim.steps, claim.delta)
-
-
-def _mu_of(epsilon: float, delta: float) -> float:
-    return conversions.gaussian_mu(epsilon, delta) if epsilon > 0 else 0.0
 
 
 @lru_cache(maxsize=256)
@@ -126,38 +124,30 @@ def composed_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, 
     return found if math.isfinite(found) else 0.0
 
 
-def nearest_seen(inside: Floats, outside: Floats, seen: float = 0.5) -> tuple[Floats, Floats]:
-    """Return scores (in, out) of all but the first `seen` of the observations (n,), (m,), which are what was seen.
+def repetition_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
+    """Return a bound of mu that half of the observations (n,), (m,) teach and the others count, by Clopper and Pearson.
 
     For implementations whose noise takes few values. The projection on the canary is the best score where the noise is
-    Gaussian. Noise from few seeds looks Gaussian to it, or nearly, and is known completely to an
-    observer who has seen each of its values.
+    Gaussian. Noise from few seeds looks Gaussian to it, or nearly, and is known completely to an observer who has seen
+    each of its values.
 
     The score is the log of the distance to the nearest observation seen without the canary over that to the nearest
-    seen with it: above 0 for what looks more like those with it. Distances below 1e-6 of the noise count as that.
+    seen with it: above the threshold 0 for what looks more like those with it. Distances below 1e-6 of the noise count
+    as that.
     """
-    cut_in, cut_out = round(len(inside) * seen), round(len(outside) * seen)
+    cut_in, cut_out = round(len(inside) / 2), round(len(outside) / 2)
     with_canary, without = np.sort(inside[:cut_in]), np.sort(outside[:cut_out])
     floor = _NEAREST * float(np.std(without))
 
+    def distance(observed: Floats, known: Floats) -> Floats:
+        place = np.searchsorted(known, observed)
+        ends = known[np.maximum(place - 1, 0)], known[np.minimum(place, len(known) - 1)]
+        return np.maximum(np.minimum(*(np.abs(observed - end) for end in ends)), floor)
+
     def score(observed: Floats) -> Floats:
-        ratio: Floats = np.log(_distance(observed, without, floor)) - np.log(_distance(observed, with_canary, floor))
-        return ratio
+        return np.log(distance(observed, without)) - np.log(distance(observed, with_canary))
 
-    return score(inside[cut_in:]), score(outside[cut_out:])
-
-
-def repetition_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
-    """Return the bound of mu from `nearest_seen`, at its natural threshold 0, by Clopper and Pearson."""
-    return estimators.gdp(*nearest_seen(inside, outside), confidence, threshold=0.0)
-
-
-def _distance(observed: Floats, seen: Floats, floor: float) -> Floats:
-    place = np.searchsorted(seen, observed)
-    below = np.abs(observed - seen[np.maximum(place - 1, 0)])
-    above = np.abs(observed - seen[np.minimum(place, len(seen) - 1)])
-    nearest: Floats = np.maximum(np.minimum(below, above), floor)
-    return nearest
+    return estimators.gdp(score(inside[cut_in:]), score(outside[cut_out:]), confidence, threshold=0.0)
 
 
 def most_errors(mu: float, observations: int, confidence: float) -> int:

@@ -9,7 +9,7 @@ from audit.membership.shadow_models import (
     HeadRecipe,
     NetworkRecipe,
     Pool,
-    mimicry_of,
+    shadow_setup_of,
     train_heads,
     train_shadow_models,
 )
@@ -85,4 +85,4 @@ def test_cuda_trains_the_models_that_the_processor_does(pool, recipe):
 def test_what_stands_on_an_unseen_network_is_not_mimicked():
     model = {"classes": ["a", "b"], "feature_map": {"kind": "encoder", "model_sha256": "0" * 64}}
     with pytest.raises(ValueError, match="does not show"):
-        mimicry_of(model, 100)
+        shadow_setup_of(model, 100)
