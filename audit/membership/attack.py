@@ -26,7 +26,7 @@ from audit.membership.candidates import Candidates, Difference, Labelled, as_ask
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
 from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, failure_of
 from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
-from audit.membership.scoring import KnownAnswers, attack_networks_are_there, averaged, scores_of
+from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, averaged, scores_of
 from audit.membership.shadow_models import (
     Draws,
     Pool,
@@ -61,8 +61,8 @@ class Choices:
     """An attacker's choices. shadow_records: of each shadow model; None for as many as there are members.
 
     copies: rows asked about for each candidate, the first one its own, the others next to it. most: at most so many
-    candidates of each kind. shadow_epochs, attack_epochs: of shadow models that are networks, and of the attack
-    network, if not the published ones.
+    candidates of each kind. shadow_epochs: of shadow models that are networks, if not the published ones.
+    attack_epochs: of the attack networks.
     """
 
     shadow_models: int = SHADOW_MODELS
@@ -72,7 +72,7 @@ class Choices:
     most: int | None = None
     seed: int = 0
     shadow_epochs: int | None = None
-    attack_epochs: int | None = None
+    attack_epochs: int = ATTACK_EPOCHS
 
     def __post_init__(self) -> None:
         """Refuse what cannot be attacked with."""
@@ -255,8 +255,6 @@ def _shadows_of(
     draws = Draws(choices.shadow_models, count, choices.seed)
     draws.rows(everyone)
     departures = setup.departures
-    if not attack_networks_are_there():
-        departures += ("the attack networks are left out, because they need PyTorch: pip install 'dpserve[torch]'",)
     if count != members:
         departures += (
             f"shadow models have {count} records and the target has {members}, at the same regularisation and "

@@ -125,8 +125,7 @@ def attack(
 
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
 
-    Models that are networks need the extra torch, and so do attack networks, which are left out without it. The noise
-    of a bundle's answers follows from --seed too.
+    Models that are networks need the extra torch. The noise of a bundle's answers follows from --seed too.
     """
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
