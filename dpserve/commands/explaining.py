@@ -21,7 +21,7 @@ from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
 from audit.reports import check_files
-from dpserve.commands import completing
+from dpserve.commands import options
 from dpserve.commands.accounts import chosen_lineage
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
@@ -52,11 +52,11 @@ class ReleasesByHand(Options):
 class AccountToExplain(LedgerOption):
     """An account of the ledger."""
 
-    client: str | None = option(None, "Explain this client's account.", complete=completing.clients)
+    client: str | None = option(None, "Explain this client's account.", complete=options.client_names)
     lineage: str | None = option(
         None,
         "Explain this lineage's account; with --client, the lineage it belongs to.",
-        complete=completing.lineages,
+        complete=options.lineage_names,
     )
     price: str | None = option(
         None,

@@ -12,7 +12,7 @@ import typer
 
 from accounting.ledger import BudgetExhausted, Ledger, UnknownLineage
 from accounting.picorho import to_rho
-from dpserve.commands import completing, options
+from dpserve.commands import options
 from dpserve.commands.command import option
 from service.errors import CannotServe
 from service.pay_once import hold_request
@@ -34,13 +34,13 @@ class ReplicatedLedger(options.LedgerOption):
 
 
 def export(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", autocompletion=completing.bundles)],
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", autocompletion=options.bundle_names)],
     to: Annotated[
         str,
         typer.Option(
             "--to",
             help=f"{', '.join(FORMS)}: a graph for any ONNX runtime, a fitted pipeline for joblib, or the arrays.",
-            autocompletion=completing.forms,
+            autocompletion=options.form_names,
         ),
     ],
     tier: Annotated[str | None, typer.Option(help="Which precision, of a model that has several.")] = None,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from accounting.picorho import to_rho
-from dpserve.commands import completing
+from dpserve.commands import options
 from dpserve.commands.console import stdout_console
 from training.certificate import Certificate, ProvenCertificate
 from training.feature_maps import Encoder, FeatureMap
@@ -23,7 +23,7 @@ from training.teachers.certificate import TeachersCertificate
 
 
 def inspect(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", autocompletion=completing.bundles)],
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", autocompletion=options.bundle_names)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
 ) -> None:
     """Derive every number of a bundle's certificate again: prints it and "verified", or says what differs."""

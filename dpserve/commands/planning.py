@@ -18,7 +18,7 @@ from accounting.budgets import Accepts, Budget
 from accounting.planner import MECHANISMS, NO_BETTER, Plan, PublicSample, account_of, accuracy_by_queries
 from accounting.planner import plan as plan_budget
 from audit.reports import check_files
-from dpserve.commands import completing, options
+from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.console import figure, stdout_console, whole
 from dpserve.commands.rows import READING, FileOptions, public_sample
@@ -99,7 +99,7 @@ def plan(
     *,
     bundle: Annotated[
         Path | None,
-        typer.Argument(help="The bundle's folder; none before training.", autocompletion=completing.bundles),
+        typer.Argument(help="The bundle's folder; none before training.", autocompletion=options.bundle_names),
     ] = None,
     budget: options.BudgetOptions,
     given: PlanOptions,

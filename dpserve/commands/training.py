@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from accounting.ledger import Ledger, LedgerError, UnknownLineage
-from dpserve.commands import completing, options, rows
+from dpserve.commands import options, rows
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import stdout_console, steps_with_progress
 from dpserve.commands.inspecting import print_certificate, print_release, print_teachers
@@ -73,7 +73,7 @@ class NewBundle(FileOptions):
         "Your name for the lineage of the records: all models of records that overlap share one, and its budget. "
         "Needed with your own data.",
         default_text="digits: 'digits'",
-        complete=completing.lineages,
+        complete=options.lineage_names,
     )
     classes: str | None = option(
         None, "The class names, separated by commas, or VALUE=NAME of each; for your own data."
@@ -145,7 +145,7 @@ class FeatureOptions(Options):
         f"bins of each number for tables of up to {rules.MOST_BINNED} numbers and rows of length 1 for others; "
         "with --clip-norm or --bias, identity.",
         panel=FEATURES,
-        complete=completing.features,
+        complete=options.feature_names,
     )
     image_shape: str | None = option(
         None,
