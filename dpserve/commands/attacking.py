@@ -12,7 +12,7 @@ from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.reporting import ReportOptions
-from dpserve.commands.rows import RowOptions
+from dpserve.commands.tables import RowOptions
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import typer
@@ -25,7 +24,7 @@ from dpserve.commands import options
 from dpserve.commands.accounts import chosen_lineage
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
-from dpserve.commands.options import LedgerOption
+from dpserve.commands.options import Json, LedgerOption
 
 _PAGE = 1000
 _STEPS = 25
@@ -77,7 +76,7 @@ class AccountToExplain(LedgerOption):
 def explain(
     by_hand: ReleasesByHand,
     account: AccountToExplain,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Explain releases given by hand (--release), or an account of the ledger (--client, --lineage).
 
