@@ -40,13 +40,13 @@ _GROUPS = {
         "train-published": _Command("training", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
     },
     "Serve": {
-        "serve": _Command("serve", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
+        "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
         "clients": _Command("accounts", "clients", "Who may ask, and for how much: keys and budgets."),
         "lineage": _Command("accounts", "lineages", "What all clients of one set of records may learn together."),
         "export": _Command("bundles", "export", "Write a pay-once model into a file that other servers read."),
         "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),
         "ledger": _Command("ledger", "app", "Check, copy and mend the ledger."),
-        "config": _Command("serve", "config", "The settings of the service, and where each comes from."),
+        "config": _Command("serving", "config", "The settings of the service, and where each comes from."),
     },
     "Attack and audit": {
         "attack": _Command("attacking", "attack", "Who was trained on? Ask an endpoint as an adversary would."),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from accounting.ledger import Ledger
-from dpserve.commands import serve
+from dpserve.commands import serving
 from service.http.authentication import Authentication
 from service.http.codec import RowsCodec
 from service.metered import MeteredPredictor
@@ -32,7 +32,7 @@ _FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
     "charged": [(Ledger, "charge_batch")],
     "released": [(MeteredPredictor, "_answer_batch"), (PayOncePredictor, "_answered")],
     "answered": [(RowsCodec, "encode")],
-    OPENED: [(serve, "check_release")],
+    OPENED: [(serving, "check_release")],
     HELD: [(PayOncePredictor, "hold_for_owner")],
 }
 
