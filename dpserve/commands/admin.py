@@ -3,7 +3,6 @@
 import logging
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from accounting.ledger import key_digest, new_api_key
@@ -13,7 +12,7 @@ from service.admin.app import LONGEST_KEY
 from service.admin.server import AdminPort
 from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
-from service.serving import bind
+from service.listener import bind
 from training.private_files import owners_alone
 
 _log = logging.getLogger("dpserve")
@@ -23,14 +22,6 @@ METRICS_VARIABLE = "DPSERVE_METRICS_KEY"
 KEY_FILE = "admin.key"
 _SHORTEST_KEY = 20
 _ADVICE = '"import secrets; print(secrets.token_urlsafe(32))"'
-
-
-@dataclass(frozen=True)
-class Listen:
-    """A host and a port to listen on; port 0 picks a free one."""
-
-    host: str
-    port: int
 
 
 def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
@@ -50,12 +41,12 @@ def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
 
 def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
     if settings.admin_port is not None:
-        return bind(Listen(settings.admin_host, settings.admin_port), "admin-port")
+        return bind(settings.admin_host, settings.admin_port, "admin-port")
     following = service_port + 1 if 0 < service_port < 65535 else 0
     try:
-        return bind(Listen(settings.admin_host, following), "admin-port")
+        return bind(settings.admin_host, following, "admin-port")
     except CannotServe:
-        return bind(Listen(settings.admin_host, 0), "admin-port")  # nobody asked for that very port
+        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
 
 
 def admin_key() -> str:

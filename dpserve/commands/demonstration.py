@@ -20,7 +20,7 @@ from dpserve.local_services import StartedService, started
 from mechanisms.gaussian_vector import mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
-from service.serving import ServiceSettings, bind
+from service.listener import bind
 from training.data.digits import Digits, load_digits
 from training.lineage import DIGITS
 from training.planning import rules
@@ -44,7 +44,7 @@ def demo(
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that a stopped demonstration also cleans up
-    bind(ServiceSettings(port=port)).close()
+    bind(port=port).close()
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
         digits = load_digits()
