@@ -24,7 +24,7 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
-from service.batcher import USUAL_BATCH_SIZE, Batcher, BatchLimits, usual_batch_size
+from service.batcher import USUAL_BATCH_SIZE, Batcher, BatchLimits
 from service.errors import InvalidRows, RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from training.bundle import CertifiedHead
@@ -83,21 +83,15 @@ class MeteredPredictor(Predictor):
         self.cost = self.price_per_row = mechanism.cost
         known = self._noise(np.ones(1))
         self._noise_on = None if known is None else known.on
-        limits = BatchLimits(
-            max_batch_size=max_batch_size or self._usual_batch_size,
-            max_batch_time=max_batch_time,
-        )
+        features = head.certificate.feature_map
+        numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
+        most = _DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
+        limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._batcher: Batcher[_Waiting, Prediction] = Batcher(self._answer_batch, limits)
 
     @property
     def _on_encoder(self) -> bool:
         return isinstance(self.head, CertifiedHead) and self.head.on_encoder
-
-    @property
-    def _usual_batch_size(self) -> int:
-        features = self.head.certificate.feature_map
-        numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
-        return usual_batch_size(numbers, _DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE)
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -152,7 +146,7 @@ class MeteredPredictor(Predictor):
                     row = int(outside[0])
                     refused[place] = InvalidRows(f"row {row} is too large to be answered: no noise hides it", row)
         for place, each in enumerate(batch):
-            late = self.late(each.caller, each.request)
+            late = self.late(each.caller, each.request.deadline)
             if late is not None:
                 refused[place] = late
         return refused

@@ -42,7 +42,7 @@ from accounting.ledger import (
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import AnswerNoise, Uncertainty
-from service.batcher import Batcher, BatchLimits, usual_batch_size
+from service.batcher import Batcher, BatchLimits
 from service.errors import RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from training.releases.certificate import ReleaseCertificate, Tier
@@ -133,10 +133,7 @@ class PayOncePredictor(Predictor):
         self._held: dict[tuple[Caller, str | None], _Held] = {}
         self._batcher: Batcher[_Wish, _Held] = Batcher(self._hold)
         features = self.released.feature_map
-        limits = BatchLimits(
-            max_batch_size=max_batch_size or usual_batch_size(len(features.lower) + features.dimension),
-            max_batch_time=max_batch_time,
-        )
+        limits = BatchLimits.of(len(features.lower) + features.dimension, max_batch_size, max_batch_time)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
 
     @property
@@ -159,7 +156,7 @@ class PayOncePredictor(Predictor):
         if held is None or time.monotonic() - held.asked >= SECONDS_HELD or request.idempotency is not None:
             wish = _Wish(caller, request, self._clock())
             held, remembered = await self._batcher.submit(wish, 1, deadline=request.deadline), False
-        elif (late := self.late(caller, request)) is not None:
+        elif (late := self.late(caller, request.deadline)) is not None:
             raise late
         rows = _Rows(held.tier, request.X)
         probabilities, noise = await self._computing.submit(rows, len(request.X), deadline=request.deadline)
@@ -226,7 +223,7 @@ class PayOncePredictor(Predictor):
         return held
 
     async def _tier_or_refusal(self, wish: _Wish) -> str | Refusal:
-        late = self.late(wish.caller, wish.request)
+        late = self.late(wish.caller, wish.request.deadline)
         if late is not None:
             return late
         try:

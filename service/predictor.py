@@ -227,19 +227,15 @@ class Predictor(ABC):
 
     async def confirm(self, caller: Caller) -> Caller:
         """Return whose the caller's key is now. Raises UnknownKey, KeyExpired and ClientRevoked."""
-        self.check_not_expired(caller)
+        if (ended := self.late(caller)) is not None:
+            raise ended
         if not caller.key_digest:
             return caller
         return Caller((await self._ledger.authenticate(self.lineage, caller.key_digest)).client, caller.key_digest)
 
-    def check_not_expired(self, caller: Caller) -> None:
-        """Raise KeyExpired if the caller's token has ended."""
-        if self._clock() >= caller.expires:
-            raise KeyExpired("token")
-
-    def late(self, caller: Caller, request: RowsRequest) -> "DeadlinePassed | KeyExpired | None":
+    def late(self, caller: Caller, deadline: float = math.inf) -> DeadlinePassed | KeyExpired | None:
         """Return why a request must not be charged any more, or answered: its deadline, or the caller's token."""
-        if time.monotonic() >= request.deadline:
+        if time.monotonic() >= deadline:
             return DeadlinePassed()
         return KeyExpired("token") if self._clock() >= caller.expires else None
 

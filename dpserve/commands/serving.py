@@ -33,11 +33,11 @@ from service.admin.server import AdminPort, admin_port
 from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app
+from service.listener import Application, ServiceSettings, bind, run, url_of, when_answering
 from service.metered import MeteredPredictor, ServedModel
 from service.opening import check_affordable, check_release, open_lineage
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
-from service.serving import Application, ServiceSettings, bind, run, url_of, when_answering
 from service.telemetry import logs
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
@@ -152,7 +152,7 @@ class Service:
             raise typer.Exit(status)
 
     def _run(self, opened: ExitStack) -> int:
-        listening = opened.enter_context(bind(self.server))
+        listening = opened.enter_context(bind(self.settings.host, self.settings.port))
         admin = open_port(self.settings, listening.getsockname()[1])
         if admin is not None:
             opened.enter_context(admin.listening)

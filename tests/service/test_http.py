@@ -17,7 +17,7 @@ from mechanisms.laplace import Laplace
 from service import predictor
 from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
-from service.serving import ServiceSettings, bind
+from service.listener import bind
 from service.telemetry.metrics import route_of
 from training.bundle import CertifiedHead
 from training.objective import softmax
@@ -372,7 +372,7 @@ def test_the_public_page_of_a_model(service):
 
 
 def test_a_socket_answers_without_delay():
-    with bind(ServiceSettings(port=0)) as listening:
+    with bind() as listening:
         assert listening.proto == socket.IPPROTO_TCP  # what asyncio looks at before it sets TCP_NODELAY
 
 
