@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mechanisms.answer_noise import UnknownNoise
 from mechanisms.elementary import softmax
 from training.releases.dpsgd.certificate import DpSgdCertificate
 from training.releases.dpsgd.network import Floats
@@ -21,6 +22,8 @@ from training.sealing import (
 )
 
 _CENTRE = "centre"
+
+UNKNOWN = UnknownNoise("every step of training had noise, and how far that moved an answer is not known")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,15 @@ class DpSgdModel:
     def probabilities(self, X: Floats) -> Floats:
         """See `training.releases.model.ReleasedModel`."""
         return softmax(self.logits(X))
+
+    def answers(self, X: Floats) -> tuple[Floats, UnknownNoise]:
+        """See `training.releases.model.ReleasedModel`.
+
+        Nothing is proved that would make an interval: a clipped step is a gradient step of no convex function where
+        there are more than two classes, and with momentum none that brings two models closer, so that the noise of
+        early steps may be damped or may grow. To add the steps' noise as if each were kept is no bound either way.
+        """
+        return self.probabilities(X), UNKNOWN
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d): the same bits for a row whatever rows are beside it.
