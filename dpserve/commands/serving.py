@@ -335,12 +335,12 @@ def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
 
 def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
     if settings.admin_port is not None:
-        return bind(Listen(settings.admin_host, settings.admin_port), "admin-port")
+        return bind(settings.admin_host, settings.admin_port, "admin-port")
     following = service_port + 1 if 0 < service_port < 65535 else 0
     try:
-        return bind(Listen(settings.admin_host, following), "admin-port")
+        return bind(settings.admin_host, following, "admin-port")
     except CannotServe:
-        return bind(Listen(settings.admin_host, 0), "admin-port")  # nobody asked for that very port
+        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
 
 
 def _raise_file_limit(connections: int) -> None:

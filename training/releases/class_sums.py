@@ -28,6 +28,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
@@ -38,7 +39,7 @@ from training.releases import calibration
 from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
 from training.releases.model import Around
-from training.releases.shrinkage import directions, unit_rows
+from training.releases.shrinkage import SHORTEST_ROW, shrunk, unit_rows
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 
 Floats = NDArray[np.float64]
@@ -120,6 +121,29 @@ class ClassSums:
         """Return the softmax of the calibrated logits, (n, C)."""
         return softmax(self.calibration(self.logits(X)))
 
+    def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
+        """See `training.releases.model.ReleasedModel`.
+
+        Let S be the sums, T = S + N those released, N of standard deviation s on each number, and l_c the length of row
+        c once T was shrunk. With b the calibration's scale, logit c of T as it was released is
+
+            r_c = (TEMPERATURE b / l_c) <T_c, v> + a public number,
+
+        and as v is at most 1 long and computed from the centre, which N is independent of, its noise is Gaussian of
+        standard deviation TEMPERATURE b s / l_c at most, and independent of the other classes'. So r is what has known
+        noise, and an interval holds what the same scales and offsets give of S. The answer itself comes of the shrunk
+        sums, which are nearer to S, but how near depends on S: an interval reaches to the answer, and that makes it
+        wider. l and b were computed after N was drawn: they are taken as if they did not depend on it. l_c hangs on
+        the one number <N_c, v> among D; that intervals hold what they should all the same is tested on sums of noise
+        alone.
+        """
+        both = self._both.products(self.certificate.feature_map(X, self.tensors))
+        classes = both.shape[1] // 2
+        logits = self.calibration(TEMPERATURE * both[:, :classes])
+        scaled = np.broadcast_to(self.calibration.scale * self._noise, logits.shape)
+        noise = AnswerNoise("gaussian", scaled, logits=self.calibration(both[:, classes:]))
+        return softmax(logits), noise
+
     def logits(self, X: Floats) -> Floats:
         """Return TEMPERATURE times the cosines, (n, C), before calibration."""
         return TEMPERATURE * self._cosines.products(self.certificate.feature_map(X, self.tensors))
@@ -129,6 +153,32 @@ class ClassSums:
         return Around.mean(self.mean, self.directions)
 
     @functools.cached_property
+    def _both(self) -> Around:
+        """Cosines, and behind them `answers`' r before calibration."""
+        return Around.mean(self.mean, self.directions, TEMPERATURE * self.sums / self._lengths[:, None])
+
+    @functools.cached_property
+    def _noise(self) -> Floats:
+        """The noise of r before calibration, (C,)."""
+        noise: Floats = TEMPERATURE * self._standard_deviation / self._lengths
+        return noise
+
+    @functools.cached_property
+    def _lengths(self) -> Floats:
+        """How long each row of the shrunk sums is, (C,): as long as the noisy row where nothing is left of it."""
+        shrunk, noisy = (np.linalg.norm(rows, axis=1) for rows in (self._shrunk, self.sums))
+        lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
+        return lengths
+
+    @functools.cached_property
+    def _shrunk(self) -> Floats:
+        return shrunk(self.sums, self._standard_deviation)
+
+    @property
+    def _standard_deviation(self) -> float:
+        return self.certificate.mechanisms()[1].standard_deviation
+
+    @functools.cached_property
     def mean(self) -> Floats:
         """m: the noisy mean of the records' directions, (D,)."""
         return mean_of(self.centre)
@@ -136,7 +186,7 @@ class ClassSums:
     @functools.cached_property
     def directions(self) -> Floats:
         """The direction of each class, (C, D)."""
-        return directions(self.sums, self.certificate.mechanisms()[1].standard_deviation)
+        return unit_rows(self._shrunk)
 
 
 def train_class_sums(
