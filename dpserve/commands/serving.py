@@ -58,14 +58,6 @@ _SHOWN_AUDIT = "self-audit.json"
 config = Group("The settings of the service: flags, environment and file.")
 
 
-@dataclass(frozen=True)
-class Listen:
-    """A host and a port to listen on; port 0 picks a free one."""
-
-    host: str
-    port: int
-
-
 class _Stopped(Exception):
     """The owner told the service to stop before it answered."""
 
