@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from dpserve.commands import completing
+from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.reporting import ReportOptions, refuse
-from dpserve.commands.rows import RowOptions
+from dpserve.commands.tables import RowOptions
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
@@ -67,7 +67,7 @@ class ShadowOptions(Options):
 class BundleOptions(Options):
     """How a bundle is attacked in this process."""
 
-    mechanism: str = option("gaussian", "How answers are made private.", panel=BUNDLE, complete=completing.mechanisms)
+    mechanism: str = option("gaussian", "How answers are made private.", panel=BUNDLE, complete=options.mechanism_names)
     price: str = option("noise-multiplier:20", "The price of one row, as for 'serve'.", panel=BUNDLE)
     keys: int = option(1, "How many keys pool their answers.", panel=BUNDLE, ge=1)
     rho: float | None = option(None, "The budget of every key, as zCDP rho.", panel=BUNDLE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpserve.commands import completing, reporting
+from dpserve.commands import options, reporting
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import counting, shares
 from dpserve.commands.reporting import Confidences, ReportOptions, refuse, stored
@@ -50,7 +50,7 @@ def mechanism(
     name: Annotated[
         str,
         typer.Argument(
-            help="gaussian, laplace, label, selected-neuron or published.", autocompletion=completing.mechanisms
+            help="gaussian, laplace, label, selected-neuron or published.", autocompletion=options.mechanism_names
         ),
     ],
     classes: Annotated[int, typer.Option("--classes", help="C.")],
@@ -141,7 +141,7 @@ class OwnServices(Options):
     kind: str = option(
         "mislabelled", "The record that makes the difference: natural, outlier or mislabelled.", "--record"
     )
-    mechanism: str = option("gaussian", "How the two services make answers private.", complete=completing.mechanisms)
+    mechanism: str = option("gaussian", "How the two services make answers private.", complete=options.mechanism_names)
     price: str = option("noise-multiplier:1", "The price of one row, as of `dpserve serve`.")
     lam: float = option(10.0, "Lambda of the two models.")
 

@@ -48,7 +48,7 @@ def test_heads_are_the_minimisers_that_the_owners_solver_finds(pool):
     X = torch.from_numpy(pool.X)
     W = train_heads(X, torch.from_numpy(pool.y), rows, HeadRecipe(3, 0.1))
     for model, own in enumerate(rows.numpy()):
-        exact = minimise(RegularisedCrossEntropy(pool.X[own].astype(np.float64), pool.y[own], 3, 0.1), 1e-9)
+        exact = minimise(RegularisedCrossEntropy.of(pool.X[own].astype(np.float64), pool.y[own], 3, 0.1), 1e-9)
         # A gradient of tau leaves tau / Lambda: 40 * 1e-4 / 0.1.
         assert np.linalg.norm(W[model].numpy().T - exact) <= 0.04 + 1e-3
 
