@@ -11,7 +11,7 @@ from rich.console import Console
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
-from dpserve.commands.reporting import ReportOptions
+from dpserve.commands.reporting import ReportOptions, refuse
 from dpserve.commands.tables import RowOptions
 
 if TYPE_CHECKING:
@@ -130,7 +130,12 @@ def attack(
     """
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
-        _check_target(context, target, service=service)
+        if service:
+            refuse(context, "on a service, which has its own", *BundleOptions.model_fields)
+        elif Path(target).is_dir():
+            refuse(context, "on a bundle, which asks for no key: --keys says how many pool their answers", "key_file")
+        else:
+            raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         found = of.read(endpoints[0].model())
         from audit import presentation
@@ -161,21 +166,6 @@ def attack(
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
     report.show(presentation.of_attack(outcome), "attack")
-
-
-def _check_target(context: typer.Context, target: str, *, service: bool) -> None:
-    """Refuse options that the target would ignore, and what is neither an address nor a folder."""
-    if not service and not Path(target).is_dir():
-        raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
-    for name in BundleOptions.model_fields if service else ("key_file",):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = name.replace("_", "-")
-            raise ValueError(
-                f"--{option} is for bundles; a service has its own"
-                if service
-                else f"--{option} is for services; a bundle asks for no key (--keys says how many pool their answers)"
-            )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dpserve.commands.bundles import print_certificate
 from dpserve.commands.releases import Training, train_release
 from dpserve.local_services import StartedService, started
 from service.errors import CannotServe
-from service.serving import ServiceSettings, bind
+from service.listener import bind
 from training.data.digits import Digits, load_digits
 from training.lineage import DIGITS
 from training.planning import rules
@@ -39,7 +39,7 @@ def demo(
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that a stopped demonstration also cleans up
-    bind(ServiceSettings(port=port)).close()
+    bind(port=port).close()
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
         digits = load_digits()

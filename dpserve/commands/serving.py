@@ -33,11 +33,11 @@ from service.admin.server import AdminPort, admin_port
 from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app
+from service.listener import Application, ServiceSettings, bind, run, url_of, when_answering
 from service.metered import MeteredPredictor, ServedModel
 from service.opening import check_affordable, check_release, open_lineage
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
-from service.serving import Application, ServiceSettings, bind, run, url_of, when_answering
 from service.telemetry import logs
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
@@ -56,14 +56,6 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _SHOWN_AUDIT = "self-audit.json"
 
 config = Group("The settings of the service: flags, environment and file.")
-
-
-@dataclass(frozen=True)
-class Listen:
-    """A host and a port to listen on; port 0 picks a free one."""
-
-    host: str
-    port: int
 
 
 class _Stopped(Exception):
@@ -152,7 +144,7 @@ class Service:
             raise typer.Exit(status)
 
     def _run(self, opened: ExitStack) -> int:
-        listening = opened.enter_context(bind(self.server))
+        listening = opened.enter_context(bind(self.settings.host, self.settings.port))
         admin = open_port(self.settings, listening.getsockname()[1])
         if admin is not None:
             opened.enter_context(admin.listening)
@@ -335,12 +327,12 @@ def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
 
 def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
     if settings.admin_port is not None:
-        return bind(Listen(settings.admin_host, settings.admin_port), "admin-port")
+        return bind(settings.admin_host, settings.admin_port, "admin-port")
     following = service_port + 1 if 0 < service_port < 65535 else 0
     try:
-        return bind(Listen(settings.admin_host, following), "admin-port")
+        return bind(settings.admin_host, following, "admin-port")
     except CannotServe:
-        return bind(Listen(settings.admin_host, 0), "admin-port")  # nobody asked for that very port
+        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
 
 
 def _raise_file_limit(connections: int) -> None:
