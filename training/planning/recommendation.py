@@ -25,7 +25,7 @@ from training.feature_maps import FeatureMap
 from training.hog import Shape
 from training.planning import rules
 from training.planning.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
-from training.planning.measured import FAR, LEAST_MEASURED, MANY_CLASSES, Nearest, nearest
+from training.planning.measured import FAR, LEAST_MEASURED, Nearest, nearest
 from training.planning.options import OPTIONS, Option, Trial
 from training.planning.rules import Features, Kind
 from training.releases import class_sums
@@ -36,9 +36,6 @@ LARGEST_PRICE = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
 
 LEAST_PRICE = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
 """What a release costs at least, in picorho."""
-
-MOST_SIGNAL = 600.0
-"""The mu n / C up to which class sums did best of many classes. At the retail baskets' 595 DP-SGD is as good."""
 
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
@@ -277,8 +274,7 @@ def by_rule(
     of ten answers. kind: what the schema allows. An option that cannot be had for these numbers gives way to the next,
     and the reason says why.
 
-    mu n / C says by how many standard deviations of the noise the records of a class stand out when they agree. With
-    many classes and more of it than was measured, DP-SGD is taken, which had caught up with class sums there.
+    mu n / C says by how many standard deviations of the noise the records of a class stand out when they agree.
 
     Raises ValueError for nonsense and for a budget that buys no release.
     """
@@ -294,8 +290,6 @@ def by_rule(
     suitable = (each for each in similar.estimates if kind is None or OPTIONS[each.option].features == "identity")
     chosen = best(tuple(each for each in suitable if OPTIONS[each.option].pays == "once"))
     preferred = "dpsgd" if chosen is None else chosen.option
-    if classes >= MANY_CLASSES and kind is None and mu_for(spent) * n / classes > MOST_SIGNAL:
-        preferred = "dpsgd"
     refused: list[str] = []
     for option in (preferred, "dpsgd", "weights"):
         why_not = refusal(option, n, classes, whole)

@@ -139,7 +139,6 @@ def test_few_records_of_many_classes_get_class_sums_and_many_of_few_get_descent(
     assert recommended(3500, 30, whole(1)).option == "class-sums"
     assert recommended(35_000, 100, whole(1)).option == "class-sums"
     assert recommended(60_000, 10, whole(1)).option == "dpsgd-fourier"
-    assert recommended(1_000_000, 30, whole(1)).option == "dpsgd"
     assert recommended(30_000, 2, whole(0.5)).option == "dpsgd"
 
 
@@ -175,7 +174,7 @@ def test_the_reason_says_what_would_have_come_first_and_the_largest_price():
     many = recommended(5_000_000, 2, whole(1))
     assert many.option == "weights"
     assert "DP-SGD, linear head would come first, but DP-SGD is covered for at most 4,194,304 records" in many.reason
-    little = recommended(10_000, 30, 500_000_000)
+    little = recommended(50_000, 100, 500_000_000)
     assert little.option == "dpsgd"
     assert "cost at least 0.0008 rho" in little.reason
     with pytest.raises(ValueError, match=r"no pay-once model can be trained for 0.0003 rho: it costs at least 0.0004"):
@@ -189,8 +188,7 @@ def test_the_reason_says_what_would_have_come_first_and_the_largest_price():
 def test_the_figures_shown_do_not_speak_against_the_recommendation(n, classes, epsilon):
     found, similar = by_rule(n, classes, whole(epsilon))
     means = {each.option: each.mean for each in similar.estimates if each.mean is not None}
-    limit = 0.12 if classes == 40 else TOLERANCE
-    assert means[found.option] >= max(means.values()) - limit
+    assert means[found.option] >= max(means.values()) - TOLERANCE
     assert f"{means[found.option]:.3f} on {similar.place}" in found.reason
 
 
