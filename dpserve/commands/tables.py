@@ -11,6 +11,7 @@ import typer
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
 from training import hog
+from training.certificate import ModelCertificate
 from training.columns import Columns
 from training.data.classes import values_of
 from training.data.digits import load_digits
@@ -116,20 +117,30 @@ class FileOptions(RowOptions):
         classes: Sequence[str],
         class_names: str | None,
         columns: Columns = (),
+        flag: str = "--public",
     ) -> Records:
-        """Read public rows by the declaration of a model or of other records. columns: what the features encode.
+        """Read rows by the declaration of a model or of other records. columns: what the features encode.
 
-        class_names: the declared names, or VALUE=NAME of each, between commas, where the file has other values.
+        flag: the option that names the source. class_names: the declared names, or VALUE=NAME of each, between commas,
+        where the file has other values.
         """
         limits = zip(names, lower, upper, strict=True)
         values = values_of(classes, class_names)
         return self.read(
             source,
-            "--public",
+            flag,
             schema=schema_of(columns, self.label, classes, values),
             classes=classes,
             values=values,
             bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+        )
+
+    def read_for(self, certificate: ModelCertificate, source: str, flag: str, class_names: str | None) -> Records:
+        """Read rows by the declaration of a model, as `read_like`."""
+        feature_map = certificate.feature_map
+        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
+        return self.read_like(
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag
         )
 
 
