@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from accounting.picorho import to_rho
 from dpserve.commands import completing, options
 from dpserve.commands.command import option
 from service.errors import CannotServe
-from service.pay_once import hold_request
+from service.opening import hold_for_owner
 from training.export.files import FORMS, exported
 from training.loading import load_model
 from training.releases.certificate import ReleaseCertificate
@@ -82,9 +81,8 @@ async def _charge(where: ReplicatedLedger, certificate: ReleaseCertificate, tier
     """Charge the lineage for holding the tier; return what was charged now, in picorho."""
     location, journals = options.ledger_location(where.ledger), options.journals_folder()
     async with Ledger.open(location, replicas=where.ledger_replicas, journals=journals) as ledger:
-        await ledger.join(certificate.lineage)
         try:
-            return (await ledger.charge(hold_request(certificate, "", tier, time.time()))).charged
+            return await hold_for_owner(ledger, certificate, tier)
         except UnknownLineage:
             raise CannotServe(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "
