@@ -43,14 +43,14 @@ from accounting.ledger import Ledger
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
+from dpserve.commands.bundles import Certified
 from dpserve.commands.options import journals_folder, ledger_location
 from dpserve.commands.releases import ReleaseOptions
-from dpserve.commands.training import ChoosingOptions, EncoderOptions, FeatureOptions, NewBundle, Written, trained
+from dpserve.commands.training import ChoosingOptions, EncoderOptions, FeatureOptions, NewBundle, trained
 from dpserve.frames import names_of, rows_for
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from service.opening import hold_for_owner, open_lineage
-from training.certificate import Certificate
 from training.errors import TrainingError
 from training.loading import load_model
 from training.published.bundle import UnprovenCertificate
@@ -58,7 +58,6 @@ from training.releases.certificate import ReleaseCertificate
 from training.releases.model import ReleasedModel
 from training.schema import Schema, parse_schema, read_schema
 from training.sealing import write_folder
-from training.teachers.certificate import TeachersCertificate
 
 Floats = NDArray[np.float64]
 _Result = TypeVar("_Result")
@@ -434,7 +433,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if account.remaining < price:
             raise _exhausted(lineage, price, account.remaining)
 
-    async def _charged(self, written: Written) -> int:
+    async def _charged(self, written: Certified) -> int:
         """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho."""
         if not isinstance(written, ReleaseCertificate):
             return 0
@@ -451,10 +450,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = os.environ.get("DPSERVE_LEDGER") if self.ledger is None else str(self.ledger)
         return Ledger.open(ledger_location(given), journals=journals_folder())
 
-    def _take(self, folder: Path, certificate: Written, charged: int) -> None:
+    def _take(self, folder: Path, certificate: Certified, charged: int) -> None:
         """Take a bundle as what was fitted."""
         model = load_model(folder)
-        self.certificate_: Certificate | ReleaseCertificate | TeachersCertificate = certificate
+        self.certificate_ = certificate
         self.charged_rho_ = to_rho(charged)
         self._files = {path.name: path.read_bytes() for path in folder.iterdir()}
         self._model = model if isinstance(model, ReleasedModel) else None

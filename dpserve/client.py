@@ -90,23 +90,27 @@ class _Unavailable(Exception):
 class Answers:
     """Private answers to n rows, and how far noise may have moved them.
 
-    The intervals, and what is decided, are right for 95 of 100 answers or more. Where the law of the noise is not known
-    (`law` is None) each interval is all there is, and every answer undecided; likewise where a class was drawn.
+    The intervals, and what is decided, are right for 95 of 100 answers or more. Where none can be given (`no_interval`
+    says why) each interval is all there is, and every answer undecided.
     """
 
     probabilities: NDArray[np.float64]
     """(n, C), in the order of `model()["classes"]`."""
     lower: NDArray[np.float64]
-    """(n, C): the least probability that the model may have given without noise."""
+    """(n, C): the least of the probabilities that `holds` names."""
     upper: NDArray[np.float64]
     """(n, C): the largest."""
     undecided: NDArray[np.bool_]
     """(n,): whether the noise could have made the likeliest class so."""
     law: Literal["gaussian", "laplace", "exponential"] | None
-    on: Literal["logits", "log-odds", "selection"] | None
-    """What has noise: each logit, the log-odds of the class that was drawn, or which class is drawn."""
+    on: Literal["logits", "log-odds", "selection", "training"] | None
+    """What has noise: each logit, the log-odds of the class that was drawn, which class is drawn, or the training."""
     scale: NDArray[np.float64]
     """(n,): of the noise; nan where its law is not known."""
+    holds: Literal["without noise", "median"] | None
+    """What an interval holds: the probability without noise, or the median of those with noise drawn anew."""
+    no_interval: str | None
+    """Why there is no interval, in words; None where there is one."""
 
 
 @dataclass(frozen=True)
@@ -504,17 +508,13 @@ def _answers_of(said: list[dict[str, Any]]) -> Answers:
     """Return the answers of several requests as one."""
     probabilities = np.concatenate([np.asarray(each["predictions"], dtype=np.float64) for each in said])
     noise = [each["noise"] for each in said]
-    if any(each is None for each in noise):
-        law = on = None
-        scale, undecided = np.full(len(probabilities), np.nan), np.ones(len(probabilities), dtype=np.bool_)
-    else:
-        law, on = noise[0]["law"], noise[0]["on"]
-        scale = np.concatenate([each["scale"] for each in noise])
-        undecided = np.concatenate([each["undecided"] for each in noise])
+    law, on, holds, no_interval = (noise[0][name] for name in ("law", "on", "holds", "no_interval"))
+    scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([each["scale"] for each in noise])
+    undecided = np.concatenate([each["undecided"] for each in noise])
     lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
-    if law is not None and noise[0]["lower"] is not None:
+    if no_interval is None:
         lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
-    return Answers(probabilities, lower, upper, undecided, law, on, scale)
+    return Answers(probabilities, lower, upper, undecided, law, on, scale, holds, no_interval)
 
 
 def _body(rows: NDArray[np.float64], tier: str | None) -> dict[str, object]:

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from unicodedata import is_normalized, normalize
 
 import msgspec
 from msgspec import Struct
@@ -40,13 +41,23 @@ def checked_lineage(name: str) -> None:
 
 @lru_cache(maxsize=4096)
 def checked_client(name: str) -> str:
-    """Return a client's name: 1 to 256 bytes of UTF-8 that can be printed, as e-mail addresses. Raises ValueError."""
-    if not name.isprintable() or name != name.strip() or not 0 < len(name.encode()) <= _LONGEST_CLIENT:
-        raise ValueError(
-            f"a client's name has 1 to {_LONGEST_CLIENT} bytes of printable UTF-8, with no space at its ends; {name!r} "
-            "does not"
-        )
-    return name
+    """Return a client's id, or a group's: 1 to 256 bytes of UTF-8, as e-mail addresses and OIDC subjects are.
+
+    Ids are compared byte by byte and never altered: two subjects that a provider tells apart are two clients. An id must
+    be in Unicode's normal form NFC and show every character that it has, so that no two ids differ only in how their
+    accents are composed or in what nobody sees. Raises ValueError, saying what is wrong.
+    """
+    if not name.isprintable():
+        wrong = "has a character that cannot be printed: a control or format character, or half of a surrogate pair"
+    elif name != name.strip() or not name:
+        wrong = "is empty, or begins or ends with a space"
+    elif len(name.encode()) > _LONGEST_CLIENT:
+        wrong = f"has {len(name.encode())} bytes of UTF-8, and {_LONGEST_CLIENT} is the most"
+    elif not is_normalized("NFC", name):
+        wrong = f"is not in Unicode's normal form NFC: write {normalize('NFC', name)!r}"
+    else:
+        return name
+    raise ValueError(f"the client id {name[:_LONGEST_CLIENT]!r} {wrong}")
 
 
 def new_api_key() -> str:

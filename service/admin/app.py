@@ -189,7 +189,7 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
     @app.get("/api/lineages/{lineage}/clients", summary="List a lineage's clients, page by page", dependencies=owner)
     async def clients(
         lineage: str,
-        after: Annotated[str, Query(max_length=128, description="Only clients whose names sort after this.")] = "",
+        after: Annotated[str, Query(max_length=256, description="Only clients whose names sort after this.")] = "",
         count: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
     ) -> ClientsOut:
         if lineage not in await ledger.lineage_names():
