@@ -67,7 +67,7 @@ class FileOptions(RowOptions):
 
     def read(
         self,
-        source: str,
+        source: Any,
         flag: str,
         *,
         classes: Sequence[str] = (),
@@ -77,18 +77,20 @@ class FileOptions(RowOptions):
         schema: Schema | None = None,
         unit: str | None = None,
     ) -> Records:
-        """Read the rows. source: 'digits', a path ending in .npz, or a table; flag: the option that names it.
+        """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.data.tables.open_table`).
 
+        flag: the option that names it.
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
         or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units. Raises
         TrainingError for a file of another kind and for rows that break the declaration.
         """
-        if unit is not None and (source == "digits" or Path(source).suffix.lower() == ".npz"):
+        is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
+        if unit is not None and (source == "digits" or is_npz):
             raise TrainingError("--unit names a column of a table: digits and .npz files have none")
         if source == "digits":
             return load_digits().train
         declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
-        if Path(source).suffix.lower() == ".npz":
+        if is_npz:
             if schema is not None:
                 raise TrainingError(f"{flag}: an .npz file has no columns with names, which a schema could describe")
             return read_npz(Path(source), where=self.where, **declared)
