@@ -1,6 +1,7 @@
 """What is verified before a service answers: the lineage has an account, and it can pay for what is served."""
 
 import time
+from dataclasses import replace
 
 from accounting.budgets import Budget, accepts_for
 from accounting.ledger import BudgetExhausted, CoinsExhausted, Ledger, LineageAccount, UnknownLineage
@@ -27,7 +28,7 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> L
                 "with --epsilon E --delta D"
             ) from None
         account = await ledger.open_lineage(lineage, budget, time=time.time())
-    if budget is not None and account.budget != budget:
+    if budget is not None and replace(account.budget, refill=None) != budget:
         raise CannotServe(
             f"the lineage {lineage} has another budget already; leave --epsilon and --delta out, or change it "
             "with 'dpserve lineage set-budget'"

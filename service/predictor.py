@@ -314,9 +314,9 @@ class Predictor(ABC):
         return False
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
-        """Return the client's account, and the picorho left in the lineage's."""
-        account, lineage = await self._ledger.payers(self.lineage, client)
-        return account, lineage.remaining
+        """Return the client's account, and the picorho left at least in its group's and the lineage's."""
+        account, shared = await self._ledger.payers(self.lineage, client)
+        return account, min(each.remaining for each in shared)
 
     async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
         """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
