@@ -50,6 +50,9 @@ _PAYERS: dict[str, tuple[Accepts, ...]] = {
 }
 
 
+Scope = Literal["client", "group", "lineage"]
+"""Whose account it is: a client's, that of its group, or its lineage's."""
+
 Period = Literal["day", "week", "month"]
 
 
@@ -90,8 +93,8 @@ class Refill:
             return cls(most, cast(Period, period))
         except ValueError as error:
             raise ValueError(
-                f"a refill is written epsilon:1@1e-6/month or rho:0.01/week, with day, week or month, and not {text!r}: "
-                f"{error}"
+                "a refill is written epsilon:1@1e-6/month or rho:0.01/week, with day, week or month, and not "
+                f"{text!r}: {error}"
             ) from error
 
     def ends(self, began: int) -> date:

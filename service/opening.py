@@ -12,8 +12,8 @@ from service.pay_once import hold_request
 from training.releases.certificate import ReleaseCertificate
 
 
-async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> LineageAccount:
-    """See to it that the lineage has an account: open it with `budget`, or find it there.
+async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, by: str) -> LineageAccount:
+    """See to it that the lineage has an account: open it with `budget`, or find it there. by: who starts the service.
 
     Raises CannotServe when there is none and no budget is given, or one with another budget: a budget is never
     changed by starting a service.
@@ -27,7 +27,8 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> L
                 f"the lineage {lineage} has no budget yet: say what all clients together may learn, "
                 "with --epsilon E --delta D"
             ) from None
-        account = await ledger.open_lineage(lineage, budget, time=time.time())
+        starting = ledger.acting(by, "a service was started with this budget")
+        account = await starting.open_lineage(lineage, budget, time=time.time())
     if budget is not None and replace(account.budget, refill=None) != budget:
         raise CannotServe(
             f"the lineage {lineage} has another budget already; leave --epsilon and --delta out, or change it "

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -305,6 +306,9 @@ class Predictor(ABC):
             min(left, account.remaining),
             account.highest_limit,
             unlimited,
+            account.remaining,
+            account.refilled,
+            account.group,
         )
         return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, terms)
 
@@ -342,6 +346,9 @@ class _Terms:
     lineage_left: int
     highest_limit: int
     unlimited: bool
+    left: int
+    refilled: date | None
+    group: str
 
 
 @lru_cache(maxsize=1024)
@@ -353,4 +360,7 @@ def _explained(terms: _Terms) -> AccountExplanation:
         lineage_left=terms.lineage_left,
         highest_limit=terms.highest_limit,
         unlimited=terms.unlimited,
+        left=terms.left,
+        refilled=terms.refilled,
+        group=terms.group,
     )

@@ -672,7 +672,8 @@ class Accounts:
 
 
 _REFUSED = {
-    b"exists": "the lineage already has a client or group of this name, and a name is not given again once it is revoked",
+    b"exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
+    "revoked",
     b"has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
     "group know together is what the group has paid for; add the client under another name",
     b"key-in-use": "this API key is another client's",

@@ -6,10 +6,8 @@ whoever gets it must give no answer. Every message is one line that can be shown
 """
 
 from datetime import date
-from typing import Literal
 
-Scope = Literal["client", "group", "lineage"]
-"""Whose account refuses: the client's, that of its group, or the lineage's."""
+from accounting.budgets import Scope
 
 
 class LedgerError(Exception):

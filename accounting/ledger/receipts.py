@@ -194,6 +194,11 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return self.price * self.rows
 
     @property
+    def group_total(self) -> int:
+        """What the account of the client's group was charged, in picorho."""
+        return self.price * self.group_rows
+
+    @property
     def lineage_total(self) -> int:
         """What the lineage's account was charged, in picorho."""
         return self.price * self.lineage_rows

@@ -140,7 +140,7 @@ class QuoteOut(Struct):
     cost_rho: float
     admitted: bool
     refusal: Annotated[str | None, Meta(description="The type of problem that the request would be refused with.")]
-    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client or lineage.")]
+    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client, group or lineage.")]
     noise: Annotated[
         NoiseLawOut | None, Meta(description="Null where it is not known by which law noise moves an answer.")
     ]
