@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -71,6 +72,16 @@ UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 def unreadable(lineage: str, error: Exception) -> LedgerDamaged:
     """Return what to raise for what cannot be read of the lineage."""
     return LedgerDamaged(lineage, f"what the store holds cannot be read: {error!r}")
+
+
+@dataclass(frozen=True)
+class AccountFields:
+    """The fields of all accounts of a lineage, as they were at one instant: those of clients and groups by name."""
+
+    lineage: Fields
+    clients: dict[str, Fields]
+    groups: dict[str, Fields]
+    others: list[Fields]
 
 
 class Accounts:
@@ -236,11 +247,13 @@ class Accounts:
             raise UnknownClient(client)
         return account
 
-    async def _group_of(self, lineage: str, group: str, fields: Fields) -> GroupAccount:
-        """Read a group's account. Raises UnknownGroup."""
+    async def _group_of(self, lineage: str, group: str, fields: Fields, *, listed: bool = False) -> GroupAccount:
+        """Read a group's account; one that is `listed` somewhere is lost if there is none. Raises UnknownGroup."""
         with reading(lineage):
             account = wire.read_group(lineage, group, fields)
         if account is None:
+            if listed:
+                raise LedgerDamaged(lineage, f"the account of {group} is lost")
             await self._check_unused(lineage, f"the account of {group}", LineageKeys(lineage).group(group).contents)
             raise UnknownGroup(group)
         return account
@@ -306,30 +319,38 @@ class Accounts:
         await self._set_budget(lineage, "lineage", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
         return await self.lineage(lineage)
 
-    async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount]]:
-        """Return the accounts of a lineage and of all its clients, by name, as they were at one instant.
+    async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount], list[GroupAccount]]:
+        """Return the accounts of a lineage and of all its clients and groups, by name, as they were at one instant.
 
         Raises UnknownLineage.
         """
-        names, (fields, *others) = await self.read_with_clients(lineage, [LineageKeys(lineage).account])
-        account = await self._lineage_of(lineage, fields)
-        found = zip(names, others, strict=True)
-        return account, [await self._client_of(lineage, name, own, listed=True) for name, own in found]
+        found = await self.read_accounts(lineage)
+        account = await self._lineage_of(lineage, found.lineage)
+        clients = [await self._client_of(lineage, *each, listed=True) for each in found.clients.items()]
+        return account, clients, [await self._group_of(lineage, *each, listed=True) for each in found.groups.items()]
 
-    async def read_with_clients(self, lineage: str, keys: Sequence[str]) -> tuple[list[str], list[Fields]]:
-        """Return every client's name, and the fields of keys of the lineage and then of each client's account."""
+    async def read_accounts(self, lineage: str, *keys: str) -> "AccountFields":
+        """Return the fields of every account of a lineage, and of further keys of it, of one instant."""
         own = LineageKeys(lineage)
-        listed = await self._names(lineage, own.clients)
+        listed = await self._listed(lineage)
         while True:
-            replies = await self._read(lineage, *keys, *(own.client(name).account for name in listed))
-            before, listed = listed, await self._names(lineage, own.clients)
+            clients, groups = listed
+            accounts = [own.client(name).account for name in clients] + [own.group(name).account for name in groups]
+            found = await self._read(lineage, own.account, *keys, *accounts)
+            before, listed = listed, await self._listed(lineage)
             if before == listed:  # or else one that was added meanwhile is named in receipts and not here
-                return listed, replies
+                break
+        others, rest = found[1 : len(keys) + 1], iter(found[len(keys) + 1 :])
+        of_clients = {name: next(rest) for name in clients}
+        return AccountFields(found[0], of_clients, {name: next(rest) for name in groups}, others)
 
-    async def _names(self, lineage: str, key: str) -> list[str]:
-        (numbers,) = await self._read(lineage, key)
+    async def _listed(self, lineage: str) -> tuple[list[str], list[str]]:
+        """Return the names of the lineage's clients and of its groups."""
+        keys = LineageKeys(lineage)
+        found = await self._read(lineage, keys.clients, keys.groups)
         with reading(lineage):
-            return sorted(name.decode() for name in numbers)
+            clients, groups = (sorted(name.decode() for name in numbers) for numbers in found)
+        return clients, groups
 
     async def numbers(self, lineage: str) -> Numbers:
         """Return what the numbers in the lineage's receipts stand for, as the store has it now."""
@@ -440,14 +461,7 @@ class Accounts:
 
     async def groups(self, lineage: str) -> list[GroupAccount]:
         """Return the lineage's groups, by name."""
-        return [await self._group_of(lineage, *each) for each in (await self.fields_of_groups(lineage)).items()]
-
-    async def fields_of_groups(self, lineage: str) -> dict[str, Fields]:
-        """Return the fields of each group's account, by name."""
-        keys = LineageKeys(lineage)
-        names = await self._names(lineage, keys.groups)
-        found = await self._read(lineage, *(keys.group(name).account for name in names))
-        return dict(zip(names, found, strict=True))
+        return (await self.snapshot(lineage))[2]
 
     async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, list[GroupAccount | LineageAccount]]:
         """Return a client's account, and those that pay for its releases, too, as they are at one instant.

@@ -66,7 +66,7 @@ async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[
     """
     account = await ledger.lineage(lineage)
     await ledger.note(lineage, "export", {"format": form, "receipts": account.newest_receipt})
-    account, clients = await ledger.snapshot(lineage)
+    account, clients, _ = await ledger.snapshot(lineage)
     budgets = {client.client: client.budget for client in clients} | {"": account.budget}
     if form == "csv":
         yield _row(COLUMNS)

@@ -140,7 +140,8 @@ async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_
     yield _Line(format=_FORMAT)
     for lineage in lineages:
         keys = LineageKeys(lineage)
-        names, (account, services, *clients) = await ledger.read_with_clients(lineage, [keys.account, keys.services])
+        found = await ledger.read_accounts(lineage, keys.services)
+        account, (services,) = found.lineage, found.others
         if not account:
             try:
                 await ledger.lineage(lineage)
@@ -149,8 +150,7 @@ async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_
         with reading(lineage):
             newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
         acts = await all_acts(ledger, lineage, newest_act)
-        groups = await ledger.fields_of_groups(lineage)
-        section = _Section(lineage, account, dict(zip(names, clients, strict=True)), groups, services, acts)
+        section = _Section(lineage, account, found.clients, found.groups, services, acts)
         books = Books(lineage, acts)
         yield _Line(section=section)
         async for receipt in all_receipts(ledger, lineage, newest):

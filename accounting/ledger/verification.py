@@ -67,14 +67,13 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
         return Verification(lineage, 0, 0, b"", tuple(damage))
     keys = LineageKeys(lineage)
     await ledger.numbers(lineage)  # as they are, and not as this process remembers them
-    account, clients = await ledger.snapshot(lineage)
-    groups = await ledger.groups(lineage)
+    account, clients, groups = await ledger.snapshot(lineage)
     with reading(lineage):
         paid_first = await ledger.scan(lineage, keys.questions)
         paid_later = {one.client: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients}
         paid_as_group = {one.group: await ledger.scan(lineage, keys.group(one.group).questions) for one in groups}
-        names, (owners, *fields) = await ledger.read_with_clients(lineage, [keys.api_keys])
-        holders = [wire.read_client(lineage, name, own) for name, own in zip(names, fields, strict=True)]
+        found = await ledger.read_accounts(lineage, keys.api_keys)
+        holders = [wire.read_client(lineage, *each) for each in found.clients.items()]
     books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
@@ -83,7 +82,7 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     newest = (await ledger.lineage(lineage)).newest_receipt
     since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
     findings = [*books.findings, *_of_questions(books, clients, groups, paid_first, paid_later, paid_as_group, since)]
-    findings += _of_api_keys(owners, [holder for holder in holders if holder is not None])
+    findings += _of_api_keys(found.others[0], [holder for holder in holders if holder is not None])
     findings += await _of_indices(ledger, account, books)
     for journal in witnesses:
         findings += _of_witness(books, journal)
@@ -92,10 +91,10 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
 
 async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
     """Return a line for each key that is not what a charge takes it for."""
-    _, clients = await ledger.snapshot(lineage)
+    _, clients, groups = await ledger.snapshot(lineage)
     keys = LineageKeys(lineage)
     kinds = dict.fromkeys((keys.services, keys.questions, keys.terms, keys.clients, keys.groups, keys.api_keys), "hash")
-    kinds |= {keys.group(group.group).questions: "set" for group in await ledger.groups(lineage)}
+    kinds |= {keys.group(group.group).questions: "set" for group in groups}
     kinds |= dict.fromkeys((keys.receipts, keys.acts), "stream")
     for client in clients:
         own = keys.client(client.client)

@@ -192,18 +192,18 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
 ) -> None:
     lineage = new_lineage()
     await open_accounts(books, lineage, releases(99), ann=releases(50))
-    real, late = books._names, ["bob", "cy"]
+    real, late = books._listed, ["bob", "cy"]
 
-    async def one_is_added(asked: str, key: str) -> list[str]:
-        names = await real(asked, key)
+    async def one_is_added(asked: str) -> tuple[list[str], list[str]]:
+        names = await real(asked)
         if late:
             client = late.pop()
             await books.add_client(lineage, client, releases(9), key_digest(f"{lineage}/{client}"), time=0.0)
             await books.charge(asking(lineage, client, f"of {client}"))
         return names
 
-    monkeypatch.setattr(books, "_names", one_is_added)
-    account, clients = await books.snapshot(lineage)
+    monkeypatch.setattr(books, "_listed", one_is_added)
+    account, clients, _ = await books.snapshot(lineage)
     assert [client.client for client in clients] == ["ann", "bob", "cy"]
     assert account.newest_receipt == 2
     assert (await verify(books, lineage)).findings == ()
