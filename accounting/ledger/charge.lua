@@ -129,16 +129,13 @@ local function read_call(keys, args)
   return call
 end
 
--- Returns the clients whose group is another than the caller says, each with its group behind it.
+-- Replies the clients of a call, each with its group behind it, to a caller who does not know them.
 local function regrouped(call)
-  local found, seen = {}, {}
+  local found = {'regroup'}
   for _, payer in ipairs(call.payers) do
-    if payer.client and not seen[payer.client] then
-      seen[payer.client] = true
-      local group = redis.pcall('HMGET', payer.client.key, 'group', 'number')
-      if not group.err and group[2] and (group[1] or '') ~= payer.group then
-        found[#found + 1], found[#found + 2] = payer.client.name, group[1] or ''
-      end
+    local group = payer.client and redis.pcall('HGET', payer.client.key, 'group') or ''
+    if payer.client and not (type(group) == 'table' and group.err) then
+      found[#found + 1], found[#found + 2] = payer.client.name, group or ''
     end
   end
   return found
@@ -208,8 +205,10 @@ local function read_inner(call, account, request, forced)
   end
   if account.receipts then
     check_stream(account.receipts, state.seq, account.what)
-    if state.group ~= request.payer.group then -- which `apply` alone can meet: the group is that of its receipts
-      if state.seq > 0 then
+    if state.group ~= request.payer.group then
+      if not forced then
+        error({word = 'regroup'}, 0)
+      elseif state.seq > 0 then
         damaged(account.name .. ' asked as a member of another group')
       end
       redis.call('HSET', account.key, 'group', request.payer.group)
@@ -233,8 +232,11 @@ local function admit(call, request, forced)
     end
     payer.checked = true
   end
+  if payer.numbers then
+    return nil
+  end
   local numbers = {}
-  for place = #payer.chain - 1, 1, -1 do
+  for place = 1, #payer.chain - 1 do
     local account = payer.chain[place]
     local state = read_inner(call, account, request, forced)
     if not state then
@@ -338,16 +340,18 @@ end
 -- are paid for once for all who hold them, and a lineage that paid for the finest must not refuse the second client:
 -- they count by what is new to each account.
 local function count(line, chain)
-  line.new, line.at_most = {}, {}
+  local new = {}
   for place = 1, #chain do
-    local new = 0
-    for _, accounts in ipairs(line.new_to) do
-      if accounts >= place then
-        new = new + 1
-      end
+    new[place] = 0
+  end
+  for _, accounts in ipairs(line.new_to) do
+    for place = 1, accounts do
+      new[place] = new[place] + 1
     end
-    line.new[place] = new
-    line.at_most[place] = line.terms.is_step and new or line.new[1]
+  end
+  line.new, line.at_most = new, line.terms.is_step and new or {}
+  for place = 1, #chain do
+    line.at_most[place] = line.terms.is_step and new[place] or new[1]
   end
 end
 
@@ -414,7 +418,8 @@ end
 
 -- Reads what `pay` will add to, so that it cannot fail half-way.
 local function check_payable(account, lines, place)
-  if account.state.spent + (total_of(lines, 'new', place)) > LARGEST then
+  account.total, account.total_coins = total_of(lines, 'new', place)
+  if account.state.spent + account.total > LARGEST then
     malformed('a charge takes an account past 2^53 - 1')
   end
   account.tally = account.tally or {}
@@ -428,9 +433,8 @@ local function check_payable(account, lines, place)
 end
 
 local function pay(account, lines, place)
-  local total, coins = total_of(lines, 'new', place)
   local state = account.state
-  state.spent, state.coined = state.spent + total, state.coined + coins
+  state.spent, state.coined = state.spent + account.total, state.coined + account.total_coins
   for _, line in ipairs(lines) do
     local new = line.new[place]
     if new > 0 then
@@ -624,12 +628,11 @@ local function charge_each(keys, args, asker, forced)
   elseif asker.writes ~= args.writes then
     return {'stale'}
   end
-  local groups = forced and {} or regrouped(call)
-  if #groups > 0 then
-    return {'regroup', unpack(groups)}
-  end
   for place, request in ipairs(call.requests) do
     local ok, reply, line = attempt(charge_request, call, request, forced)
+    if not ok and reply == 'regroup' then -- before anything is written
+      return regrouped(call)
+    end
     replies[place] = ok and reply or {string.upper(reply), line}
     wrote = wrote or replies[place][1] == 'charged'
   end
@@ -649,12 +652,11 @@ end
 
 local function quote(keys, args)
   local call = read_call(keys, args)
-  local groups = regrouped(call)
-  if #groups > 0 then
-    return {'regroup', unpack(groups)}
-  end
-  local _, refused, digits, unpaid = decide(call, call.requests[1] or malformed('nothing is asked'), false)
-  if refused then
+  local request = call.requests[1] or malformed('nothing is asked')
+  local ok, problem, refused, digits, unpaid = pcall(decide, call, request, false)
+  if not ok then
+    return type(problem) == 'table' and problem.word == 'regroup' and regrouped(call) or error(problem, 0)
+  elseif refused then
     return refused
   end
   return {'quoted', unpaid or '', unpack(digits)}
