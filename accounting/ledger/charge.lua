@@ -54,8 +54,7 @@ local function account_of(call, scope, name)
       names = keys[scope .. 's'], added = {}, fresh = {}, requests = {}, kept = 0,
     }
     if scope == 'client' then
-      account.receipts, account.young = keys[id .. ':receipts'], keys[id .. ':requests']
-      account.old = keys[id .. ':requests:old']
+      account.id, account.receipts = id, keys[id .. ':receipts']
     end
     call.accounts[id] = account
   end
@@ -101,8 +100,12 @@ local function read_request(call, request)
   end
   if #request.lines == 0 or (request.key and not request.payer.client) then
     malformed('a request has a line, and one of the lineage alone no idempotency key')
-  elseif request.key and not (#word(request.key) == DIGEST and #word(request.body) == DIGEST) then
-    malformed('an idempotency key must be a digest of 16 bytes')
+  elseif request.key then
+    if not (#word(request.key) == DIGEST and #word(request.body) == DIGEST) then
+      malformed('an idempotency key must be a digest of 16 bytes')
+    end
+    local client = request.payer.client
+    client.young, client.old = call.keys[client.id .. ':requests'], call.keys[client.id .. ':requests:old']
   end
 end
 
