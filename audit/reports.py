@@ -8,7 +8,7 @@ import html
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from rich.text import Text
 from training.errors import extra
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ACQUITTED, CONVICTED, INCONCLUSIVE = 0, 3, 4
@@ -46,6 +47,14 @@ class Table:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"every row of {self.title!r} must have {len(self.columns)} texts")
 
+    @classmethod
+    def of(
+        cls, title: str, columns: Sequence[str], rows: Iterable[Sequence[str | float | None]], note: str = ""
+    ) -> "Table":
+        """Return a table whose figures are written by `number`, whole numbers as they are."""
+        texts = tuple(tuple(map(_cell, row)) for row in rows)
+        return cls(title, tuple(columns), texts, note)
+
 
 @dataclass(frozen=True, eq=False)
 class Picture:
@@ -55,6 +64,26 @@ class Picture:
     caption: str
     draw: Callable[["Figure"], None]
     inches: tuple[float, float] = (6.4, 4.0)
+
+    @classmethod
+    def of_axes(
+        cls,
+        title: str,
+        caption: str,
+        labels: tuple[str, str],
+        draw: Callable[["Axes"], None],
+        inches: tuple[float, float] = (6.4, 4.0),
+    ) -> "Picture":
+        """Return a figure with one set of axes, their labels (x, y), and a legend. draw: onto the axes."""
+
+        def on(figure: "Figure") -> None:
+            axes = figure.add_subplot()
+            draw(axes)
+            axes.set_xlabel(labels[0])
+            axes.set_ylabel(labels[1])
+            axes.legend(fontsize="small")
+
+        return cls(title, caption, on, inches)
 
     @cached_property
     def png(self) -> bytes:
@@ -189,6 +218,10 @@ def number(value: float | None, digits: int = 4) -> str:
 def interval(low: float, high: float, digits: int = 3) -> str:
     """The ends of a confidence interval."""
     return f"[{number(low, digits)}, {number(high, digits)}]"
+
+
+def _cell(value: str | float | None) -> str:
+    return str(value) if isinstance(value, str | int) else number(value)
 
 
 def _plain(value: Any) -> Any:

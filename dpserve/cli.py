@@ -34,9 +34,9 @@ _GROUPS = {
     },
     "Train": {
         "plan": _Command("planning", "plan", "What a budget buys: which mechanism, how noisy, how many answers."),
-        "schema": _Command("schema", "app", "Declare a table's columns in a file, without looking at its values."),
+        "schema": _Command("tables", "app", "Declare a table's columns in a file, without looking at its values."),
         "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
-        "inspect": _Command("inspecting", "inspect", "Derive every number of a bundle's certificate again."),
+        "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),
         "train-published": _Command("training", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
     },
     "Serve": {
@@ -44,10 +44,10 @@ _GROUPS = {
         "clients": _Command("accounts", "clients", "Who may ask, and for how much: keys and budgets."),
         "groups": _Command("accounts", "groups", "What the clients of one team may learn together."),
         "lineage": _Command("accounts", "lineages", "What all clients of one set of records may learn together."),
-        "export": _Command("exporting", "export", "Write a pay-once model into a file that other servers read."),
+        "export": _Command("bundles", "export", "Write a pay-once model into a file that other servers read."),
         "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),
         "ledger": _Command("ledger", "app", "Check, copy and mend the ledger."),
-        "config": _Command("configuring", "app", "The settings of the service, and where each comes from."),
+        "config": _Command("serving", "config", "The settings of the service, and where each comes from."),
     },
     "Attack and audit": {
         "attack": _Command("attacking", "attack", "Who was trained on? Ask an endpoint as an adversary would."),

@@ -21,7 +21,7 @@ from pydantic_settings import (
 )
 
 from dpserve import configuration
-from dpserve.commands import completing, options
+from dpserve.commands import options
 from dpserve.commands.command import default_text, option
 from service.errors import CannotServe
 from service.telemetry.logs import Format
@@ -59,7 +59,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     model_config = SettingsConfigDict(env_prefix=configuration.PREFIX, env_ignore_empty=True)
     other_sources: ClassVar[bool] = True
 
-    bundle: Path | None = option(None, "The bundle's folder.", argument=True, complete=completing.bundles)
+    bundle: Path | None = option(None, "The bundle's folder.", argument=True, complete=options.bundle_names)
     price: str | None = option(
         None,
         "The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise.",
@@ -69,7 +69,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         None,
         "How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven.",
         default_text=DEFAULT_MECHANISM,
-        complete=completing.mechanisms,
+        complete=options.mechanism_names,
     )
     ledger: str | None = option(None, options.LEDGER, default_text=options.LEDGER_DEFAULT)
     host: str = option("127.0.0.1", "The address to listen on.")

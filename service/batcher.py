@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from accounting.ledger import LedgerError
 from service.errors import DeadlinePassed, Overloaded
@@ -41,10 +41,13 @@ class BatchLimits:
     max_waiting_seconds: float = 2.0
     """A request is refused when the batches before it are expected to take longer."""
 
+    @classmethod
+    def of(cls, numbers: int, size: int | None, seconds: float, *, most: int = USUAL_BATCH_SIZE) -> Self:
+        """Return the limits of batches of at most `size` rows that wait for `seconds`.
 
-def usual_batch_size(numbers: int, most: int = USUAL_BATCH_SIZE) -> int:
-    """Return how many rows a batch has where each is so many numbers, its features among them: at most `most`."""
-    return max(1, min(most, _BATCH_BYTES // (8 * numbers)))
+        numbers: of a row, its features among them. size: None for as many rows as fit, `most` at most.
+        """
+        return cls(size or max(1, min(most, _BATCH_BYTES // (8 * numbers))), seconds)
 
 
 @dataclass(slots=True, eq=False)

@@ -39,7 +39,7 @@ from accounting.ledger import (
     UnknownKey,
 )
 from accounting.losses import Cost
-from mechanisms.answer_noise import AnswerNoise, Place, Uncertainty
+from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.certificate import ModelCertificate
 from training.columns import RowRefused, encode_rows
@@ -77,8 +77,8 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
     """One request's answers. probabilities: (n, C), row by row as asked."""
 
     probabilities: Floats
-    noise: Uncertainty | None
-    """How far noise may have moved them; None where its law is not known."""
+    noise: Uncertainty
+    """How far noise may have moved them."""
     standing: Standing
     """The client's account once this request was charged; half a second before, where nothing had to be."""
     receipt: Receipt | None = None
@@ -104,7 +104,7 @@ class RowsQuote:
     total: int
     free: tuple[bool, ...]
     refusal: LedgerRefusal | None
-    noise: AnswerNoise | None
+    noise: AnyNoise
     tier: str | None = None
 
 
@@ -114,8 +114,8 @@ class Predictor(ABC):
     mechanism_name: str
     mechanism_status: Literal["proven", "unproven"]
     price_per_row: Cost
-    _noise_on: Place | None
-    """What the noise is on; None where its law is not known."""
+    _noise: AnyNoise
+    """As the answer to one row has it: of which kind noise is here."""
 
     def __init__(
         self, certificate: ModelCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
@@ -142,14 +142,9 @@ class Predictor(ABC):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Those of OUTPUTS that an answer has: noise of an unknown law says nothing, and a draw has no intervals."""
-        return (
-            OUTPUTS[:1]
-            if self._noise_on is None
-            else (OUTPUTS[0], OUTPUTS[3])
-            if self._noise_on == "selection"
-            else OUTPUTS
-        )
+        """Those of OUTPUTS that an answer has: a draw has no intervals, and noise that is not known has none."""
+        without = isinstance(self._noise, UnknownNoise) or self._noise.on == "selection"
+        return (OUTPUTS[0], OUTPUTS[3]) if without else OUTPUTS
 
     @property
     def lineage(self) -> str:
@@ -228,19 +223,15 @@ class Predictor(ABC):
 
     async def confirm(self, caller: Caller) -> Caller:
         """Return whose the caller's key is now. Raises UnknownKey, KeyExpired and ClientRevoked."""
-        self.check_not_expired(caller)
+        if (ended := self.late(caller)) is not None:
+            raise ended
         if not caller.key_digest:
             return caller
         return Caller((await self._ledger.authenticate(self.lineage, caller.key_digest)).client, caller.key_digest)
 
-    def check_not_expired(self, caller: Caller) -> None:
-        """Raise KeyExpired if the caller's token has ended."""
-        if self._clock() >= caller.expires:
-            raise KeyExpired("token")
-
-    def late(self, caller: Caller, request: RowsRequest) -> "DeadlinePassed | KeyExpired | None":
+    def late(self, caller: Caller, deadline: float = math.inf) -> DeadlinePassed | KeyExpired | None:
         """Return why a request must not be charged any more, or answered: its deadline, or the caller's token."""
-        if time.monotonic() >= request.deadline:
+        if time.monotonic() >= deadline:
             return DeadlinePassed()
         return KeyExpired("token") if self._clock() >= caller.expires else None
 

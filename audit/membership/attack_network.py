@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from audit.membership.signals import KnownAnswers
+from audit.membership.scoring import KnownAnswers
 from mechanisms.seeded import derived_seed
 from training.published.bounds import Recipe, Topology
 from training.published.train import Assignment, Parameters, stacked_logits, train_stack
@@ -126,8 +126,6 @@ def _groups(
 
 
 def _inputs(kind: Kind, answers: Floats, y: Labels, classes: int) -> NDArray[np.float32]:
-    if answers.ndim != 2 or answers.shape != (len(y), classes):
-        raise ValueError(f"the answers must have shape {(len(y), classes)}, not {answers.shape}")
     if kind != "pooled":
         return answers.astype(np.float32)
     return np.concatenate([answers, np.eye(classes)[y]], axis=1).astype(np.float32)

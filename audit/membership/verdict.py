@@ -1,7 +1,7 @@
 """What an attack achieved, with confidence, compared with what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
-(`audit.estimators.errors`).
+(`audit.estimators.thresholded`).
 
 What the confidence is about. One model was trained on all members and answers about all candidates.
 
@@ -36,12 +36,12 @@ from audit.estimators import (
     epsilon_delta,
     errors_at,
     gdp_of_errors,
+    largest_met,
     thresholded,
 )
-from audit.estimators.errors import largest_met
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.plan import BOUNDS
-from audit.membership.signals import best_threshold
+from audit.membership.scoring import Scores, best_threshold
 
 Floats = NDArray[np.float64]
 
@@ -154,19 +154,6 @@ def p_value_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, 
 
 
 LOW_RATES = (0.001, 0.01)
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """One attack's scores. members, others: (n,) each, in a random order. threshold: None if it has none of its own.
-
-    An attack's own threshold comes from shadow models, never from these scores.
-    """
-
-    attack: str
-    members: Floats
-    others: Floats
-    threshold: float | None = None
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from accounting.budgets import Budget
 from accounting.ledger import Charge, ChargeRequest, Standing
 from accounting.losses import Cost, GaussianLoss
 from service.http.app import create_app
+from service.listener import Application, ServiceSettings, bind, run
 from service.metered import MeteredPredictor
-from service.serving import Application, ServiceSettings, bind, run
 from training.bundle import load_bundle
 from training.objective import softmax
 
@@ -80,7 +80,7 @@ async def _opened(bundle: Path, settings: ServiceSettings) -> AsyncIterator[ASGI
 def main(bundle: str, port: str) -> None:
     """Answer until told to stop."""
     settings = ServiceSettings(port=int(port))
-    with bind(settings) as listening:
+    with bind(port=settings.port) as listening:
         sys.exit(run(partial(_application, Path(bundle), settings), settings, listening))
 
 

@@ -28,7 +28,7 @@ from accounting.ledger import (
     new_api_key,
 )
 from accounting.picorho import to_rho
-from dpserve.commands import completing
+from dpserve.commands import options
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import ActsOnLedger, LedgerOption, PacedBudget
@@ -44,7 +44,7 @@ _Result = TypeVar("_Result")
 _FIGURES = ("epsilon spent", "of", "at delta", "rho spent", "of", "releases")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-Name = Annotated[str, typer.Argument(help="The client's id.", autocompletion=completing.clients)]
+Name = Annotated[str, typer.Argument(help="The client's id.", autocompletion=options.client_names)]
 GroupName = Annotated[str, typer.Argument(help="The group's name.")]
 Display = Annotated[
     str, typer.Option("--display-name", help="What lists call it, beside its id; may be changed at will.")
@@ -58,7 +58,7 @@ class LineageOption(LedgerOption):
     """A lineage of a ledger."""
 
     lineage: str | None = option(
-        None, "The lineage, or a bundle of it; needed when the ledger has several.", complete=completing.lineages
+        None, "The lineage, or a bundle of it; needed when the ledger has several.", complete=options.lineage_names
     )
 
     def run_on(self, act: Callable[[Ledger, str], Awaitable[_Result]]) -> _Result:
@@ -128,7 +128,7 @@ def show_lineages(ledger: LedgerOption, as_json: Json = False) -> None:
 @lineages.command("set-budget")
 def set_lineage_budget(
     lineage: Annotated[
-        str, typer.Argument(help="The lineage's name, or a bundle of it.", autocompletion=completing.lineages)
+        str, typer.Argument(help="The lineage's name, or a bundle of it.", autocompletion=options.lineage_names)
     ],
     given: PacedBudget,
     ledger: ActsOnLedger,

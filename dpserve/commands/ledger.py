@@ -21,7 +21,7 @@ from accounting.ledger.verification import Verification
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from dpserve.commands import completing, options
+from dpserve.commands import options
 from dpserve.commands.accounts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
@@ -36,7 +36,7 @@ class EveryLineage(LedgerOption):
     """One lineage of a ledger, or all of them."""
 
     lineage: str | None = option(
-        None, "The lineage, or a bundle of it.", default_text="every lineage", complete=completing.lineages
+        None, "The lineage, or a bundle of it.", default_text="every lineage", complete=options.lineage_names
     )
     journal: list[Path] | None = option(
         None, "A journal of another service, or a folder of them, in addition to those in your state folder."

@@ -1,9 +1,11 @@
-"""`dpserve serve`: the command, and the service that comes of its settings, in this process or in several."""
+"""`dpserve serve` and `dpserve config`: the settings, and the service that comes of them, in one process or several."""
 
 import ctypes
+import json
 import os
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,21 +20,24 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, key_digest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
+from dpserve import configuration
 from dpserve.commands import options
-from dpserve.commands.admin import open_port, where_the_key_is
+from dpserve.commands.command import Group
 from dpserve.settings import DEFAULT_MECHANISM, DEFAULT_PRICE, ServeSettings
 from mechanisms.mechanism import Mechanism, priced
+from service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
 from service.admin.server import AdminPort, admin_port
+from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app
+from service.listener import Application, ServiceSettings, bind, run, url_of, when_answering
 from service.metered import MeteredPredictor, ServedModel
 from service.opening import check_affordable, check_release, open_lineage
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
-from service.serving import Application, ServiceSettings, bind, run, url_of, when_answering
 from service.telemetry import logs
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
@@ -49,6 +54,8 @@ _OTHER_FILES = 256
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 _SHOWN_AUDIT = "self-audit.json"
+
+config = Group("The settings of the service: flags, environment and file.")
 
 
 class _Stopped(Exception):
@@ -137,7 +144,7 @@ class Service:
             raise typer.Exit(status)
 
     def _run(self, opened: ExitStack) -> int:
-        listening = opened.enter_context(bind(self.server))
+        listening = opened.enter_context(bind(self.settings.host, self.settings.port))
         admin = open_port(self.settings, listening.getsockname()[1])
         if admin is not None:
             opened.enter_context(admin.listening)
@@ -296,11 +303,38 @@ class Service:
     def _announce(self, loaded: _Model, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
         kind = self.settings.log_format
         if admin is not None:
+            where = where_the_key_is(options.state_folder())
             own = url_of(admin.listening, self.server.tls)
-            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
+            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where}", kind))
         typer.echo(logs.announcement(f"serving {loaded.model.certificate.name} on {address}", kind))
         if audit is not None:
             audit.start(address, self.server.tls)
+
+
+def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
+    """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
+    if not settings.admin:
+        return None
+    folder = options.state_folder()
+    key, metrics = admin_key(folder), metrics_key()
+    if key == metrics:
+        raise CannotServe(f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone")
+    return AdminPort(
+        _listening(settings, service_port),
+        key_digest(key),
+        folder / FOLDER,
+        metrics_digest=None if metrics is None else key_digest(metrics),
+    )
+
+
+def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
+    if settings.admin_port is not None:
+        return bind(settings.admin_host, settings.admin_port, "admin-port")
+    following = service_port + 1 if 0 < service_port < 65535 else 0
+    try:
+        return bind(settings.admin_host, following, "admin-port")
+    except CannotServe:
+        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
 
 
 def _raise_file_limit(connections: int) -> None:
@@ -375,3 +409,44 @@ def serve(settings: ServeSettings) -> None:
     checked = settings.checked()
     logs.configure(checked.log_format)
     Service(checked).run()
+
+
+@config.command("show", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def show(
+    ctx: typer.Context,
+    as_json: options.Json = False,
+) -> None:
+    """Show the settings of `dpserve serve` and where each comes from. No key or password is printed.
+
+    Flags of `serve` that are given here count, as in: dpserve config show --port 9000
+    """
+    root: Any = ctx.find_root().command
+    flags = root.get_command(ctx, "serve").make_context("serve", list(ctx.args), parent=ctx.find_root()).params
+    settings = ServeSettings.of_command_line(flags)
+    path = configuration.file_path()
+    rows = [
+        {
+            "setting": configuration.key(name),
+            "value": configuration.shown(name, getattr(settings, name)),
+            "source": source,
+        }
+        for name, source in settings.sources(flags).items()
+    ]
+    if as_json:
+        typer.echo(json.dumps({"file": str(path), "read": path.exists(), "settings": rows}, indent=2))
+        return
+    # A service should not wait for what prints tables.
+    from rich.table import Table
+
+    from dpserve.commands.console import stdout_console
+
+    console = stdout_console()
+    console.print(
+        f"file: {path}{'' if path.exists() else ' (not there)'}", highlight=False, soft_wrap=True, markup=False
+    )
+    table = Table("setting", "value", "source")
+    for row in rows:
+        value = "" if row["value"] is None else str(row["value"])
+        source = "file" if row["source"] == str(path) else str(row["source"])
+        table.add_row(str(row["setting"]), value, source, style=None if row["source"] != "default" else "dim")
+    console.print(table, highlight=False, markup=False)

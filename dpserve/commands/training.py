@@ -12,10 +12,10 @@ import typer
 from pydantic import ValidationError
 
 from accounting.ledger import Ledger, LedgerError, UnknownLineage
-from dpserve.commands import completing, options, rows
+from dpserve.commands import options
+from dpserve.commands.bundles import Certified, print_certificate
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import stdout_console, steps_with_progress
-from dpserve.commands.inspecting import print_certificate, print_release, print_teachers
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
     ReleaseOptions,
@@ -26,7 +26,7 @@ from dpserve.commands.releases import (
     train_release,
     train_with_progress,
 )
-from dpserve.commands.rows import FileOptions
+from dpserve.commands.tables import READING, FileOptions
 from service.errors import CannotServe
 from training import hog
 from training.bundle import save_bundle
@@ -43,7 +43,6 @@ from training.published.bundle import save_published
 from training.releases.certificate import ReleaseCertificate
 from training.schema import Schema, read_schema
 from training.sealing import one_line
-from training.teachers.certificate import TeachersCertificate
 
 FEATURES = "Features"
 SOLVER = "The solver"
@@ -51,8 +50,6 @@ CHOOSING = "--budget, in place of --release"
 ENCODER = "--encoder"
 _PER_ANSWER = "--epsilon 3 --delta 1e-6"
 _ROWS_IN_A_PART = 256
-
-Written = Certificate | ReleaseCertificate | TeachersCertificate
 
 
 class NewBundle(FileOptions):
@@ -73,7 +70,7 @@ class NewBundle(FileOptions):
         "Your name for the lineage of the records: all models of records that overlap share one, and its budget. "
         "Needed with your own data.",
         default_text="digits: 'digits'",
-        complete=completing.lineages,
+        complete=options.lineage_names,
     )
     classes: str | None = option(
         None, "The class names, separated by commas, or VALUE=NAME of each; for your own data."
@@ -87,7 +84,7 @@ class NewBundle(FileOptions):
         "head, without --release.",
     )
     name: str | None = option(None, "The model's public name.", default_text="the bundle's folder name")
-    clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=rows.READING)
+    clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=READING)
 
     @property
     def model_name(self) -> str:
@@ -145,7 +142,7 @@ class FeatureOptions(Options):
         f"bins of each number for tables of up to {rules.MOST_BINNED} numbers and rows of length 1 for others; "
         "with --clip-norm or --bias, identity.",
         panel=FEATURES,
-        complete=completing.features,
+        complete=options.feature_names,
     )
     image_shape: str | None = option(
         None,
@@ -327,25 +324,22 @@ def train(
     training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
     if budget is not None:
         # A simulation needs what training needs and more, which other commands should not wait for.
-        from dpserve.commands.choosing import followed
+        from dpserve.commands.planning import followed
 
         _check_features_are_free(map_, kind)
         kind, training = followed(training, kind, budget, queries, _public_rows(new, choosing, kind, records))
     elif queries is not None or choosing.public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
     per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
-    written: Written
+    written: Certified
     if kind is not None:
         written = train_release(kind, training)
         if isinstance(written, ReleaseCertificate):
-            print_release(stdout_console(), written)
             per_answer, opening = None, budget_hint(written, (release.tier or [release.price or budget or ""])[-1])
-        else:
-            print_teachers(stdout_console(), written)
     else:
         check_options(None, training.options)
         written = _train_head(training, content)
-        print_certificate(stdout_console(), written)
+    print_certificate(stdout_console(), written)
     known.remember(lineage, digests)
     typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
 
@@ -475,7 +469,7 @@ def warn_of_second_budget(lineage: str, known: Mapping[str, int], records: int) 
 
 
 def next_step(
-    out: Path, certificate: Written, opening: str, price: str | None = None, warning: str | None = None
+    out: Path, certificate: Certified, opening: str, price: str | None = None, warning: str | None = None
 ) -> str:
     """Return the command that serves a bundle, with a budget only where the lineage has none yet.
 
@@ -506,7 +500,7 @@ def next_step(
     return f"Next: {serve} {opening}"
 
 
-async def _budgets(certificate: Written) -> tuple[bool, list[str]]:
+async def _budgets(certificate: Certified) -> tuple[bool, list[str]]:
     """Return whether the lineage has an account, and which others have one.
 
     Raises CannotServe where the lineage's cannot pay for a release.

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from audit.membership.attack_network import EPOCHS, AttackNetwork, network_recipe
-from audit.membership.signals import KnownAnswers
+from audit.membership.scoring import KnownAnswers
 from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
 from research.data.sampling import two_disjoint_sets

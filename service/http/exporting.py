@@ -83,7 +83,8 @@ async def _held(
             ProblemType.NOT_EXPORTABLE,
             f"this service cannot write {form} files; ask for another form, or have its owner install dpserve[onnx]",
         ) from None
-    predictor.check_not_expired(caller)
+    if (ended := predictor.late(caller)) is not None:
+        raise ended
     await ledger.charge(hold_request(predictor.released, caller.client, tier, time.time(), None, caller.key_digest))
     return file
 

@@ -17,10 +17,10 @@ from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from service.http.app import create_app
+from service.listener import Application, ServiceSettings, bind, server_config, url_of
 from service.metered import MeteredPredictor
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
-from service.serving import Application, ServiceSettings, bind, server_config, url_of
 from service.telemetry.metrics import Metrics
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
@@ -127,7 +127,7 @@ class Starter:
         started: list[RunningService] = []
         ready = threading.Event()
         failure: list[BaseException] = []
-        listening = bind(ServiceSettings(port=0))
+        listening = bind()
 
         @asynccontextmanager
         async def opening(ledger):

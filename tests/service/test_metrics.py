@@ -18,7 +18,7 @@ from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
 from service.http.app import HttpOptions
 from service.http.problems import ProblemType
-from service.serving import ServiceSettings, bind, url_of
+from service.listener import bind, url_of
 from service.telemetry.exposition import exposition
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, ROUTES, Metrics, counts_in, route_of
 from service.telemetry.throughput import Throughput, totals_of
@@ -37,7 +37,7 @@ BODY = {"instances": [ROW, ROW, [0.5] * 4]}
 
 def exported(service, folder):
     """The families that the owner's port of a service exports, by name."""
-    listening = bind(ServiceSettings(port=0))
+    listening = bind()
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": True, "looks": 3})
     opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())

@@ -150,7 +150,7 @@ class Heads:
         """The exact weights (C, D) at Lambda. Raises NotConverged."""
         key = (features, strong_convexity)
         if key not in self._weights:
-            objective = RegularisedCrossEntropy(
+            objective = RegularisedCrossEntropy.of(
                 self.records(features), self.case.y, self.case.classes, strong_convexity
             )
             self._weights[key] = quantised(minimise(objective, TOLERANCE))

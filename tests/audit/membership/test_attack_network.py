@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.membership.attack_network import train_attack_network
-from audit.membership.signals import KnownAnswers
+from audit.membership.scoring import KnownAnswers
 
 
 def answers(n, seed, boost, classes=4):
@@ -36,13 +36,3 @@ def test_a_class_that_shadow_models_never_saw_from_both_sides_is_left_to_all():
     network = train_attack_network(lacking, "per-class", 0, epochs=2)
     assert network.network_of_class[2] == 3
     assert np.isfinite(network.scores(known.answers, known.y)).all()
-
-
-def test_what_does_not_fit_is_refused():
-    known = answers(20, 0, boost=1.0)
-    with pytest.raises(ValueError, match="members and about others"):
-        KnownAnswers(known.answers, known.y, np.ones(20, dtype=bool))
-    with pytest.raises(ValueError, match="do not fit"):
-        KnownAnswers(known.answers, known.y[1:], known.member)
-    with pytest.raises(ValueError, match="must have shape"):
-        train_attack_network(known, "pooled", 0, epochs=1).scores(known.answers[:, 1:], known.y)

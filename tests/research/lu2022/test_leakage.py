@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from audit.membership.signals import KnownAnswers
+from audit.membership.scoring import KnownAnswers
 from research.lu2022 import printed, rivals
 from research.lu2022.__main__ import app
 from research.lu2022.leakage import train_blind_networks

@@ -1,30 +1,26 @@
-"""Labelled rows: an owner's private records, and rows that are declared public. The options that say where they are."""
+"""Tables of labelled rows: the options that say where they are and how they are read, and `dpserve schema`."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-from numpy.typing import NDArray
+import typer
 
-from accounting.planner import PublicSample
-from dpserve.commands.command import Options, option
+from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
-from dpserve.commands.options import state_folder
-from training.bundle import CertifiedHead
-from training.certificate import Certificate
 from training.columns import Columns
 from training.data.classes import values_of
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
-from training.data.records import Floats, Records
-from training.errors import TrainingError
-from training.lineage import KnownRecords
+from training.data.records import Records
+from training.errors import DataError, TrainingError
 from training.schema import Schema, schema_of
+from training.schema import draft as drafted
 
 READING = "Reading rows"
-MOST_ROWS = 2000
-"""An accuracy on so many is within 0.04 of that on all, and is computed in seconds."""
+
+app = Group("Declare a table's columns in a file, without looking at its values.")
 
 
 class RowOptions(Options):
@@ -108,41 +104,51 @@ class FileOptions(RowOptions):
         )
 
 
-def public_sample(head: CertifiedHead, source: str, class_names: str | None, file: FileOptions) -> PublicSample:
-    """Return the head's logits on rows declared public, with their sensitivities: at most `MOST_ROWS`, spread evenly.
+@app.command()
+def draft(
+    data: Annotated[str, typer.Argument(help="A table: CSV, Parquet, Feather; a file, a folder or a URL.")],
+    out: Annotated[Path, typer.Option(help="The new schema: a .json or a .toml file.", show_default=False)] = Path(
+        "schema.json"
+    ),
+    label: Annotated[str, typer.Option(help="The column of classes.")] = "label",
+) -> None:
+    """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
 
-    source: 'digits', a table or FILE.npz. Raises TrainingError for rows that do not fit the bundle, and for a file
-    that holds records of its lineage.
+    No value is looked at: bounds, levels and classes are public, and must be known without the records.
     """
-    certificate = head.certificate
-    X, y = _held_out_digits(certificate) if source == "digits" else _public(certificate, source, class_names, file)
-    used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
-    phi = head.features(X[used])
-    origin = f"{len(used)} rows of {source}, declared public"
-    commonest = float(np.bincount(y[used]).max() / len(used))
-    return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
+    # Only who reads a table should wait for Arrow.
+    from training.data.tables import open_table
+
+    table = open_table(data)
+    if label not in table.names:
+        raise DataError(f"{data} has no column {label!r}: name the column of classes with --label")
+    content, missing = drafted(list(zip(table.names, table.types, strict=True)), label)
+    text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise DataError(f"{out} exists already: name a new file with --out") from None
+    typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")
+    for each in missing:
+        typer.echo(f" - {each}")
+    typer.echo(f"Next: dpserve train --data {data} --schema {out} --label {label} --lineage NAME --out MODEL")
 
 
-def _public(
-    certificate: Certificate, source: str, class_names: str | None, file: FileOptions
-) -> tuple[Floats, NDArray[np.int64]]:
-    names, feature_map = certificate.feature_names, certificate.feature_map
-    lower, upper, columns = feature_map.lower, feature_map.upper, feature_map.columns
-    records = file.read_like(source, names, lower, upper, certificate.classes, class_names, columns)
-    known = KnownRecords(state_folder())
-    shared = known.among(known.digests(records)).get(certificate.lineage, 0)
-    if shared:
-        raise TrainingError(
-            f"{source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
-            "them is not covered by any budget. Put rows that are public into a file of their own"
-        )
-    order = [records.declaration.feature_names.index(name) for name in names]
-    return np.ascontiguousarray(records.X[:, order]), records.y
+def _as_toml(content: dict[str, Any]) -> str:
+    lines = [f"missingValues = {_toml(content['missingValues'])}"]
+    for field in content["fields"]:
+        lines += ["", "[[fields]]", f"name = {_toml(field['name'])}"]
+        lines.append(f"type = {_toml(field['type'])}" if field["type"] else "# type =")
+        constraints = field["constraints"]
+        if constraints:
+            lines.append("[fields.constraints]")
+            lines += [
+                f"# {name} =" if value is None else f"{name} = {_toml(value)}" for name, value in constraints.items()
+            ]
+    return "\n".join(lines) + "\n"
 
 
-def _held_out_digits(certificate: Certificate) -> tuple[Floats, NDArray[np.int64]]:
-    digits = load_digits()
-    declaration = digits.train.declaration
-    if (certificate.feature_names, certificate.classes) != (declaration.feature_names, declaration.classes):
-        raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
-    return digits.held_out_rows, digits.held_out_labels
+def _toml(value: object) -> str:
+    # A JSON text, list or truth value is one of TOML, too.
+    return json.dumps(value, ensure_ascii=False)

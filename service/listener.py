@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -62,31 +61,17 @@ class ServiceSettings:
         return min(4096 + self.largest_batch * (features * _LONGEST_NUMBER + 8), _LARGEST_BODY)
 
 
-class Address(Protocol):
-    """Where to listen."""
-
-    @property
-    def host(self) -> str:
-        """A name or an address."""
-        ...
-
-    @property
-    def port(self) -> int:
-        """0 picks a free one."""
-        ...
-
-
-def bind(address: Address, option: str = "port") -> socket.socket:
+def bind(host: str = "127.0.0.1", port: int = 0, option: str = "port") -> socket.socket:
     """Return a listening socket, or raise CannotServe: done first, so that a taken port is found before all else.
 
-    Connections that come before the service is ready wait. option: what the port's option is called.
+    Connections that come before the service is ready wait. port: 0 picks a free one. option: what it is called.
     """
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY; without it an answer waits 40 ms for an acknowledgement.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((address.host, address.port))
+        listening.bind((host, port))
         listening.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listening.close()
@@ -94,7 +79,7 @@ def bind(address: Address, option: str = "port") -> socket.socket:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         with_make = " (PORT= with make)" if option == "port" else ""
         advice = f"choose another with --{option}{with_make}" if taken else f"look at --host and --{option}"
-        raise CannotServe(f"cannot listen on {address.host}:{address.port}: {reason}; {advice}") from error
+        raise CannotServe(f"cannot listen on {host}:{port}: {reason}; {advice}") from error
     return listening
 
 
