@@ -38,15 +38,15 @@ def columns_of(graph: Graph, columns: Sequence[AnyColumn]) -> tuple[list["ValueI
             raise NotExportable(f"a column named {name!r} is in the way of an output of that name: rename it")
         match column:
             case NumberColumn() | BooleanColumn():
-                kind, encode = TensorProto.DOUBLE, _number
+                kind, encoded = TensorProto.DOUBLE, _number(graph, column)
             case LevelsColumn():
-                kind, encode = TensorProto.STRING, _levels
+                kind, encoded = TensorProto.STRING, _levels(graph, column)
             case TimeColumn():
-                kind, encode = TensorProto.INT64, _time
+                kind, encoded = TensorProto.INT64, _time(graph, column)
             case TextColumn():
                 raise NotExportable(f"the column {name!r} is a text, whose n-grams no operator of ONNX can hash")
         inputs.append(helper.make_tensor_value_info(name, kind, ["rows", 1]))
-        blocks += encode(graph, column)
+        blocks += encoded
     return inputs, graph("Concat", *blocks, axis=1)
 
 

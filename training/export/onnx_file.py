@@ -65,8 +65,8 @@ def _model(classifier: Classifier) -> "ModelProto":
         inputs, rows = columns_of(graph, classifier.columns)
         domains = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
     else:
-        shape = ["rows", len(certificate.feature_names)]
-        inputs, rows = [helper.make_tensor_value_info("x", TensorProto.DOUBLE, shape)], "x"
+        features = len(certificate.feature_names)
+        inputs, rows = [helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["rows", features])], "x"
         domains = [helper.make_opsetid("", OPSET)]
     values = _features(graph, classifier, rows)
     if classifier.centre is not None:
