@@ -15,8 +15,9 @@ from accounting.ledger import Ledger, Quote
 from accounting.picorho import to_rho
 from service.http.authentication import BEARER, Authentication
 from service.http.problems import Problem, ProblemType
+from service.models import Models
 from service.pay_once import PayOncePredictor, hold_request
-from service.predictor import Caller, Predictor
+from service.predictor import Caller
 from training.errors import MissingExtra
 from training.export.files import Exported, Form, exported
 
@@ -26,7 +27,7 @@ _Form = Annotated[Form, Query(description="The form of the file.")]
 _Tier = Annotated[str | None, Query(description="The precision; by default the finest that you hold, or the coarsest.")]
 
 
-def add_export(app: FastAPI, predictor: Predictor, ledger: Ledger, authentication: Authentication) -> None:
+def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Authentication) -> None:
     """Add the route."""
 
     route: dict[str, Any] = {
@@ -45,8 +46,8 @@ def add_export(app: FastAPI, predictor: Predictor, ledger: Ledger, authenticatio
         return await answered(request, name, to, tier, hold=True)
 
     async def answered(request: Request, name: str, to: Form, tier: str | None, *, hold: bool) -> Response:
-        caller = await authentication.caller(request, "predict")
-        predictor.check_model(name)
+        predictor = models.named(name)
+        caller = await authentication.caller(request, predictor.lineage, "predict")
         if not isinstance(predictor, PayOncePredictor):
             raise Problem(
                 HTTPStatus.FORBIDDEN,
@@ -62,18 +63,20 @@ def add_export(app: FastAPI, predictor: Predictor, ledger: Ledger, authenticatio
 
 
 class Files:
-    """The files that were asked for, by form and tier: each is made once, in a thread, whoever waits for it."""
+    """The files that were asked for: each is made once, in a thread, whoever waits for it."""
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._made: dict[tuple[Form, str], asyncio.Task[Exported]] = {}
+        self._made: dict[tuple[str, Form, str], asyncio.Task[Exported]] = {}
+        """By model id, form and tier."""
 
     async def of(self, predictor: PayOncePredictor, form: Form, tier: str) -> Exported:
         """Return a file. Raises what `exported` raises."""
-        made = self._made.get((form, tier))
+        key = predictor.certificate.model_id, form, tier
+        made = self._made.get(key)
         if made is None or (made.done() and (made.cancelled() or made.exception() is not None)):
             making = asyncio.to_thread(exported, predictor.at(tier), form, tier)
-            made = self._made[form, tier] = asyncio.get_running_loop().create_task(making)
+            made = self._made[key] = asyncio.get_running_loop().create_task(making)
         return await asyncio.shield(made)
 
 
@@ -102,7 +105,8 @@ async def _held(
             ProblemType.NOT_EXPORTABLE,
             f"this service cannot write {form} files; ask for another form, or have its owner install dpserve[onnx]",
         ) from None
-    predictor.check_not_expired(caller)
+    if (ended := predictor.late(caller)) is not None:
+        raise ended
     await ledger.charge(hold_request(predictor.released, caller.client, tier, time.time(), None, caller.key_digest))
     return file
 

@@ -17,7 +17,7 @@ from mechanisms.laplace import Laplace
 from service import predictor
 from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
-from service.serving import ServiceSettings, bind
+from service.listener import bind
 from service.telemetry.metrics import route_of
 from training.bundle import CertifiedHead
 from training.objective import softmax
@@ -364,7 +364,7 @@ def test_a_row_that_was_charged_and_not_answered_is_answered_for_nothing(start, 
 
 def test_the_public_page_of_a_model(service):
     page = service.http().get("/models/colours").json()
-    assert service.http().get("/models").json() == {"models": ["colours"]}
+    assert service.http().get("/models").json() == {"models": ["colours"], "default": "colours"}
     assert page["mechanism"] == "gaussian"
     assert page["mechanism_status"] == page["status"] == "proven"
     assert page["weight_sensitivity"] > 0
@@ -372,7 +372,7 @@ def test_the_public_page_of_a_model(service):
 
 
 def test_a_socket_answers_without_delay():
-    with bind(ServiceSettings(port=0)) as listening:
+    with bind() as listening:
         assert listening.proto == socket.IPPROTO_TCP  # what asyncio looks at before it sets TCP_NODELAY
 
 

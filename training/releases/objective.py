@@ -36,6 +36,7 @@ from training.releases.objective_bound import perturbation_bound
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.solver import Progress, minimise
+from training.sums import Features, Rows, check_count
 
 Floats = NDArray[np.float64]
 
@@ -47,28 +48,6 @@ CURVATURE_PER_NOISE = 5.0
 
 _UNIT_ROUNDOFF = 2.0**-53
 _UP = 1 + 2.0**-40
-
-
-@dataclass(frozen=True, eq=False)
-class PerturbedCrossEntropy(RegularisedCrossEntropy):
-    """J + <B, W>. linear: B, (C, D)."""
-
-    linear: Floats
-
-    def value(self, W: Floats) -> float:
-        """J(W) + <B, W>."""
-        return super().value(W) + float(np.vdot(self.linear, W))
-
-    def gradient(self, W: Floats) -> Floats:
-        """The gradient of J, plus B."""
-        gradient: Floats = super().gradient(W) + self.linear
-        return gradient
-
-    def gradient_rounding(self, W: Floats) -> float:
-        """J's bound, and the rounding of one more addition: its terms are at most n sqrt(2) + Lambda ||W|| + ||B||."""
-        norm = float(np.linalg.norm(W)) * (1 + 1e-9)
-        sizes = 1.5 * len(self.y) + self.strong_convexity * norm + float(np.linalg.norm(self.linear))
-        return super().gradient_rounding(W) + 2 * _UNIT_ROUNDOFF * 1.01 * sizes
 
 
 class ObjectiveCertificate(ReleaseCertificate):
@@ -243,6 +222,7 @@ def train_perturbed(
 
     Raises NotConverged when the tolerance is not reached, and TrainingError for numbers that have no certificate.
     """
+    check_count(len(records))
     tensors, declaration = feature_map.public_tensors(), records.declaration
     classes = len(declaration.classes)
     shape = (classes, feature_map.dimension)
@@ -264,11 +244,11 @@ def train_perturbed(
         output = certificate.output()
     except ValueError as error:
         raise TrainingError(f"this objective cannot be perturbed: {one_line(error)}") from error
-    objective = PerturbedCrossEntropy(
-        feature_map(records.X, tensors),
-        records.y,
-        classes,
+    objective = RegularisedCrossEntropy(
+        records.sums,
+        *shape,
         choices.strong_convexity,
+        Rows(Features(feature_map, sparse=True)),
         perturbing.draw(randomness).reshape(shape),
     )
     weights = minimise(objective, tolerance, progress)

@@ -1,0 +1,208 @@
+"""Listening: uvicorn through its public interface, in this process or with workers of its own."""
+
+import asyncio
+import errno
+import gc
+import http.client
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.supervisors import Multiprocess
+
+from accounting.ledger import LedgerUnavailable
+from service.errors import CannotServe
+from service.telemetry import logs
+from service.tls import Tls
+
+_BACKLOG = 2048
+_LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
+LARGEST_BODY = 64 * 2**20
+"""Bytes of a body, whatever a model's rows take."""
+_SECONDS_BEFORE_ANOTHER_WORKER = 1.0
+_ANOTHER_WORKER = 75
+"""The status (EX_TEMPFAIL) of a worker that another one is to be started for."""
+_SECONDS_FOR_HEALTH_CHECK = 30
+"""How long a worker may hold the interpreter's lock before it is taken for hung, as while it imports."""
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """How the service listens and what it takes."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 picks a free port."""
+    workers: int = 1
+    largest_batch: int = 1000
+    """Rows of one request."""
+    max_batch_size: int | None = None
+    """Rows that are computed and charged together at most; None for what suits the model."""
+    max_batch_time: float = 0.0
+    """Seconds that a batch waits for more requests."""
+    max_connections: int = 4096
+    """By each worker; what comes on more is answered 503. A connection on which nothing is asked counts."""
+    drain_seconds: int = 20
+    """How long requests under way may take to finish after the service was told to stop."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks whose X-Forwarded-For is believed."""
+    tls: Tls | None = None
+    """What HTTPS is served with, at both ports; plain HTTP without it."""
+
+    def largest_body(self, features: int) -> int:
+        """Return how many bytes a request's body may have: what the largest batch takes in full precision, or less."""
+        return min(4096 + self.largest_batch * (features * _LONGEST_NUMBER + 8), LARGEST_BODY)
+
+
+def bind(host: str = "127.0.0.1", port: int = 0, option: str = "port") -> socket.socket:
+    """Return a listening socket, or raise CannotServe: done first, so that a taken port is found before all else.
+
+    Connections that come before the service is ready wait. port: 0 picks a free one. option: what it is called.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY; without it an answer waits 40 ms for an acknowledgement.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        with_make = " (PORT= with make)" if option == "port" else ""
+        advice = f"choose another with --{option}{with_make}" if taken else f"look at --host and --{option}"
+        raise CannotServe(f"cannot listen on {host}:{port}: {reason}; {advice}") from error
+    return listening
+
+
+def url_of(listening: socket.socket, tls: Tls | None = None) -> str:
+    """Return the address of a listening socket as a URL."""
+    host, port = listening.getsockname()[:2]
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class Application:
+    """The ASGI application of one process, opened and closed by the server's lifespan events."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[ASGIApp]) -> None:
+        """opening: gives what answers requests, once it can."""
+        self.failure: Exception | None = None
+        self._opening = opening
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; open and close on lifespan events."""
+        if scope["type"] != "lifespan":
+            assert self._app is not None
+            await self._app(scope, receive, send)
+            return
+        await receive()
+        asyncio.get_running_loop().set_exception_handler(logs.unforeseen)
+        try:
+            self._app = await self._opening.__aenter__()
+        except Exception as error:  # noqa: BLE001 - `run` raises it
+            self.failure = error
+            if logs.worker is not None:
+                logs.log.error("this worker cannot start: %s", logs.kinds(error))
+                if isinstance(error, LedgerUnavailable):
+                    # The ledger was there when the service started. The supervisor ends the service for a worker that
+                    # fails to start, and replaces one that dies.
+                    await asyncio.sleep(_SECONDS_BEFORE_ANOTHER_WORKER)
+                    os._exit(_ANOTHER_WORKER)
+            await send({"type": "lifespan.startup.failed", "message": ""})
+            return
+        # A full collection over what start-up made takes over 100 ms, in which nobody is answered.
+        gc.collect()
+        gc.freeze()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._opening.__aexit__(None, None, None)
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def run(application: Callable[[], Application], settings: ServiceSettings, listening: socket.socket) -> int:
+    """Answer requests until told to stop, and finish what is under way; return the status to exit with.
+
+    application: called in each process that answers; it must be picklable where there are several workers. Raises what
+    opening the application raised, where there is one. Call it in the main thread.
+    """
+    if settings.workers > 1:
+        supervisor = Multiprocess(server_config(application, settings), [listening])
+        supervisor.run()
+        return int(any(process.exitcode not in (0, -signal.SIGTERM) for process in supervisor.processes))
+    app = application()
+    server = uvicorn.Server(server_config(lambda: app, settings))
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    # uvicorn has handlers of its own while it serves: what comes before them must not be lost, and it repeats what it
+    # heard once it has drained.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        server.run(sockets=[listening])
+    except SystemExit:
+        if app.failure is not None:
+            raise app.failure from None
+        raise
+    return 0
+
+
+def server_config(application: Callable[[], Application], settings: ServiceSettings) -> uvicorn.Config:
+    """Return uvicorn's settings for a service. application: called once in each process that answers."""
+    return uvicorn.Config(
+        application,
+        factory=True,
+        workers=settings.workers,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        backlog=_BACKLOG,
+        limit_concurrency=settings.max_connections,
+        timeout_graceful_shutdown=settings.drain_seconds,
+        timeout_worker_healthcheck=_SECONDS_FOR_HEALTH_CHECK,
+        **(settings.tls.for_uvicorn() if settings.tls is not None else {}),
+    )
+
+
+def when_answering(address: str, tls: Tls | None, call: Callable[[], None]) -> None:
+    """Call `call` in a thread once the service at `address` answers."""
+
+    def wait() -> None:
+        while not _answers(address, tls):
+            time.sleep(0.05)
+        call()
+
+    threading.Thread(target=wait, name="when-answering", daemon=True).start()
+
+
+def _answers(address: str, tls: Tls | None) -> bool:
+    host = address.partition("://")[2]
+    connection = (
+        http.client.HTTPConnection(host) if tls is None else http.client.HTTPSConnection(host, context=tls.pinned())
+    )
+    try:
+        connection.request("GET", "/livez")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
