@@ -174,9 +174,8 @@ class ClassSums:
         both = self._both.products(self.certificate.feature_map(X, self.tensors))
         classes = both.shape[1] // 2
         logits = self.calibration(both[:, :classes])
-        scaled = np.broadcast_to(self.calibration.scale * self._noise, logits.shape)
-        noise = AnswerNoise("gaussian", scaled, logits=self.calibration(both[:, classes:]))
-        return softmax(logits), noise
+        noise = self.calibration.scale * self._noise[None, :]
+        return softmax(logits), AnswerNoise("gaussian", noise, logits=self.calibration(both[:, classes:]))
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C), before calibration."""
