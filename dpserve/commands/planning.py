@@ -369,9 +369,7 @@ def public_sample(head: CertifiedHead, source: str, class_names: str | None, fil
 def _public(
     certificate: Certificate, source: str, class_names: str | None, file: FileOptions
 ) -> tuple[Floats, NDArray[np.int64]]:
-    names, feature_map = certificate.feature_names, certificate.feature_map
-    lower, upper, columns = feature_map.lower, feature_map.upper, feature_map.columns
-    records = file.read_like(source, names, lower, upper, certificate.classes, class_names, columns)
+    records = file.read_for(certificate, source, "--public", class_names)
     known = KnownRecords(state_folder())
     shared = known.among(known.digests(records)).get(certificate.lineage, 0)
     if shared:
@@ -379,7 +377,7 @@ def _public(
             f"{source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
             "them is not covered by any budget. Put rows that are public into a file of their own"
         )
-    order = [records.declaration.feature_names.index(name) for name in names]
+    order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
     return np.ascontiguousarray(records.X[:, order]), records.y
 
 

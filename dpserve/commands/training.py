@@ -99,8 +99,8 @@ class NewBundle(FileOptions):
 
     def records(self) -> Records:
         """Read the records. Raises TrainingError for rows that break the declaration, and for a bundle that exists."""
-        names, values = parse_classes(self.classes) if self.classes else ((), ())
-        schema = self._schema()
+        names, values = self.declared_classes()
+        schema = self.declared_schema()
         if self.data != "digits" and not names and schema is None:
             raise TrainingError(
                 "declare the class names with --classes a,b,..., or the table with --schema FILE: a list read off the "
@@ -115,7 +115,11 @@ class NewBundle(FileOptions):
             )
         return found
 
-    def _schema(self) -> Schema | None:
+    def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
+        return parse_classes(self.classes) if self.classes else ((), ())
+
+    def declared_schema(self) -> Schema | None:
         """Return the schema, if there is one. Raises BadParameter beside what it takes the place of."""
         if self.schema_file is None:
             return None
@@ -276,6 +280,23 @@ def train(
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
+    written, warning = trained(new, map_, release, choosing, network)
+    budget, queries = choosing.budget, choosing.queries
+    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
+    if isinstance(written, ReleaseCertificate):
+        per_answer, opening = None, budget_hint(written, (release.tier or [release.price or budget or ""])[-1])
+    print_certificate(stdout_console(), written)
+    typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
+
+
+def trained(
+    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
+) -> tuple[Certified, str | None]:
+    """Train what is asked for, write the bundle, and note its records in the lineage.
+
+    Returns its certificate, and the warning of a second budget, if there is one. Raises BadParameter for options that
+    do not go together, and TrainingError.
+    """
     lineage, records = new.lineage_name, new.records()
     kind, budget, queries = release.release, choosing.budget, choosing.queries
     if new.unit is not None and (kind is not None or budget is not None):
@@ -303,18 +324,14 @@ def train(
         kind, training = followed(training, kind, budget, queries, _public_rows(new, choosing, kind, records))
     elif queries is not None or choosing.public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
-    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
     written: Certified
     if kind is not None:
         written = train_release(kind, training)
-        if isinstance(written, ReleaseCertificate):
-            per_answer, opening = None, budget_hint(written, (release.tier or [release.price or budget or ""])[-1])
     else:
         check_options(None, training.options)
         written = _train_head(training, content)
-    print_certificate(stdout_console(), written)
     known.remember(lineage, digests)
-    typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
+    return written, warning
 
 
 def _train_head(training: Training, encoder: bytes | None) -> Certificate:
