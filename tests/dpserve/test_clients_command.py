@@ -5,11 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from typer import Typer
 from typer.testing import CliRunner, Result
 
 from accounting.budgets import Budget
 from accounting.ledger import Ledger, UnknownGroup
 from dpserve.commands.accounts import clients, groups
+from dpserve.commands.command import with_options
+from dpserve.commands.explaining import explain
 from dpserve.commands.options import operating_systems_user
 from service.errors import CannotServe
 
@@ -112,3 +115,18 @@ def test_an_id_that_could_be_taken_for_another_is_refused_in_a_line(folder: Path
     assert isinstance(refused.exception, ValueError)
     assert str(refused.exception).startswith("the client id ")
     assert "\n" not in str(refused.exception)
+
+
+def test_the_explanation_says_whom_each_account_bounds_together(folder: Path) -> None:
+    assert _groups(folder, "add", "team", "--rho", "0.2", "--delta", "1e-5").exit_code == 0
+    assert _clients(folder, "add", "ann", "--group", "team", "--rho", "0.1", "--delta", "1e-5").exit_code == 0
+    app = Typer()
+    app.command()(with_options(explain))
+
+    def words(*flags: str) -> str:
+        said = CliRunner(env={"COLUMNS": "500"}).invoke(app, [*flags, "--json", "--ledger", str(folder)])
+        return str(json.loads(said.output)["explanation"]["in_plain_words"])
+
+    assert "Members of its group 'team' who share what they learn are bounded together" in words("--client", "ann")
+    assert "That is all members of the group 'team' together" in words("--group", "team")
+    assert "That is all clients and groups together" in words("--lineage", "records")
