@@ -66,7 +66,7 @@ class Exhausted(Exception):
     """The batch costs more than is left; nothing of it was charged. scope: whose budget it is."""
 
     def __init__(self, scope: Scope) -> None:
-        """scope: "client" for the key's own budget, "group" or "lineage" for one that it shares with other keys."""
+        """scope: "client" for the key's own, "group" for its group's, "lineage" for the one that all keys share."""
         super().__init__(f"the {scope}'s budget is spent")
         self.scope = scope
 

@@ -52,6 +52,15 @@ def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
         )
 
 
+async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: str) -> int:
+    """Charge the lineage for a tier of a release that leaves; return what was charged now, in picorho.
+
+    Raises what `Ledger.charge` raises.
+    """
+    await ledger.join(certificate.lineage)
+    return (await ledger.charge(hold_request(certificate, "", tier, time.time()))).charged
+
+
 async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None:
     """Raise CannotServe unless the lineage's account could pay for every tier, and can pay for one now."""
     account = await ledger.lineage(certificate.lineage)

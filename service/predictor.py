@@ -47,6 +47,8 @@ from training.columns import RowRefused, encode_rows
 OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
 
+_EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
+
 Floats = NDArray[np.float64]
 Value = str | float | bool | None
 Clock = Callable[[], float]
@@ -125,7 +127,6 @@ class Predictor(ABC):
         self.largest_batch = largest_batch
         self._ledger = ledger
         self._clock = clock
-        self._explaining = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
         self._lower = np.asarray(certificate.feature_map.lower)
         self._upper = np.asarray(certificate.feature_map.upper)
         self._packing = struct.Struct(f"{len(self._lower)}d").pack
@@ -154,7 +155,9 @@ class Predictor(ABC):
     def check_model(self, name: str) -> None:
         """Raise UnknownModel unless `name` is the served model's."""
         if name != self.certificate.name:
-            raise UnknownModel(f"there is no model {name!r} here; this service has {self.certificate.name!r}")
+            raise UnknownModel(
+                f"{name!r} is not {self.certificate.name!r}, which is asked here; ask /models/{name}/predict"
+            )
 
     def check_rows(self, instances: Sequence[Sequence[float]]) -> Floats:
         """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about."""
@@ -301,7 +304,7 @@ class Predictor(ABC):
             account.refilled,
             account.group,
         )
-        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, terms)
+        return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, _explained, terms)
 
     async def holds(self, client: str) -> bool:
         """Return whether the client holds a pay-once model, so that its answers are unlimited."""

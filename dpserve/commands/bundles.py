@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,7 +166,7 @@ def export(
     certificate = model.certificate
     suffix = f"-{file.tier}{file.suffix}" if len(certificate.tiers) > 1 else file.suffix
     target = out or Path(f"{certificate.name}{suffix}")
-    with _written(target, file.content):
+    with written(target, file.content):
         charged = asyncio.run(_charge(ledger, certificate, file.tier))
     typer.echo(f"wrote {target}, {len(file.content):,} bytes, with nothing secret in it")
     if charged:
@@ -175,7 +174,7 @@ def export(
 
 
 @contextmanager
-def _written(target: Path, content: bytes) -> Iterator[None]:
+def written(target: Path, content: bytes) -> Iterator[None]:
     """Put the file in its place when what is done meanwhile has succeeded; else leave nothing."""
     if target.exists():
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
@@ -191,13 +190,12 @@ def _written(target: Path, content: bytes) -> Iterator[None]:
 async def _charge(where: ReplicatedLedger, certificate: ReleaseCertificate, tier: str) -> int:
     """Charge the lineage for holding the tier; return what was charged now, in picorho."""
     # Training prints certificates, and should not wait for what answers.
-    from service.pay_once import hold_request
+    from service.opening import hold_for_owner
 
     location, journals = options.ledger_location(where.ledger), options.journals_folder()
     async with Ledger.open(location, replicas=where.ledger_replicas, journals=journals) as ledger:
-        await ledger.join(certificate.lineage)
         try:
-            charge = await ledger.charge(hold_request(certificate, "", tier, time.time()))
+            charged = await hold_for_owner(ledger, certificate, tier)
         except UnknownLineage:
             raise CannotServe(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "
@@ -210,4 +208,4 @@ async def _charge(where: ReplicatedLedger, certificate: ReleaseCertificate, tier
             ) from None
         left = {"what": certificate.name, "model": certificate.model_id, "tier": tier}
         await where.acting(ledger).note(certificate.lineage, "export", left)
-        return charge.charged
+        return charged

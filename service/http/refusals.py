@@ -20,13 +20,13 @@ from accounting.ledger import (
     UnknownLineage,
 )
 from accounting.picorho import to_rho
-from service.errors import DeadlinePassed, InvalidRows, Overloaded, UnknownModel, UnknownTier
+from service.errors import DeadlinePassed, InvalidRows, NoModel, Overloaded, UnknownModel, UnknownTier
 from service.http.problems import Problem, ProblemType
 from service.telemetry.logs import kinds
 
 _log = logging.getLogger("dpserve")
 
-REFUSALS = (Problem, InvalidRows, UnknownModel, UnknownTier, Overloaded, DeadlinePassed, LedgerError)
+REFUSALS = (Problem, InvalidRows, UnknownModel, UnknownTier, NoModel, Overloaded, DeadlinePassed, LedgerError)
 """What `as_problem` knows."""
 
 
@@ -47,24 +47,28 @@ def _problem_of(error: Exception) -> Problem:
                 row=error.row,
                 column=error.column,
             )
-        case UnknownModel():
-            return Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, str(error))
-        case UnknownTier():
-            return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.UNKNOWN_TIER, str(error))
+        case UnknownModel() | UnknownTier() | NoModel() | IdempotencyConflict():
+            return Problem(*_PLAIN[type(error)], str(error))
         case Overloaded() | DeadlinePassed():
             return _too_late(error)
         case BudgetExhausted():
             return _exhausted(error)
         case MechanismNotAccepted():
             return Problem(HTTPStatus.FORBIDDEN, ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
-        case IdempotencyConflict():
-            return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT, str(error))
         case LedgerUnavailable() | UnknownLineage():
             return Problem(HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
     _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
     return Problem(
         HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, "the service failed; the owner's log says where"
     )
+
+
+_PLAIN = {
+    UnknownModel: (HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL),
+    UnknownTier: (HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.UNKNOWN_TIER),
+    NoModel: (HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.NOT_READY),
+    IdempotencyConflict: (HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT),
+}
 
 
 def _exhausted(error: BudgetExhausted) -> Problem:
