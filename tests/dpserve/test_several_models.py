@@ -1,10 +1,13 @@
 """`dpserve serve` with several bundles and a folder that is watched: real processes, real bundles."""
 
 import shutil
+import socket
 import time
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 
 
 @pytest.fixture
@@ -47,6 +50,34 @@ def test_a_service_of_two_bundles_answers_both_from_one_account(run, several):
         assert [each["model"] for each in said] == ["second", "model"]
         assert http.get("/budget").json()["spent"]["rho"] == pytest.approx(0.002)
     ended(process)
+
+
+def test_workers_answer_over_grpc_at_one_port_and_finish_what_is_under_way(run, several):
+    words = ("--grpc-port", 0, "--workers", 2, "--default", "model")
+    process, address, before = run.start_and_read("model", "second", *words, *BUDGET)
+    (own,) = [line.split()[-1] for line in before if "gRPC is answered" in line]
+    key = run("clients", "add", "alice", "--rho", 1, "--delta", 1e-6).stdout.strip()
+    headers = {"authorization": f"Bearer {key}"}
+    found = []
+    for _ in range(6):  # connections of their own, which the kernel gives to either worker
+        with triton.InferenceServerClient(own) as client:
+            tensor = triton.InferInput("instances", [1, 2], "FP64")
+            tensor.set_data_from_numpy(np.array([[30.0, 1000.0]]))
+            found.append(client.infer("second", [tensor], headers=headers))
+    assert len({answer.as_numpy("probabilities").tobytes() for answer in found}) == 1
+    body = {"instances": [[30.0, 1000.0]]}
+    http = {"headers": {"Authorization": f"Bearer {key}"}, "json": body}
+    again = httpx.post(f"{address}/models/second/predict", **http).json()
+    assert again["receipt"]["charged_rows"] == 0
+    assert again["predictions"] == found[0].as_numpy("probabilities").tolist()
+    ended(process)
+    assert process.returncode == 0
+
+
+def test_a_grpc_port_that_is_taken_is_found_before_anything_else(run, several):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = run.fails("serve", "model", "--grpc-port", taken.getsockname()[1], *BUDGET)
+    assert "--grpc-port" in said
 
 
 def test_two_bundles_of_one_name_are_refused(run, several):

@@ -70,7 +70,7 @@ def opened(service):
 
 def call(opened, method, request, answer, key=None, **more):
     """Call a method by hand; return its answer, or the error."""
-    metadata = [] if key is None else [("authorization", f"Bearer {key}")]
+    metadata = [] if key is None else [("authorization", f"Bearer {key}"), *more.pop("metadata", ())]
     with grpc.insecure_channel(opened.address) as channel:
         stub = channel.unary_unary(
             f"/{SERVICE}/{method}",
@@ -194,6 +194,14 @@ def test_who_asks_is_checked_as_over_http(opened):
     assert problem_of(error)[0] is StatusCode.UNAUTHENTICATED
     error = call(opened, "ModelInfer", message(model="other"), service_pb2.ModelInferResponse)
     assert problem_of(error)[0] is StatusCode.NOT_FOUND
+
+
+def test_two_keys_in_one_call_are_refused(opened):
+    key = opened.service.add_client()
+    more = [("authorization", "Bearer another")]
+    error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse, key, metadata=more)
+    assert problem_of(error)[0] is StatusCode.INVALID_ARGUMENT
+    assert opened.service.spent() == 0
 
 
 def test_a_spent_budget_is_permission_denied_with_the_amounts(opened):
