@@ -17,7 +17,7 @@ from msgspec import Struct
 from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import AnswerNoise, Uncertainty
+from mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import in_range
 from mechanisms.label import Label
@@ -83,8 +83,7 @@ class MeteredPredictor(Predictor):
         self.mechanism_name = mechanism.name
         self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
         self.cost = self.price_per_row = mechanism.cost
-        known = self._noise(np.ones(1))
-        self._noise_on = None if known is None else known.on
+        self._noise = self._noise_of(np.ones(1))
         features = head.certificate.feature_map
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
         most = _DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
@@ -133,10 +132,9 @@ class MeteredPredictor(Predictor):
             stages.end("logits")
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.of(charged.tolist()))
             stages.end("noise")
-        noise = self._noise(sensitivity)
-        known = None if noise is None else noise.uncertainty(answers)
+        known = self._noise_of(sensitivity).uncertainty(answers)
         return [
-            _prediction(decided, answers[of], None if known is None else known.part(of))
+            _prediction(decided, answers[of], known.part(of))
             if isinstance(decided := decisions[place], Charge)
             else decided
             for place, of in enumerate(rows)
@@ -171,10 +169,10 @@ class MeteredPredictor(Predictor):
         digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
         waiting = _Waiting(Caller(client), request, self._clock())
         quote = await self._ledger.quote(self._charge_request(waiting, digests))
-        return RowsQuote(quote.total, quote.free, quote.refusal, self._noise(sensitivity))
+        return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity))
 
-    def _noise(self, sensitivity: Floats) -> AnswerNoise | None:
-        """Return the noise on answers to rows of these sensitivities, of the mechanisms whose law is known."""
+    def _noise_of(self, sensitivity: Floats) -> AnyNoise:
+        """Return the noise on answers to rows of these sensitivities."""
         match self.mechanism:
             case Label() as mechanism:
                 return AnswerNoise("exponential", mechanism.scale(sensitivity), "selection")
@@ -183,7 +181,7 @@ class MeteredPredictor(Predictor):
             case Gaussian() | Laplace() as mechanism:
                 scale = mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
                 return AnswerNoise(_LAWS[type(mechanism)], scale)
-        return None
+        return UnknownNoise("one logit got noise and the others none, and the answer does not say which")
 
     def _charge_request(self, waiting: _Waiting, questions: tuple[bytes, ...]) -> ChargeRequest:
         return ChargeRequest(
@@ -214,7 +212,7 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
     return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
-def _prediction(charge: Charge, answers: Floats, noise: Uncertainty | None) -> Prediction:
+def _prediction(charge: Charge, answers: Floats, noise: Uncertainty) -> Prediction:
     """Return one request's answers, (n, C)."""
     return Prediction(
         probabilities=answers,

@@ -20,7 +20,7 @@ time alone is enough, and costs each key that is in use two calls a second for e
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,13 +41,13 @@ from accounting.ledger import (
 )
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import AnswerNoise, Uncertainty
+from mechanisms.answer_noise import Uncertainty
 from service.batcher import Batcher, BatchLimits
 from service.errors import RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
 from training.releases.certificate import ReleaseCertificate, Tier
-from training.releases.model import NoisyLogits, ReleasedModel, TieredModel
+from training.releases.model import ReleasedModel, TieredModel
 
 SECONDS_HELD = 0.5
 """How long what the ledger said of a client is good for."""
@@ -103,7 +103,7 @@ class _Rows(Struct, frozen=True, eq=False):
     timeline: Timeline | None
 
 
-_Computed = tuple[Floats, Uncertainty | None]
+_Computed = tuple[Floats, Uncertainty]
 
 
 class PayOncePredictor(Predictor):
@@ -131,11 +131,10 @@ class PayOncePredictor(Predictor):
         self.mechanism_name = self.released.release
         self._tiers = self.released.tiers
         self._models = models_by_tier(model)
-        self._noise_on = "logits" if isinstance(self._models[self._tiers[0].name], NoisyLogits) else None
-        self._compute = {tier: _computed_by(each) for tier, each in self._models.items()}
         self._held: dict[tuple[Caller, str | None], _Held] = {}
         self._batcher: Batcher[_Wish, _Held] = Batcher(self._hold)
         features = self.released.feature_map
+        _, self._noise = model.answers(np.asarray(features.lower)[None])
         limits = BatchLimits.of(len(features.lower) + features.dimension, max_batch_size, max_batch_time)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
 
@@ -186,12 +185,13 @@ class PayOncePredictor(Predictor):
         for tier in {each.tier for each in batch}:
             places = [place for place, each in enumerate(batch) if each.tier == tier]
             X = batch[places[0]].X if len(places) == 1 else np.concatenate([batch[place].X for place in places])
-            compute = self._compute[tier]
-            probabilities, noise = compute(X) if len(X) <= _FEW_ROWS else await asyncio.to_thread(compute, X)
+            model = self._models[tier]
+            computing = _computed(model, X) if len(X) <= _FEW_ROWS else await asyncio.to_thread(_computed, model, X)
+            probabilities, noise = computing
             start = 0
             for place in places:
                 rows = slice(start, start + len(batch[place].X))
-                computed[place] = probabilities[rows], None if noise is None else noise.part(rows)
+                computed[place] = probabilities[rows], noise.part(rows)
                 start = rows.stop
         stages.end("forward pass")
         return [computed[place] for place in range(len(batch))]
@@ -243,8 +243,7 @@ class PayOncePredictor(Predictor):
         """Return what being answered at a tier would cost now: the difference to what the client holds."""
         tier = await self._tier(client, request.tier)
         hold = await self._ledger.quote(self._request(client, tier, self._clock(), request.idempotency))
-        model = self._models[tier]
-        noise = AnswerNoise("gaussian", model.logit_noise(request.X)) if isinstance(model, NoisyLogits) else None
+        _, noise = await asyncio.to_thread(self._models[tier].answers, request.X)
         # What is held answers every row: only the holding costs anything.
         return RowsQuote(hold.total, (True,) * len(request.X), hold.refusal, noise, tier)
 
@@ -311,17 +310,10 @@ class PayOncePredictor(Predictor):
         return hold_request(self.released, client, tier, now, idempotency, key_digest)
 
 
-def _computed_by(model: ReleasedModel) -> Callable[[Floats], _Computed]:
-    """Return what computes a model's answers to rows (n, d), and their noise."""
-    if not isinstance(model, NoisyLogits):
-        return lambda X: (model.probabilities(X), None)
-    noisy = model
-
-    def with_noise(X: Floats) -> _Computed:
-        probabilities, scale = noisy.answers(X)
-        return probabilities, AnswerNoise("gaussian", scale).uncertainty(probabilities)
-
-    return with_noise
+def _computed(model: ReleasedModel, X: Floats) -> _Computed:
+    """Return a model's answers to rows (n, d), and what is known of their noise."""
+    probabilities, noise = model.answers(X)
+    return probabilities, noise.uncertainty(probabilities)
 
 
 def hold_request(

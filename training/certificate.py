@@ -232,6 +232,11 @@ def derive(strong_convexity: float, tolerance: float, classes: int, dimension: i
     }
 
 
+def neighbouring(unit: str | None) -> dict[str, object]:
+    """Return the fields that say what neighbouring is. unit: the column of privacy units, None where it is a record."""
+    return {} if unit is None else {"neighbouring": UNITS, "unit": unit}
+
+
 def fresh_fields(
     name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
 ) -> dict[str, object]:

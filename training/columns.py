@@ -61,6 +61,9 @@ _ASCII_LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTU
 _SHOWN = 60
 
 
+NUL = "holds a NUL character, which is no text"
+
+
 class ValueRefused(ValueError):
     """A value does not fit its column. Says in words what it is: "'old' is not a number". Private, as the value is."""
 
@@ -101,9 +104,9 @@ class Column(BaseModel):
         return ()
 
     @property
-    @abstractmethod
     def groups(self) -> int:
         """The largest ||u||^2 of the block: see the module."""
+        return 1
 
     @property
     def usual(self) -> float:
@@ -180,11 +183,6 @@ class NumberColumn(Column):
         return (0,)
 
     @property
-    def groups(self) -> int:
-        """One number."""
-        return 1
-
-    @property
     def usual(self) -> float:
         """A quarter."""
         return 0.25
@@ -242,11 +240,6 @@ class BooleanColumn(Column):
         return ((self.name, 0.0, 1.0),)
 
     @property
-    def groups(self) -> int:
-        """One of 0 and 1."""
-        return 1
-
-    @property
     def usual(self) -> float:
         """As a number's."""
         return 0.25
@@ -297,11 +290,6 @@ class LevelsColumn(Column):
         return (*((f"{self.name}={level}", 0.0, 1.0) for level in self.levels), *others)
 
     @property
-    def groups(self) -> int:
-        """One of them is 1."""
-        return 1
-
-    @property
     def example(self) -> str:
         """The first level."""
         return self.levels[0]
@@ -317,6 +305,8 @@ class LevelsColumn(Column):
             found = self._index_of.get(number)
         if found is not None:
             return found
+        if "\0" in str(value):
+            raise ValueRefused(NUL)
         if self.unknown == "coordinate":
             return len(self.levels)
         shown = ", ".join(self.levels[:12]) + (", ..." if len(self.levels) > 12 else "")
@@ -479,11 +469,6 @@ class TextColumn(Column):
         return tuple((f"{self.name}#{index}", 0.0, 1.0) for index in range(self.buckets))
 
     @property
-    def groups(self) -> int:
-        """A vector of norm 1 at most."""
-        return 1
-
-    @property
     def example(self) -> str:
         """A word."""
         return "text"
@@ -498,6 +483,8 @@ class TextColumn(Column):
             raise ValueRefused(f"{_quoted(value)} is not a text")
         if len(value) > self.longest:
             raise ValueRefused(f"a text of {len(value):,} characters is longer than {self.longest:,}")
+        if "\0" in value:
+            raise ValueRefused(NUL)
         return value
 
     def encode(self, values: Sequence[str], absent: Mask, block: Floats) -> None:

@@ -35,7 +35,7 @@ and batches. Another b may round to another phi, which is another question then,
 import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,16 +241,35 @@ class Bins(FeatureMap):
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
+        places, values = self._filled(u, length)
+        hidden = np.zeros((len(u), self.dimension - 1))
+        np.put_along_axis(hidden, places, values, axis=1)
+        return hidden
+
+    def _filled(self, u: Floats, length: float) -> tuple[NDArray[np.int64], Floats]:
+        """Return which coordinates of h may differ from 0, (n, k), and h times `length` there, as whole numbers."""
         numbers, ends = u[:, self.binned], len(self.binned) * _BINS
         uniform = np.minimum((numbers * UNIFORM_BINS).astype(np.int64), UNIFORM_BINS - 1)
         # u = m 2^e with 1/2 <= m < 1; of zero NumPy says e = 0.
         doubling = np.where(numbers > 0, np.clip(-np.frexp(numbers)[1], 0, DOUBLING_BINS - 1), DOUBLING_BINS - 1)
-        w = np.zeros((len(u), ends + len(self.kept)))
         starts = np.arange(0, ends, _BINS)
-        np.put_along_axis(w, starts + uniform, 1.0, axis=1)
-        np.put_along_axis(w, starts + UNIFORM_BINS + doubling, 1.0, axis=1)
-        w[:, ends:] = KEPT_WEIGHT * u[:, self.kept]
-        return _into_ball(w, self.clip_norm, length)
+        others = np.broadcast_to(np.arange(ends, ends + len(self.kept)), (len(u), len(self.kept)))
+        places = np.hstack([starts + uniform, starts + UNIFORM_BINS + doubling, others])
+        w = np.ones(places.shape)
+        w[:, 2 * len(self.binned) :] = KEPT_WEIGHT * u[:, self.kept]
+        return places, _into_ball(w, self.clip_norm, length, width=self.dimension - 1)
+
+    def sparse(self, X: Floats) -> Any:
+        """Return phi(x) of rows (n, d) as a `scipy.sparse.csr_array` (n, dimension): two numbers for each of d."""
+        from scipy import sparse
+
+        places, values = self._filled(self._scaled(X), LENGTH * math.sqrt(1 - self.bias**2))
+        if self.bias:
+            last = np.full((len(X), 1), self.dimension - 1)
+            places, values = np.hstack([places, last]), np.hstack([values, 0 * last + math.trunc(LENGTH * self.bias)])
+        values *= STEP
+        ends = np.arange(len(X) + 1) * places.shape[1]
+        return sparse.csr_array((values.ravel(), places.ravel().astype(np.int32), ends), (len(X), self.dimension))
 
 
 class Hog(FeatureMap):
@@ -389,14 +408,16 @@ def _standard_normal(seed: int, shape: tuple[int, int]) -> Floats:
     return np.random.RandomState(seed).standard_normal(shape)
 
 
-def _into_ball(vectors: Floats, radius: float, length: float) -> Floats:
+def _into_ball(vectors: Floats, radius: float, length: float, width: int | None = None) -> Floats:
     """Return whole numbers (n, k): `length` x / max(radius, ||x||) for each row x of `vectors`, rounded towards zero.
 
     So a row is at most `length` (1 + 2^-50) long: what `SHRINK` is for. x is rounded first, to whole multiples
     m of 2^(e - b), e being the exponent of its largest coordinate, with k 4^b <= 2^53: the sum of the squares of m is
     a whole number of at most 2^53, exact in any order of summation, and its square root is rounded once.
+
+    width: k, where coordinates that are 0 were left out.
     """
-    bits = exact_bits(vectors.shape[1])
+    bits = exact_bits(vectors.shape[1] if width is None else width)
     exponents = np.frexp(np.abs(vectors).max(axis=1))[1]
     exponents = np.maximum(exponents, LEAST_EXPONENT) - bits
     whole = np.rint(vectors * np.ldexp(1.0, -exponents)[:, None])

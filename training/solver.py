@@ -29,10 +29,10 @@ def minimise(
 ) -> Floats:
     """Return W (C, D) with ||gradient of J at W||_F <= tolerance, projected onto the public ball.
 
-    progress: called with the gradient norm after each step. Raises NotConverged if the gradient norm plus a bound on
+    progress: called with the gradient norm wherever it is computed. Raises NotConverged if the gradient norm plus a bound on
     its rounding stays above the tolerance.
     """
-    shape = (objective.classes, objective.phi.shape[1])
+    shape = (objective.classes, objective.dimension)
     W = _trust_region(objective, shape, tolerance, progress)
     best, bound = W, gradient_bound(objective, W)
     for _ in range(_NEWTON_STEPS):
@@ -64,46 +64,29 @@ def gradient_bound(objective: RegularisedCrossEntropy, W: Floats) -> float:
 def _trust_region(
     objective: RegularisedCrossEntropy, shape: tuple[int, int], tolerance: float, progress: Progress
 ) -> Floats:
-    # The trust region asks for many Hessian-vector products at one point, and the report for the gradient at a point
-    # that it looks at next.
-    last: tuple[Vector | None, Floats] = (None, np.empty((0, 0)))
-    last_gradient: tuple[Vector | None, Vector] = (None, np.empty(0))
-
     def product(w: Vector, v: Vector) -> Vector:
-        nonlocal last
-        if last[0] is None or not np.array_equal(last[0], w):
-            last = (w.copy(), objective.probabilities(w.reshape(shape)))
-        return objective.hessian_vector_product(last[1], v.reshape(shape)).ravel()
+        return objective.hessian_vector_product(w.reshape(shape), v.reshape(shape)).ravel()
 
-    def value(w: Vector) -> float:
-        return objective.value(w.reshape(shape))
-
-    def gradient(w: Vector) -> Vector:
-        nonlocal last_gradient
-        if last_gradient[0] is None or not np.array_equal(last_gradient[0], w):
-            last_gradient = (w.copy(), objective.gradient(w.reshape(shape)).ravel())
-        return last_gradient[1].copy()
-
-    def report(xk: Vector) -> None:
-        progress(float(np.linalg.norm(gradient(xk))))
+    def value_and_gradient(w: Vector) -> tuple[float, Vector]:
+        value, gradient = objective.value_and_gradient(w.reshape(shape))
+        progress(float(np.linalg.norm(gradient)))
+        return value, gradient.ravel()
 
     result = minimize(
-        value,
+        value_and_gradient,
         np.zeros(shape[0] * shape[1]),
-        jac=gradient,
+        jac=True,
         hessp=product,
         method="trust-ncg",
-        callback=report,
         options={"gtol": tolerance / 4, "maxiter": 1000, "initial_trust_radius": 1.0, "max_trust_radius": 1e4},
     )
     return np.asarray(result.x, dtype=np.float64).reshape(shape)
 
 
 def _newton_direction(objective: RegularisedCrossEntropy, W: Floats) -> Floats:
-    P = objective.probabilities(W)
     operator = LinearOperator(
         (W.size, W.size),
-        matvec=lambda v: objective.hessian_vector_product(P, v.reshape(W.shape)).ravel(),
+        matvec=lambda v: objective.hessian_vector_product(W, v.reshape(W.shape)).ravel(),
         dtype=np.float64,
     )
     direction, _ = cg(operator, objective.gradient(W).ravel(), rtol=1e-8, maxiter=1000)

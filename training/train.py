@@ -2,12 +2,14 @@
 
 from mechanisms.randomness import NoiseKey
 from training.bundle import CertifiedHead
-from training.certificate import UNITS, Certificate, assumptions_on, derive, fresh_fields
+from training.certificate import Certificate, assumptions_on, derive, fresh_fields, neighbouring
 from training.data.records import Records
+from training.feature_maps import Encoder
 from training.objective import RegularisedCrossEntropy
 from training.quantised import quantised
 from training.recipe import Recipe
 from training.solver import Progress, minimise
+from training.sums import ROWS, Features, Rows, of_rows
 
 
 def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = lambda _: None) -> CertifiedHead:
@@ -17,13 +19,14 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
     returned certificate is zero until `save_bundle` has written the weights.
     """
     tensors = recipe.feature_map.public_tensors()
-    objective = RegularisedCrossEntropy(
-        recipe.feature_map(records.X, tensors),
-        records.y,
-        len(records.declaration.classes),
-        recipe.strong_convexity,
-        weights=None if records.units is None else records.units.weights(),
-    )
+    classes = len(records.declaration.classes)
+    if isinstance(recipe.feature_map, Encoder):
+        # An encoder shows how far it is, and takes its time: all rows go through it once.
+        phi = recipe.feature_map(records.X, tensors)
+        sums, rows = of_rows(phi, records.y, records.weights), ROWS
+    else:
+        sums, rows = records.sums, Rows(Features(recipe.feature_map, sparse=True))
+    objective = RegularisedCrossEntropy(sums, classes, recipe.feature_map.dimension, recipe.strong_convexity, rows)
     weights = quantised(minimise(objective, recipe.tolerance, progress))
     declaration = records.declaration
     certificate = Certificate.model_validate(
@@ -31,9 +34,9 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
         | {
             "strong_convexity": recipe.strong_convexity,
             "tolerance": recipe.tolerance,
-            "assumptions": assumptions_on(recipe.feature_map, units=records.units is not None),
+            "assumptions": assumptions_on(recipe.feature_map, units=records.unit is not None),
         }
-        | ({} if records.units is None else {"neighbouring": UNITS, "unit": records.units.column})
+        | neighbouring(records.unit)
         | derive(recipe.strong_convexity, recipe.tolerance, *weights.shape)
     )
     return CertifiedHead(certificate, weights, tensors, NoiseKey.fresh())

@@ -1,10 +1,12 @@
-"""`dpserve serve`: the command, and the service that comes of its settings, in this process or in several."""
+"""`dpserve serve` and `dpserve config`: the settings, and the service that comes of them, in one process or several."""
 
 import asyncio
 import ctypes
+import json
 import os
 import resource
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext, suppress
@@ -21,14 +23,17 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, key_digest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
+from dpserve import configuration
 from dpserve.commands import options
-from dpserve.commands.admin import open_port, where_the_key_is
+from dpserve.commands.command import Group
 from dpserve.settings import DEFAULT_MECHANISM, DEFAULT_PRICE, ServeSettings
 from mechanisms.mechanism import Mechanism, priced
+from service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
 from service.admin.server import AdminPort, admin_port
+from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app
 from service.http.authentication import Authentication
@@ -55,6 +60,8 @@ _OTHER_FILES = 256
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 _SHOWN_AUDIT = "self-audit.json"
+
+config = Group("The settings of the service: flags, environment and file.")
 
 
 class _Stopped(Exception):
@@ -191,7 +198,9 @@ class Service:
 
     async def _prepare(self, ledger: Ledger, loaded: Model) -> None:
         """See to it that the lineage has an account that can pay, and charge it for a pay-once model of one tier."""
-        account = await open_lineage(ledger, loaded.certificate.lineage, self._budget(loaded))
+        account = await open_lineage(
+            ledger, loaded.certificate.lineage, self._budget(loaded), by=options.operating_systems_user()
+        )
         predictor = self._predictor(loaded, ledger)
         if isinstance(predictor, MeteredPredictor):
             check_affordable(account, predictor.mechanism)
@@ -324,14 +333,41 @@ class Service:
     def _announce(self, names: str, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
         kind = self.settings.log_format
         if admin is not None:
+            where = where_the_key_is(options.state_folder())
             own = url_of(admin.listening, self.server.tls)
-            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
+            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where}", kind))
         if self.grpc_port is not None:
             own = _address(self.settings.host, self.grpc_port)
             typer.echo(logs.announcement(f"gRPC is answered on {own}", kind))
         typer.echo(logs.announcement(f"serving {names} on {address}", kind))
         if audit is not None:
             audit.start(address, self.server.tls)
+
+
+def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
+    """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
+    if not settings.admin:
+        return None
+    folder = options.state_folder()
+    key, metrics = admin_key(folder), metrics_key()
+    if key == metrics:
+        raise CannotServe(f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone")
+    return AdminPort(
+        _listening(settings, service_port),
+        key_digest(key),
+        folder / FOLDER,
+        metrics_digest=None if metrics is None else key_digest(metrics),
+    )
+
+
+def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
+    if settings.admin_port is not None:
+        return bind(settings.admin_host, settings.admin_port, "admin-port")
+    following = service_port + 1 if 0 < service_port < 65535 else 0
+    try:
+        return bind(settings.admin_host, following, "admin-port")
+    except CannotServe:
+        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
 
 
 def _raise_file_limit(connections: int) -> None:
@@ -419,3 +455,44 @@ def serve(settings: ServeSettings) -> None:
     checked = settings.checked()
     logs.configure(checked.log_format)
     Service(checked, _grpc_port(checked)).run()
+
+
+@config.command("show", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def show(
+    ctx: typer.Context,
+    as_json: options.Json = False,
+) -> None:
+    """Show the settings of `dpserve serve` and where each comes from. No key or password is printed.
+
+    Flags of `serve` that are given here count, as in: dpserve config show --port 9000
+    """
+    root: Any = ctx.find_root().command
+    flags = root.get_command(ctx, "serve").make_context("serve", list(ctx.args), parent=ctx.find_root()).params
+    settings = ServeSettings.of_command_line(flags)
+    path = configuration.file_path()
+    rows = [
+        {
+            "setting": configuration.key(name),
+            "value": configuration.shown(name, getattr(settings, name)),
+            "source": source,
+        }
+        for name, source in settings.sources(flags).items()
+    ]
+    if as_json:
+        typer.echo(json.dumps({"file": str(path), "read": path.exists(), "settings": rows}, indent=2))
+        return
+    # A service should not wait for what prints tables.
+    from rich.table import Table
+
+    from dpserve.commands.console import stdout_console
+
+    console = stdout_console()
+    console.print(
+        f"file: {path}{'' if path.exists() else ' (not there)'}", highlight=False, soft_wrap=True, markup=False
+    )
+    table = Table("setting", "value", "source")
+    for row in rows:
+        value = "" if row["value"] is None else str(row["value"])
+        source = "file" if row["source"] == str(path) else str(row["source"])
+        table.add_row(str(row["setting"]), value, source, style=None if row["source"] != "default" else "dim")
+    console.print(table, highlight=False, markup=False)

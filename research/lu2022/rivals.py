@@ -172,7 +172,7 @@ def _trained(
 ) -> tuple[Floats, float]:
     """The weights and their certified sensitivity."""
     if head == "certified":
-        objective = RegularisedCrossEntropy(phi, y, classes, strength)
+        objective = RegularisedCrossEntropy.of(phi, y, classes, strength)
         W = quantised(minimise(objective, TOLERANCE))
         exact = weight_sensitivity(strength, TOLERANCE, NORM_BOUND)
         return W, quantised_weight_sensitivity(exact, *W.shape)

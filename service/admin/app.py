@@ -71,6 +71,10 @@ class ClientOut(BaseModel):
     """One client's account."""
 
     client: str
+    display: str
+    """How the owner calls it; may be empty."""
+    group: str
+    """What it belongs to; may be empty."""
     revoked: bool
     created: float
     releases: int
@@ -160,7 +164,13 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
         prices = {predictor.price_per_row for predictor in models.of_lineage(account.lineage)}
         price = prices.pop() if len(prices) == 1 else None
         return account_report(
-            account.tally, account.budget, price=price, highest_limit=account.highest_limit, unlimited=unlimited
+            account.tally,
+            account.budget,
+            price=price,
+            highest_limit=account.highest_limit,
+            unlimited=unlimited,
+            left=account.remaining,
+            refilled=account.refilled,
         )
 
     async def holds(client: ClientAccount) -> bool:
@@ -180,6 +190,8 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
     def client_out(account: ClientAccount, *, unlimited: bool) -> ClientOut:
         return ClientOut(
             client=account.client,
+            display=account.display,
+            group=account.group,
             revoked=account.revoked,
             keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in account.api_keys],
             created=account.created,
@@ -194,7 +206,7 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
     @app.get("/api/lineages/{lineage}/clients", summary="List a lineage's clients, page by page", dependencies=owner)
     async def clients(
         lineage: str,
-        after: Annotated[str, Query(max_length=128, description="Only clients whose names sort after this.")] = "",
+        after: Annotated[str, Query(max_length=256, description="Only clients whose names sort after this.")] = "",
         count: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
     ) -> ClientsOut:
         if lineage not in await ledger.lineage_names():

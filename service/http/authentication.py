@@ -16,7 +16,6 @@ from accounting.ledger import (
     UnknownKey,
     key_digest,
 )
-from accounting.ledger.values import checked_client
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
 from service.http.requests import Head, invalid
@@ -110,10 +109,6 @@ class Authentication:
         await self._count(lineage, token.client)
         if scope not in token.scopes:
             raise as_problem(ScopeMissing(scope, "token"))
-        try:
-            checked_client(token.client)
-        except ValueError:
-            raise as_problem(UnknownClient(token.client)) from None
         return Caller(token.client, expires=token.expires)
 
     async def _check_client(self, lineage: str, client: str) -> None:

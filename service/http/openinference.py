@@ -156,9 +156,9 @@ class OpenInferenceCodec:
         del receipt["model"]
         named = msgspec.to_builtins(self._answers.budget(prediction)) | receipt
         named["rehearsal"] = True if self._predictor.rehearsal else None
-        if noise is not None:
-            named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_scale": float(noise.scale.max())}
-            named["coverage"] = COVERAGE
+        named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_holds": noise.holds, "coverage": COVERAGE}
+        named["noise_scale"] = None if noise.scale is None else float(noise.scale.max())
+        named["no_interval"] = noise.no_interval or None
         return {name: value for name, value in named.items() if value is not None}
 
     def encode_quote(self, quote: RowsQuote) -> Reply:
@@ -367,8 +367,6 @@ def tensors_of(prediction: Prediction) -> dict[str, NDArray[Any]]:
     """Return an answer's tensors by name: `Predictor.outputs`."""
     noise = prediction.noise
     found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities}
-    if noise is not None:
-        if noise.lower is not None and noise.upper is not None:
-            found |= {"lower": noise.lower, "upper": noise.upper}
-        found["undecided"] = noise.undecided
-    return found
+    if noise.lower is not None and noise.upper is not None:
+        found |= {"lower": noise.lower, "upper": noise.upper}
+    return found | {"undecided": noise.undecided}

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from dpserve import Client
+
 
 @pytest.fixture
 def several(run, trained):
@@ -49,6 +51,14 @@ def test_a_service_of_two_bundles_answers_both_from_one_account(run, several):
         said = [http.post(path, json=body).json()["receipt"] for path in ("/predict", "/models/model/predict")]
         assert [each["model"] for each in said] == ["second", "model"]
         assert http.get("/budget").json()["spent"]["rho"] == pytest.approx(0.002)
+    for name, expected in ((None, "second"), ("model", "model")):
+        with Client(address, key, model=name) as client:
+            assert client.model()["name"] == expected
+            assert client.quote([[30.0, 1000.0]])["new_rows"] == 0
+            client.predict_proba([[31.0, 1000.0]])
+            assert [each["charged_rows"] for each in client.receipts()][-1] == 1
+    with Client(address, key) as client:
+        assert client.budget()["spent"]["rho"] == pytest.approx(0.004)
     ended(process)
 
 

@@ -27,7 +27,7 @@ TOLERANCE = 1e-6
 
 
 def solve(phi, y, classes, strong_convexity):
-    return minimise(RegularisedCrossEntropy(phi, y, classes, strong_convexity), TOLERANCE)
+    return minimise(RegularisedCrossEntropy.of(phi, y, classes, strong_convexity), TOLERANCE)
 
 
 def unit_rows(generator, n, dimension, spread):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from training.columns import (
     BOOLEANS,
+    NUL,
     NUMBER,
     AnyColumn,
     Column,
@@ -30,6 +31,7 @@ from training.columns import (
 )
 
 Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Refusal = tuple[int, str]
 """A row, and what is wrong with its value in words."""
@@ -39,12 +41,14 @@ Refusal = tuple[int, str]
 class Parsed:
     """A column's values in a batch of n rows. values: as `Column.encode` takes them. absent: (n,), where there is none.
 
-    refused: the first row that does not fit; None of none.
+    refused: the first row that does not fit; None of none. numbers: (n,), what the column holds, if it is numbers alone
+    and all of them finite, for `digests_of`.
     """
 
     values: Any
     absent: Mask
     refused: Refusal | None = None
+    numbers: Floats | None = None
 
 
 def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
@@ -64,7 +68,7 @@ def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
     if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~found.absent).any():
         row = int(np.argmax(outer))
         refusals.append((row, f"{array[row].as_py()!s} {bound_broken(column, beyond, row)}"))
-    return Parsed(values, found.absent, min(refusals, key=lambda refusal: refusal[0], default=None))
+    return Parsed(values, found.absent, min(refusals, key=lambda refusal: refusal[0], default=None), found.numbers)
 
 
 def _parsed(column: Column, array: pa.Array) -> Parsed:
@@ -106,7 +110,7 @@ def _numbers(column: NumberColumn, array: pa.Array) -> Parsed:
         row = int(np.argmax(wrong))
         what = "is not an integer" if np.isfinite(values[row]) else "is not a finite number"
         return Parsed(values, absent, (row, f"{values[row]:g} {what}"))
-    return Parsed(values, absent)
+    return Parsed(values, absent, numbers=None if absent.any() else values)
 
 
 def _texts(column: TextColumn, array: pa.Array) -> Parsed:
@@ -116,6 +120,9 @@ def _texts(column: TextColumn, array: pa.Array) -> Parsed:
         return Parsed(
             None, lengths < 0, (row, f"a text of {lengths[row]:,} characters is longer than {column.longest:,}")
         )
+    nul = np.asarray(pc.fill_null(pc.match_substring(array, "\0"), False))
+    if nul.any():
+        return Parsed(None, nul & False, (int(np.argmax(nul)), NUL))
     texts = array.to_pylist()
     absent = np.array([column.is_missing(text) for text in texts], dtype=np.bool_)
     return Parsed(texts, absent)
@@ -192,11 +199,11 @@ def numbered(array: pa.Array, known: dict[str, int]) -> tuple[NDArray[np.int64],
     return numbers, numbers < 0
 
 
-def digests_of(names: Sequence[str], arrays: Sequence[pa.Array]) -> NDArray[np.uint8]:
+def digests_of(names: Sequence[str], arrays: Sequence[pa.Array | Floats]) -> NDArray[np.uint8]:
     """Return 16 bytes for each row (n, 16): a function of the row's values by column, whatever the columns' order.
 
     A value is a number, however it is written, or a text without the spaces around it; true and false are 1 and 0, and
-    a missing value is an empty text. So a row has the same digest in a CSV file, a Parquet file and a data frame. Each
+    a missing value is an empty text. An array of NumPy's holds finite numbers. So a row has the same digest in a CSV file, a Parquet file and a data frame. Each
     value is mixed with its column's name (the finaliser of SplitMix64, in two lanes), and a row is their sum. It tells
     records apart, and hides nothing: whoever keeps it takes its keyed digest.
     """
@@ -204,7 +211,7 @@ def digests_of(names: Sequence[str], arrays: Sequence[pa.Array]) -> NDArray[np.u
     total = np.zeros((rows, 2), dtype=np.uint64)
     with np.errstate(over="ignore"):
         for name, array in zip(names, arrays, strict=True):
-            word = _words(_plain(array))
+            word = (array + 0.0).view(np.uint64) if isinstance(array, np.ndarray) else _words(_plain(array))
             for lane in range(2):
                 total[:, lane] += _mixed(word ^ _name_word(name, lane))
     return total.view(np.uint8)

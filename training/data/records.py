@@ -6,6 +6,7 @@ a minimum, a maximum or a list of the classes that occur would each say somethin
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from training.columns import BOOLEANS, Columns
 from training.errors import DataError
+from training.sums import Sums, of_rows
 
 Floats = NDArray[np.float64]
 
@@ -106,10 +108,27 @@ class Records:
     declaration: Declaration
     source: Sequence[bytes]
     units: Units | None = None
+    files: tuple[int, ...] | None = None
+    """How many records each file has that they were read from; None for one."""
 
     def __len__(self) -> int:
         """How many records there are: private."""
         return len(self.y)
+
+    @property
+    def unit(self) -> str | None:
+        """The column of privacy units, if there is one."""
+        return None if self.units is None else self.units.column
+
+    @property
+    def weights(self) -> Floats | None:
+        """What each record counts (n,), or None for 1 each."""
+        return None if self.units is None else self.units.weights()
+
+    @cached_property
+    def sums(self) -> Sums:
+        """What training sees of them."""
+        return of_rows(self.X, self.y, self.weights, None if self.units is None else self.units.of, self.files)
 
 
 def check_records(

@@ -146,12 +146,14 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
     known: dict[str, int] = {}
     problems: dict[str, tuple[Column | None, str, str]] = {}
     for batch, share in table.batches():
-        arrays = dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
+        arrays: dict[str, Any] = dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
         rows = batch.data.num_rows
         # Whether a column has been found wrong or not, the rest is looked at: all that is wrong is said at once.
         block = X.more(rows)
         for column, part in blocks_of(reading.columns, block):
             found = parse(column, arrays[column.name], clip=reading.clip)
+            if found.numbers is not None:
+                arrays[column.name] = found.numbers
             if found.refused:
                 _note(problems, column, batch, found.refused)
             else:

@@ -20,8 +20,8 @@ import pyarrow.fs as pa_fs
 from training.columns import NUMBER
 from training.errors import DataError
 
-LONGEST_LINE = 2**24
-"""Bytes of a record in a CSV file, about."""
+LONGEST_LINE = 2**22
+"""Bytes of a record in a CSV file, about: also what is read at once, which a processor's cache should hold."""
 
 _BLOCK = LONGEST_LINE
 _BATCH = 2**14
@@ -178,9 +178,13 @@ class _CsvFile(_Part):
             try:
                 for data in self._reader(text, [], threads=True):
                     self._share = min(raw.bytes / self._size, 1.0)
+                    if text.holds_nul:
+                        break
                     yield data
             except (pa.ArrowException, OSError) as error:
                 self._refuse(error)
+            if text.holds_nul:
+                raise DataError(f"{self.name}, line {self._line_of_nul()}: holds a NUL character, which is no text")
             if text.quotes % 2:
                 raise DataError(f"{self.name}: {self._unclosed()}")
 
@@ -215,6 +219,16 @@ class _CsvFile(_Part):
         except (csv.Error, OSError, pa.ArrowException, UnicodeDecodeError):
             pass
         return f"record {row + 1}"
+
+    def _line_of_nul(self) -> int:
+        line = 1
+        with self._opened() as (_, stream):
+            while content := stream.read(_BLOCK):
+                before, found, _ = content.partition(b"\0")
+                line += before.count(b"\n")
+                if found:
+                    break
+        return line
 
     def _unclosed(self) -> str:
         """Say where a quote is not closed."""
@@ -300,13 +314,14 @@ class _CsvFile(_Part):
 
 
 class _Counted(io.RawIOBase):
-    """A stream of bytes that counts them, and its quotes."""
+    """A stream of bytes that counts them and its quotes, and notices NUL."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         """stream: what is read."""
         super().__init__()
         self._stream = stream
         self.quotes = self.bytes = 0
+        self.holds_nul = False
 
     def readable(self) -> bool:
         """It is."""
@@ -316,6 +331,7 @@ class _Counted(io.RawIOBase):
         """Return the next bytes."""
         content: bytes = self._stream.read(size if size >= 0 else None)
         self.quotes += content.count(b'"')
+        self.holds_nul |= b"\0" in content
         self.bytes += len(content)
         return content
 
