@@ -231,8 +231,8 @@ def explain_account(
     composition, rho = composition_and_rho(spent)
     coins = without_coins(composition)[1]
     ideal_delta = sampling_error.ideal_delta(budget.delta)
-    left = math.nextafter(ideal_delta + coins, 0.0) if coins else ideal_delta
-    side_by_side = analyses.side_by_side(spent, left)
+    delta = math.nextafter(ideal_delta + coins, 0.0) if coins else ideal_delta
+    side_by_side = analyses.side_by_side(spent, delta)
     readings = [_reading(one, adaptive=one.name in _OF_TOTALS[budget.accepts]) for one in side_by_side.analyses]
     epsilon, tightest = min(
         (one.epsilon, one.name) for one in readings if one.holds_for_adaptive_prices and one.epsilon is not None

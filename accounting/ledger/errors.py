@@ -7,7 +7,7 @@ whoever gets it must give no answer. Every message is one line that can be shown
 
 from datetime import date
 
-from accounting.budgets import Scope
+from accounting.budgets import Scope as Scope
 
 
 class LedgerError(Exception):

@@ -118,7 +118,7 @@ def _change(before: Budget, after: Budget) -> str:
 
 def _budget(budget: Budget) -> dict[str, Any]:
     refill = budget.refill
-    stated = {f"limit_{unit}": value for unit, value in _amount(budget, budget.picorho).items()}
+    stated: dict[str, Any] = {f"limit_{unit}": value for unit, value in _amount(budget, budget.picorho).items()}
     stated |= {"delta": budget.delta, "accepts": budget.accepts}
     return stated | ({"refill_rho": to_rho(refill.picorho), "refill_period": refill.period} if refill else {})
 
