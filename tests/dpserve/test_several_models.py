@@ -62,6 +62,21 @@ def test_a_service_of_two_bundles_answers_both_from_one_account(run, several):
     ended(process)
 
 
+def test_one_key_asks_models_of_two_lineages_and_each_lineage_pays(run, trained):
+    shutil.copytree(trained, run.folder, dirs_exist_ok=True)
+    words = ["others" if word == "people" else word for word in run.train]
+    run(*words, "--data", "own.csv", "--features", "identity", "--out", "other")
+    process, address = run.start("model", "other", "--default", "model", *BUDGET)
+    add = ("clients", "add", "alice", "--rho", 1, "--delta", 1e-6)
+    key = run(*add, "--lineage", "model").stdout.strip()
+    assert "keys that it has in model" in run(*add, "--lineage", "other", "--keys-of", "model").stdout
+    for name in ("model", "other"):
+        with Client(address, key, model=name) as client:
+            client.predict_proba([[30.0, 1000.0]])
+            assert client.budget()["spent"]["rho"] == pytest.approx(0.001)
+    ended(process)
+
+
 def test_workers_answer_over_grpc_at_one_port_and_finish_what_is_under_way(run, several):
     words = ("--grpc-port", 0, "--workers", 2, "--default", "model")
     process, address, before = run.start_and_read("model", "second", *words, *BUDGET)
