@@ -70,7 +70,7 @@ def _dp_sgd(records: Records, chosen: FeatureMap, whole: int, words: SeededRando
 
 
 def _class_sums(records: Records, chosen: FeatureMap, whole: int, words: SeededRandomness) -> ReleasedModel:
-    return train_class_sums(records, "measured", chosen, whole, "measured", words)
+    return train_class_sums(records, "measured", chosen, whole, "measured", words, records_declared=len(records))
 
 
 OPTIONS: dict[str, Train] = {"dpsgd": _dp_sgd, "class-sums": _class_sums}

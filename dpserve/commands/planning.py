@@ -648,8 +648,6 @@ def followed(
     option = found.chosen
     if option.release in (None, "weights", "objective") and "tolerance" in training.options:
         options["tolerance"] = training.options["tolerance"]
-    if images is not None and option.release == "dpsgd":
-        options["steps"] = rules.STEPS_ON_IMAGES
     feature_map = rules.feature_map(option.features, training.records.declaration, images)
     return option.release, replace(training, feature_map=feature_map, options=options)
 

@@ -138,7 +138,7 @@ class Recommendation:
         made["price"] = f"rho:{whole / PICORHO_PER_RHO!r}"
         if self.chosen.release == "weights":
             made["lam"] = rules.strong_convexity(mu_for(whole))
-        if self.chosen.release == "dpsgd":
+        if self.chosen.release in ("class-sums", "dpsgd"):
             made["records_declared"] = n
         return made
 
