@@ -19,7 +19,7 @@ from mechanisms.gaussian_vector import mu_for
 from mechanisms.seeded import SeededRandomness
 from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Benchmark, Drawn
-from research.data import adult, cifar
+from research.data import adult, cifar, newsgroups
 from research.data.labelled import LabelledSet
 from training.columns import coordinates_of
 from training.data.records import Declaration, Records
@@ -49,16 +49,17 @@ def _cifar(directory: Path) -> LabelledSet:
 
 
 SETS = {name: BENCHMARKS[name] for name in ("location", "retail", "adult", "mnist-10k", "mnist-60k")} | {
-    "cifar-10": Benchmark("CIFAR-10", _cifar, 50_000, 10, 50_000)
+    "cifar-10": Benchmark("CIFAR-10", _cifar, 50_000, 10, 50_000),
+    "newsgroups": Benchmark("20 newsgroups", newsgroups.read, newsgroups.TRAINING, 20, newsgroups.TRAINING),
 }
 SHAPES: dict[str, Shape] = {"mnist-60k": (28, 28, 1), "mnist-10k": (28, 28, 1), "cifar-10": (32, 32, 3)}
 
 
 def declaration(name: str, case: Case) -> Declaration:
     """Return what an owner would declare of a set's records."""
-    if name != "adult":
+    columns = {"adult": adult.one_hot_columns, "newsgroups": newsgroups.columns}.get(name, tuple)()
+    if not columns:
         return case.records.declaration
-    columns = adult.one_hot_columns()
     return Declaration(*coordinates_of(columns), case.records.declaration.classes, columns)
 
 
