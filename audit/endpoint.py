@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.budgets import Scope
 from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -64,8 +65,8 @@ class EndpointError(ValueError):
 class Exhausted(Exception):
     """The batch costs more than is left; nothing of it was charged. scope: whose budget it is."""
 
-    def __init__(self, scope: Literal["client", "lineage"]) -> None:
-        """scope: "client" for the key's own budget, "lineage" for the one that all keys share."""
+    def __init__(self, scope: Scope) -> None:
+        """scope: "client" for the key's own, "group" for its group's, "lineage" for the one that all keys share."""
         super().__init__(f"the {scope}'s budget is spent")
         self.scope = scope
 

@@ -1,12 +1,13 @@
-"""dpserve: private predictions, charged to a budget. A command line, and clients of a service."""
+"""dpserve: private predictions, charged to a budget. A command line, an estimator, and clients of a service."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dpserve.classifier import PrivateClassifier
     from dpserve.client import Answers, AsyncClient, BudgetExhausted, Client, ServiceError
 
-__all__ = ["Answers", "AsyncClient", "BudgetExhausted", "Client", "ServiceError"]
+__all__ = ["Answers", "AsyncClient", "BudgetExhausted", "Client", "PrivateClassifier", "ServiceError"]
 
 
 def __dir__() -> list[str]:
@@ -18,4 +19,4 @@ def __getattr__(name: str) -> object:
     """Import a name's module when it is asked for: the command line starts without any."""
     if name not in __all__:
         raise AttributeError(f"module 'dpserve' has no attribute {name!r}")
-    return getattr(import_module("dpserve.client"), name)
+    return getattr(import_module("dpserve.classifier" if name == "PrivateClassifier" else "dpserve.client"), name)

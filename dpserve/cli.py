@@ -43,6 +43,7 @@ _GROUPS = {
     "Serve": {
         "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
         "clients": _Command("accounts", "clients", "Who may ask, and for how much: keys and budgets."),
+        "groups": _Command("accounts", "groups", "What the clients of one team may learn together."),
         "lineage": _Command("accounts", "lineages", "What all clients of one set of records may learn together."),
         "export": _Command("bundles", "export", "Write a pay-once model into a file that other servers read."),
         "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),

@@ -23,7 +23,7 @@ from research.data import adult, cifar, newsgroups
 from research.data.labelled import LabelledSet
 from training.columns import coordinates_of
 from training.data.records import Declaration, Records
-from training.feature_maps import FeatureMap, Hog
+from training.feature_maps import FeatureMap
 from training.hog import Shape
 from training.planning import rules
 from training.planning.cases import Case
@@ -65,8 +65,7 @@ def declaration(name: str, case: Case) -> Declaration:
 
 def _dp_sgd(records: Records, chosen: FeatureMap, whole: int, words: SeededRandomness) -> ReleasedModel:
     size = Network((chosen.dimension, len(records.declaration.classes))).size
-    made = {"steps": rules.STEPS_ON_IMAGES} if isinstance(chosen, Hog) else {}
-    choices = by_rule(len(records), mu_for(whole), size, **made)
+    choices = by_rule(len(records), mu_for(whole), size, **rules.steps(chosen))
     return train_dpsgd(records, DpSgdRecipe("measured", chosen, choices, whole), "measured", words)
 
 

@@ -27,6 +27,7 @@ from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import USUAL_BATCH_SIZE, Batcher, BatchLimits
 from service.errors import InvalidRows, RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.telemetry.timeline import Stages, Timeline
 from training.bundle import CertifiedHead
 from training.feature_maps import FeatureMap
 from training.published.bundle import PublishedNetwork
@@ -49,6 +50,7 @@ class _Waiting(Struct, frozen=True, eq=False):
     request: RowsRequest
     time: float
     """When it came, in seconds since the epoch."""
+    timeline: Timeline | None = None
 
 
 Refusal = LedgerError | RequestRefused
@@ -99,7 +101,7 @@ class MeteredPredictor(Predictor):
 
     def _answered(self, caller: Caller, request: RowsRequest) -> "asyncio.Future[Prediction]":
         """Put the request into the next batch: requests of a batch share a forward pass and a call of the ledger."""
-        waiting = _Waiting(caller, request, self._clock())
+        waiting = _Waiting(caller, request, self._clock(), Timeline.waiting())
         return self._batcher.submit(waiting, len(request.X), deadline=request.deadline)
 
     async def drain(self) -> None:
@@ -107,6 +109,7 @@ class MeteredPredictor(Predictor):
         await self._batcher.drain()
 
     async def _answer_batch(self, batch: Sequence[_Waiting]) -> list[Prediction | Refusal]:
+        stages = Stages(each.timeline for each in batch)
         # Features, sensitivities and questions are public, and computed first: what they fail on is never charged.
         X = batch[0].request.X if len(batch) == 1 else np.concatenate([each.request.X for each in batch])
         phi = await self._features(X)
@@ -115,16 +118,20 @@ class MeteredPredictor(Predictor):
         lengths = [len(each.request.X) for each in batch]
         rows = _slices(lengths)
         refused = self._refused(batch, rows, sensitivity)
+        stages.end("features")
         charging = [place for place in range(len(batch)) if place not in refused]
         decisions: dict[int, Charge | Refusal] = dict(refused)
         requests = [self._charge_request(batch[place], words.digests[rows[place]]) for place in charging]
         decisions.update(zip(charging, await self._charge(requests), strict=True))
+        stages.end("ledger charge")
         charged = np.flatnonzero(np.repeat([isinstance(decisions[at], Charge) for at in range(len(batch))], lengths))
         answers = np.ones((len(X), len(self.head.certificate.classes)))
         if len(charged):
             # A refusal looks at no logits, and takes no time that depends on any.
             logits = self.head.logits(phi[charged])
+            stages.end("logits")
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.of(charged.tolist()))
+            stages.end("noise")
         known = self._noise_of(sensitivity).uncertainty(answers)
         return [
             _prediction(decided, answers[of], known.part(of))

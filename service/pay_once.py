@@ -45,6 +45,7 @@ from mechanisms.answer_noise import Uncertainty
 from service.batcher import Batcher, BatchLimits
 from service.errors import RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.telemetry.timeline import Stages, Timeline
 from training.releases.certificate import ReleaseCertificate, Tier
 from training.releases.model import ReleasedModel, TieredModel
 
@@ -82,6 +83,7 @@ class _Wish(Struct, frozen=True, eq=False):
     caller: Caller
     request: RowsRequest
     time: float
+    timeline: Timeline | None
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class _Rows(Struct, frozen=True, eq=False):
 
     tier: str
     X: Floats
+    timeline: Timeline | None
 
 
 _Computed = tuple[Floats, Uncertainty]
@@ -153,11 +156,11 @@ class PayOncePredictor(Predictor):
         """Answer at the tier that is asked for, by default the finest that the client holds."""
         held, remembered = self._held.get((caller, request.tier)), True
         if held is None or time.monotonic() - held.asked >= SECONDS_HELD or request.idempotency is not None:
-            wish = _Wish(caller, request, self._clock())
+            wish = _Wish(caller, request, self._clock(), Timeline.waiting())
             held, remembered = await self._batcher.submit(wish, 1, deadline=request.deadline), False
         elif (late := self.late(caller, request.deadline)) is not None:
             raise late
-        rows = _Rows(held.tier, request.X)
+        rows = _Rows(held.tier, request.X, Timeline.waiting())
         probabilities, noise = await self._computing.submit(rows, len(request.X), deadline=request.deadline)
         charge = held.charge
         return Prediction(
@@ -177,6 +180,7 @@ class PayOncePredictor(Predictor):
 
     async def _compute_batch(self, batch: Sequence[_Rows]) -> list[_Computed]:
         """Return every request's answers: all rows at one tier are one product of matrices."""
+        stages = Stages(each.timeline for each in batch)
         computed: dict[int, _Computed] = {}
         for tier in {each.tier for each in batch}:
             places = [place for place, each in enumerate(batch) if each.tier == tier]
@@ -189,11 +193,12 @@ class PayOncePredictor(Predictor):
                 rows = slice(start, start + len(batch[place].X))
                 computed[place] = probabilities[rows], noise.part(rows)
                 start = rows.stop
+        stages.end("forward pass")
         return [computed[place] for place in range(len(batch))]
 
     async def _hold(self, wishes: Sequence[_Wish]) -> list[_Held | Refusal]:
         """Charge each client, in one call, for what it does not hold yet; return what it holds then, or a refusal."""
-        asked = time.monotonic()
+        asked, stages = time.monotonic(), Stages(each.timeline for each in wishes)
         tiers = await asyncio.gather(*map(self._tier_or_refusal, wishes))
         requests = [
             self._request(wish.caller.client, tier, wish.time, wish.request.idempotency, wish.caller.key_digest)
@@ -205,6 +210,7 @@ class PayOncePredictor(Predictor):
         except LedgerUnavailable:
             self._held.clear()
             raise
+        stages.end("ledger charge")
         return [
             self._decided(wish, tier, next(decisions), asked) if isinstance(tier, str) else tier
             for wish, tier in zip(wishes, tiers, strict=True)

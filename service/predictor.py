@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -45,6 +46,8 @@ from training.columns import RowRefused, encode_rows
 
 OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
+
+_EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
 
 Floats = NDArray[np.float64]
 Value = str | float | bool | None
@@ -124,7 +127,6 @@ class Predictor(ABC):
         self.largest_batch = largest_batch
         self._ledger = ledger
         self._clock = clock
-        self._explaining = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
         self._lower = np.asarray(certificate.feature_map.lower)
         self._upper = np.asarray(certificate.feature_map.upper)
         self._packing = struct.Struct(f"{len(self._lower)}d").pack
@@ -153,7 +155,9 @@ class Predictor(ABC):
     def check_model(self, name: str) -> None:
         """Raise UnknownModel unless `name` is the served model's."""
         if name != self.certificate.name:
-            raise UnknownModel(f"there is no model {name!r} here; this service has {self.certificate.name!r}")
+            raise UnknownModel(
+                f"{name!r} is not {self.certificate.name!r}, which is asked here; ask /models/{name}/predict"
+            )
 
     def check_rows(self, instances: Sequence[Sequence[float]]) -> Floats:
         """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about."""
@@ -296,8 +300,11 @@ class Predictor(ABC):
             min(left, account.remaining),
             account.highest_limit,
             unlimited,
+            account.remaining,
+            account.refilled,
+            account.group,
         )
-        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, terms)
+        return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, _explained, terms)
 
     async def holds(self, client: str) -> bool:
         """Return whether the client holds a pay-once model, so that its answers are unlimited."""
@@ -305,9 +312,9 @@ class Predictor(ABC):
         return False
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
-        """Return the client's account, and the picorho left in the lineage's."""
-        account, lineage = await self._ledger.payers(self.lineage, client)
-        return account, lineage.remaining
+        """Return the client's account, and the picorho left at least in its group's and the lineage's."""
+        account, shared = await self._ledger.payers(self.lineage, client)
+        return account, min(each.remaining for each in shared)
 
     async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
         """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
@@ -333,6 +340,9 @@ class _Terms:
     lineage_left: int
     highest_limit: int
     unlimited: bool
+    left: int
+    refilled: date | None
+    group: str
 
 
 @lru_cache(maxsize=1024)
@@ -344,4 +354,7 @@ def _explained(terms: _Terms) -> AccountExplanation:
         lineage_left=terms.lineage_left,
         highest_limit=terms.highest_limit,
         unlimited=terms.unlimited,
+        left=terms.left,
+        refilled=terms.refilled,
+        group=terms.group,
     )

@@ -23,6 +23,7 @@ from accounting.losses import Cost, GaussianLoss
 from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, run
 from service.metered import MeteredPredictor
+from service.models import Models
 from training.bundle import load_bundle
 from training.objective import softmax
 
@@ -72,8 +73,7 @@ async def _opened(bundle: Path, settings: ServiceSettings) -> AsyncIterator[ASGI
     head, ledger = load_bundle(bundle), NoLedger()
     unrestricted: Any = ledger
     predictor = MeteredPredictor(head, NoNoise(), unrestricted, largest_batch=settings.largest_batch)
-    largest_body = settings.largest_body(len(head.certificate.feature_names))
-    yield create_app(predictor, unrestricted, largest_body=largest_body)
+    yield create_app(Models([predictor]), unrestricted, largest_body=settings.largest_body)
     await predictor.drain()
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,13 +190,12 @@ def written(target: Path, content: bytes) -> Iterator[None]:
 async def _charge(where: ReplicatedLedger, certificate: ReleaseCertificate, tier: str) -> int:
     """Charge the lineage for holding the tier; return what was charged now, in picorho."""
     # Training prints certificates, and should not wait for what answers.
-    from service.pay_once import hold_request
+    from service.opening import hold_for_owner
 
     location, journals = options.ledger_location(where.ledger), options.journals_folder()
     async with Ledger.open(location, replicas=where.ledger_replicas, journals=journals) as ledger:
-        await ledger.join(certificate.lineage)
         try:
-            return (await ledger.charge(hold_request(certificate, "", tier, time.time()))).charged
+            return await hold_for_owner(ledger, certificate, tier)
         except UnknownLineage:
             raise CannotServe(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "

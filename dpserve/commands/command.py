@@ -88,7 +88,7 @@ def default_text(default: object) -> str | None:
     """Return a default as the help and the documentation show it; None for none."""
     if isinstance(default, bool):
         return "on" if default else None
-    return None if default is None else str(default)
+    return None if default is None or default == [] else str(default)
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -154,11 +154,11 @@ async def _charge(
     budget: what opens the account of the lineage that pays for the evaluation, if it has none.
     """
     location, journals = options.ledger_location(where.ledger), options.journals_folder()
-    said = []
+    said, by = [], options.operating_systems_user()
     async with Ledger.open(location, replicas=where.ledger_replicas, journals=journals) as ledger:
-        await open_lineage(ledger, lineage, budget)
+        await open_lineage(ledger, lineage, budget, by=by)
         for wish, what in zip(wishes, ("the model", "the evaluation"), strict=True):
-            await open_lineage(ledger, wish.lineage, None)
+            await open_lineage(ledger, wish.lineage, None, by=by)
             try:
                 charge = await ledger.charge(wish)
             except BudgetExhausted as refused:

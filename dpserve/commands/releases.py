@@ -17,7 +17,7 @@ from mechanisms.randomness import SystemRandomness
 from training.bundle import CertifiedHead
 from training.data.records import Records
 from training.errors import TrainingError
-from training.feature_maps import FeatureMap, Hog
+from training.feature_maps import FeatureMap
 from training.lineage import owner_key
 from training.planning import rules
 from training.recipe import DEFAULT_TOLERANCE, Recipe
@@ -200,10 +200,8 @@ def _train_dpsgd(training: Training) -> ReleaseCertificate:
         "about how many records there are, as a public number; counting them would say whether one is there",
     )
     whole = whole_picorho(price)
-    made = _dpsgd_choices(training.options)
+    made = rules.steps(training.feature_map) | _dpsgd_choices(training.options)
     widths = (training.feature_map.dimension, *made.get("hidden", ()), len(training.records.declaration.classes))
-    if isinstance(training.feature_map, Hog):
-        made.setdefault("steps", rules.STEPS_ON_IMAGES)
     choices = by_rule(declared, mu_for(whole), Network(widths).size, **made)
     recipe = DpSgdRecipe(
         training.name,

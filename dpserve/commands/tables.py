@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
+from training import hog
 from training.certificate import ModelCertificate
 from training.columns import Columns
 from training.data.classes import values_of
@@ -16,12 +18,39 @@ from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Records
 from training.errors import DataError, TrainingError
+from training.hog import Shape
 from training.schema import Schema, schema_of
 from training.schema import draft as drafted
 
 READING = "Reading rows"
+SCHEMA = partial(
+    option,
+    None,
+    "A Table Schema, .json or .toml, that says what the table's columns are, in place of their classes and bounds. "
+    "Public: 'dpserve schema draft' writes one to fill in.",
+    "--schema",
+)
+IMAGE_SHAPE = partial(
+    option,
+    None,
+    "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS of images: a record's columns are its pixels row by row, each with its "
+    "channels, 1 or 3.",
+)
 
 app = Group("Declare a table's columns in a file, without looking at its values.")
+
+
+def image_shape(text: str, columns: int | None) -> Shape:
+    """Return the shape that --image-shape gives, of records with so many columns. Raises TrainingError."""
+    sides = [part.strip() for part in text.split(",")]
+    if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
+        raise TrainingError(f"--image-shape takes HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28, not {text!r}")
+    height, width, channels = map(int, (*sides, "1")[:3])
+    try:
+        hog.check_shape((height, width, channels), height * width * channels if columns is None else columns)
+    except ValueError as error:
+        raise TrainingError(f"--image-shape: {error}") from error
+    return height, width, channels
 
 
 class RowOptions(Options):
@@ -38,7 +67,7 @@ class FileOptions(RowOptions):
 
     def read(
         self,
-        source: str,
+        source: Any,
         flag: str,
         *,
         classes: Sequence[str] = (),
@@ -48,18 +77,20 @@ class FileOptions(RowOptions):
         schema: Schema | None = None,
         unit: str | None = None,
     ) -> Records:
-        """Read the rows. source: 'digits', a path ending in .npz, or a table; flag: the option that names it.
+        """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.data.tables.open_table`).
 
+        flag: the option that names it.
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
         or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units. Raises
         TrainingError for a file of another kind and for rows that break the declaration.
         """
-        if unit is not None and (source == "digits" or Path(source).suffix.lower() == ".npz"):
+        is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
+        if unit is not None and (source == "digits" or is_npz):
             raise TrainingError("--unit names a column of a table: digits and .npz files have none")
         if source == "digits":
             return load_digits().train
         declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
-        if Path(source).suffix.lower() == ".npz":
+        if is_npz:
             if schema is not None:
                 raise TrainingError(f"{flag}: an .npz file has no columns with names, which a schema could describe")
             return read_npz(Path(source), where=self.where, **declared)
@@ -143,7 +174,8 @@ def draft(
     typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")
     for each in missing:
         typer.echo(f" - {each}")
-    typer.echo(f"Next: dpserve train --data {data} --schema {out} --label {label} --lineage NAME --out MODEL")
+    of_label = "" if label == "label" else f" --label {label}"
+    typer.echo(f"Next: dpserve plan --schema {out}{of_label} --n RECORDS --epsilon 1 --delta 1e-5")
 
 
 def _as_toml(content: dict[str, Any]) -> str:

@@ -27,9 +27,8 @@ from dpserve.commands.releases import (
     train_release,
     train_with_progress,
 )
-from dpserve.commands.tables import READING, FileOptions
+from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape
 from service.errors import CannotServe
-from training import hog
 from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.columns import usual_norm
@@ -59,12 +58,7 @@ class NewBundle(FileOptions):
     data: str = option(
         ..., "'digits', or your own: a table (CSV, Parquet, Feather; a file, a folder or a URL) or FILE.npz."
     )
-    schema_file: Path | None = option(
-        None,
-        "A Table Schema, .json or .toml, that says what the table's columns are, in place of --classes and --bounds. "
-        "Public: 'dpserve schema draft' writes one to fill in.",
-        "--schema",
-    )
+    schema_file: Path | None = SCHEMA()
     out: Path = option(..., "The bundle: a new folder.")
     lineage: str | None = option(
         None,
@@ -106,8 +100,8 @@ class NewBundle(FileOptions):
 
     def records(self) -> Records:
         """Read the records. Raises TrainingError for rows that break the declaration, and for a bundle that exists."""
-        names, values = parse_classes(self.classes) if self.classes else ((), ())
-        schema = self._schema()
+        names, values = self.declared_classes()
+        schema = self.declared_schema()
         if self.data != "digits" and not names and schema is None:
             raise TrainingError(
                 "declare the class names with --classes a,b,..., or the table with --schema FILE: a list read off the "
@@ -122,7 +116,11 @@ class NewBundle(FileOptions):
             )
         return found
 
-    def _schema(self) -> Schema | None:
+    def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
+        return parse_classes(self.classes) if self.classes else ((), ())
+
+    def declared_schema(self) -> Schema | None:
         """Return the schema, if there is one. Raises BadParameter beside what it takes the place of."""
         if self.schema_file is None:
             return None
@@ -145,12 +143,7 @@ class FeatureOptions(Options):
         panel=FEATURES,
         complete=options.feature_names,
     )
-    image_shape: str | None = option(
-        None,
-        "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS of images: a record's columns are its pixels row by row, each with its "
-        "channels, 1 or 3.",
-        panel=FEATURES,
-    )
+    image_shape: str | None = IMAGE_SHAPE(panel=FEATURES)
     bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
     clip_norm: float | None = option(
         None,
@@ -183,7 +176,7 @@ class FeatureOptions(Options):
             "fourier": Fourier,
             "relu": Relu,
         }
-        shape = self.shape(declaration)
+        shape = None if self.image_shape is None else image_shape(self.image_shape, declaration.features)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
             return rules.feature_map("identity", declaration, shape)
         kind = "identity" if self.features == "auto" else self.features
@@ -210,22 +203,6 @@ class FeatureOptions(Options):
                 raise TrainingError(f"--features {kind}: {first['msg'].removeprefix('Value error, ')}") from error
             flag = str(first["loc"][0]).replace("_", "-")
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
-
-    def shape(self, declaration: Declaration) -> hog.Shape | None:
-        """Return the shape of the images, or None. Raises TrainingError for one that the records do not have."""
-        if self.image_shape is None:
-            return None
-        sides = [part.strip() for part in self.image_shape.split(",")]
-        if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
-            raise TrainingError(
-                f"--image-shape takes HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28, not {self.image_shape!r}"
-            )
-        height, width, channels = map(int, (*sides, "1")[:3])
-        try:
-            hog.check_shape((height, width, channels), declaration.features)
-        except ValueError as error:
-            raise TrainingError(f"--image-shape: {error}") from error
-        return height, width, channels
 
 
 class EncoderOptions(Options):
@@ -309,6 +286,23 @@ def train(
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
+    written, warning = trained(new, map_, release, choosing, network)
+    budget, queries = choosing.budget, choosing.queries
+    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
+    if isinstance(written, ReleaseCertificate):
+        per_answer, opening = None, budget_hint(written, (release.tier or [release.price or budget or ""])[-1])
+    print_certificate(stdout_console(), written)
+    typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
+
+
+def trained(
+    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
+) -> tuple[Certified, str | None]:
+    """Train what is asked for, write the bundle, and note its records in the lineage.
+
+    Returns its certificate, and the warning of a second budget, if there is one. Raises BadParameter for options that
+    do not go together, and TrainingError.
+    """
     lineage, records = new.lineage_name, new.records()
     kind, budget, queries = release.release, choosing.budget, choosing.queries
     if new.unit is not None and (kind is not None or budget is not None):
@@ -339,18 +333,14 @@ def train(
         kind, training = followed(training, kind, budget, queries, _public_rows(new, choosing, kind, records))
     elif queries is not None or choosing.public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
-    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
     written: Certified
     if kind is not None:
         written = train_release(kind, training)
-        if isinstance(written, ReleaseCertificate):
-            per_answer, opening = None, budget_hint(written, (release.tier or [release.price or budget or ""])[-1])
     else:
         check_options(None, training.options)
         written = _train_head(training, content)
-    print_certificate(stdout_console(), written)
     known.remember(lineage, digests)
-    typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
+    return written, warning
 
 
 def _train_head(training: Training, encoder: bytes | None) -> Certificate:

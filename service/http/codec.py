@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
-from starlette.responses import Response
 
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from accounting.picorho import to_rho
@@ -29,6 +28,7 @@ from service.http.schemas import (
 )
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
+PREDICT = re.compile(r"(?:/models/(?P<name>[^/]+))?/predict")
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
@@ -155,15 +155,15 @@ class RowsCodec:
 
     parameters = frozenset({"dry_run", "tier"})
 
-    def __init__(self, predictor: Predictor, answers: Answers) -> None:
+    def __init__(self, predictor: Predictor) -> None:
         """Validate for `predictor`."""
         self._predictor = predictor
-        self._answers = answers
+        self._answers = Answers(predictor)
         self._price = to_rho(predictor.price_per_row.picorho)
         self._rehearsal = True if predictor.rehearsal else msgspec.UNSET
 
     def check_path(self, parameters: Mapping[str, str]) -> None:
-        """Refuse nothing: the service has one model."""
+        """Refuse nothing: the path has no version."""
 
     def decode(self, head: Head, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
@@ -228,10 +228,6 @@ class RowsCodec:
             tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
         return _json(QuoteResponse(out, self._rehearsal))
-
-    def refuse(self, problem: Problem) -> Response:
-        """Return an RFC 9457 problem."""
-        return problem.response()
 
 
 def _json(content: Any) -> Reply:

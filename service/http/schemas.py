@@ -156,7 +156,7 @@ class QuoteOut(Struct):
     cost_rho: float
     admitted: bool
     refusal: Annotated[str | None, Meta(description="The type of problem that the request would be refused with.")]
-    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client or lineage.")]
+    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client, group or lineage.")]
     noise: NoiseLawOut
     tier: Annotated[
         str | UnsetType,
@@ -251,6 +251,13 @@ class ReceiptsOut(BaseModel):
     """Ask for the next page with this as `after`; null if there is none."""
 
 
+class ModelsOut(BaseModel):
+    """The models by name. default: the one that is asked where the path names none; null where there is none."""
+
+    models: list[str]
+    default: str | None
+
+
 class ServerMetadata(BaseModel):
     """What the server is."""
 
@@ -283,6 +290,34 @@ class ModelMetadata(BaseModel):
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
     parameters: dict[str, Parameter]
+
+
+class ModelIndex(BaseModel):
+    """A model that is served."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class TensorConfig(BaseModel):
+    """A tensor, its number of rows apart."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+
+
+class ModelConfig(BaseModel):
+    """How a model is served."""
+
+    name: str
+    platform: str
+    backend: str
+    max_batch_size: int
+    input: list[TensorConfig]
+    output: list[TensorConfig]
 
 
 class ErrorOut(BaseModel):

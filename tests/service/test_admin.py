@@ -23,7 +23,7 @@ def owner(service, tmp_path):
     admin = AdminPort(
         listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
     )
-    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
+    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     http = service.http(KEY)
     http.base_url = url_of(listening)
@@ -68,7 +68,7 @@ def test_the_empty_key_is_nobodys_even_where_it_was_configured(service, tmp_path
     listening = bind()
     opened = admin_port(
         AdminPort(listening, key_digest(""), tmp_path),
-        service.predictor,
+        service.models,
         service.ledger,
         service.metrics,
         service.counts,

@@ -364,7 +364,7 @@ def test_a_row_that_was_charged_and_not_answered_is_answered_for_nothing(start, 
 
 def test_the_public_page_of_a_model(service):
     page = service.http().get("/models/colours").json()
-    assert service.http().get("/models").json() == {"models": ["colours"]}
+    assert service.http().get("/models").json() == {"models": ["colours"], "default": "colours"}
     assert page["mechanism"] == "gaussian"
     assert page["mechanism_status"] == page["status"] == "proven"
     assert page["weight_sensitivity"] > 0

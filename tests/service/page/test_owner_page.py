@@ -36,7 +36,7 @@ def url(service, tmp_path_factory):
     keep_verdicts(folder)
     listening = bind()
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": False, "looks": 3})
-    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
+    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     yield url_of(listening)
     service.call(opened.__aexit__(None, None, None))
