@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from accounting.ledger import Ledger, LedgerError, UnknownLineage
 from dpserve.commands import options
 from dpserve.commands.bundles import Certified, print_certificate
+from dpserve.commands.choosing import ChoiceOptions, with_choice
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import stdout_console, steps_with_progress
 from dpserve.commands.options import state_folder
@@ -273,7 +274,12 @@ class ChoosingOptions(Options):
 
 
 def train(
-    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
+    new: NewBundle,
+    map_: FeatureOptions,
+    release: ReleaseOptions,
+    choosing: ChoosingOptions,
+    choice: ChoiceOptions,
+    network: EncoderOptions,
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
@@ -316,6 +322,9 @@ def trained(
         feature_map = map_.feature_map(records.declaration)
     known, digests, warning = _known(lineage, records)
     training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
+    if choice.choose is not None and (budget is not None or new.unit is not None):
+        raise typer.BadParameter("goes with neither --budget nor --unit", param_hint="--choose")
+    training = with_choice(training, choice, kind)
     if budget is not None:
         # A simulation needs what training needs and more, which other commands should not wait for.
         from dpserve.commands.planning import followed
