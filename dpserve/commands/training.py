@@ -286,7 +286,7 @@ def train(
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
-    written, warning = trained(new, map_, release, choosing, network)
+    written, warning = trained(new, map_, release, choosing, choice, network)
     budget, queries = choosing.budget, choosing.queries
     per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
     if isinstance(written, ReleaseCertificate):
@@ -296,7 +296,12 @@ def train(
 
 
 def trained(
-    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
+    new: NewBundle,
+    map_: FeatureOptions,
+    release: ReleaseOptions,
+    choosing: ChoosingOptions,
+    choice: ChoiceOptions,
+    network: EncoderOptions,
 ) -> tuple[Certified, str | None]:
     """Train what is asked for, write the bundle, and note its records in the lineage.
 
