@@ -283,7 +283,7 @@ class TestBundles:
         process, address = run.start(bundle, "--port", 0)
         key = run("clients", "add", "alice", "--epsilon", 4, "--delta", 1e-6).stdout.strip()
         with Client(address, key, sorted_classes=True) as client:
-            np.testing.assert_array_equal(client.predict_proba(ROWS[:5]), model.predict_proba(ROWS[:5]))
+            np.testing.assert_allclose(client.predict_proba(ROWS[:5]), model.predict_proba(ROWS[:5]), rtol=1e-13)
         process.terminate()
         process.communicate(timeout=60)
         shown = run("lineage", "show", "--json").stdout
