@@ -15,6 +15,7 @@ certified head's tolerance bounds them, DP-SGD counts the rounding of sums, and 
 by exact or singly rounded operations.
 """
 
+import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -115,8 +116,9 @@ class Shard:
         picked = None if taken is None or taken.all() else np.flatnonzero(taken)
         for start in range(0, len(self) if picked is None else len(picked), BLOCK):
             block = slice(start, start + BLOCK) if picked is None else picked[start : start + BLOCK]
-            made = rows.make(np.ascontiguousarray(self.X[block])) if whole is None else whole[block]
+            made = rows.make(np.array(self.X[block])) if whole is None else whole[block]
             yield made, self.y[block], None if self.weights is None else self.weights[block]
+        _forget_pages(self.X)
 
     def _whole(self, rows: Rows) -> Any:
         """Return what is made of all rows, if there is room for it."""
@@ -132,6 +134,17 @@ class Shard:
             whole = np.concatenate(parts) if dense else sparse.vstack(parts, format="csr")
             self.kept |= {"rows": rows.key, "whole": whole}
         return self.kept["whole"]
+
+
+def _forget_pages(X: Floats) -> None:
+    """Give back the memory of rows that lie in a file: they are read again when they are looked at."""
+    base = X
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    if isinstance(base.base, mmap.mmap):
+        start = X.ctypes.data - base.ctypes.data
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        base.base.madvise(mmap.MADV_DONTNEED, first, start + X.nbytes - first)
 
 
 class Sums(Protocol):

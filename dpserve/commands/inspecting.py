@@ -53,7 +53,7 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
     figures = [
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
-        *([("unit", f"records with one value of {certificate.unit!r}")] if certificate.unit is not None else []),
+        *_unit_rows(certificate),
         ("objective", certificate.objective),
         ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates"),
         *_encoder_rows(feature_map),
@@ -66,6 +66,12 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
     ]
     _print_figures(console, certificate, figures)
+
+
+def _unit_rows(certificate: ProvenCertificate) -> list[tuple[str, str]]:
+    if certificate.unit is None:
+        return []
+    return [("privacy unit", f"all records with one value of {certificate.unit!r}: a person with many rows is one")]
 
 
 def _encoder_rows(feature_map: FeatureMap) -> list[tuple[str, str]]:
@@ -89,6 +95,7 @@ def print_release(console: Console, certificate: ReleaseCertificate) -> None:
         ("pay-once model", certificate.release),
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
+        *_unit_rows(certificate),
         ("features", features),
         *_column_rows(feature_map),
         ("classes", str(len(certificate.classes))),
@@ -111,6 +118,7 @@ def print_teachers(console: Console, certificate: TeachersCertificate) -> None:
     figures = [
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
+        *_unit_rows(certificate),
         ("teachers", f"{certificate.teachers}, on disjoint parts {certificate.parts}"),
         ("each of them", f"{layers}, {certificate.activation}"),
         ("what each says", certificate.rule),

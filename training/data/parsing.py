@@ -6,7 +6,7 @@ correctly.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -197,6 +197,16 @@ def numbered(array: pa.Array, known: dict[str, int]) -> tuple[NDArray[np.int64],
     texts = [_canonical(value).strip() for value in kinds]
     numbers = np.array([-1, *(known.setdefault(text, len(known)) if text else -1 for text in texts)])[codes + 1]
     return numbers, numbers < 0
+
+
+def name_digests(column: str, known: Iterable[str]) -> NDArray[np.uint8]:
+    """Return 16 bytes of each unit's name (u, 16), others in another column."""
+    key = hashlib.blake2b(column.encode("utf-8", "surrogatepass")).digest()
+    digests = (
+        hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16, key=key, person=b"dpserve unit").digest()
+        for name in known
+    )
+    return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
 
 
 def digests_of(names: Sequence[str], arrays: Sequence[pa.Array | Floats]) -> NDArray[np.uint8]:

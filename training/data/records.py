@@ -55,11 +55,13 @@ class Declaration:
 class Units:
     """Whose each record is, where neighbouring data sets differ by all records of one privacy unit.
 
-    column: its name, public. of: (n,), for each record the index of its unit.
+    column: its name, public. of: (n,), for each record the index of its unit. names: 16 bytes of each unit (u, 16), the
+    same wherever it is named.
     """
 
     column: str
     of: NDArray[np.int64]
+    names: NDArray[np.uint8] | None = None
 
     def weights(self) -> Floats:
         """Return 1/n_u for each record (n,), n_u being how many records its unit has, so that a unit's add up to <= 1.

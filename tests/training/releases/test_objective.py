@@ -17,8 +17,8 @@ from tests.seeded import Seeded
 from tests.training.conftest import identity, make_records
 from training.errors import BundleError, NotConverged, TrainingError
 from training.loading import load_model
-from training.releases.model import ReleasedModel
 from training.objective import RegularisedCrossEntropy
+from training.releases.model import ReleasedModel
 from training.releases.objective import (
     CURVATURE_PER_NOISE,
     Perturbation,
