@@ -56,10 +56,9 @@ class KnownRecords:
         key = owner_key(self._key)
         names = None if records.units is None else records.units.names
         named = () if names is None else (name.tobytes() for name in names)
-        keyed = b"".join(
-            hmac.digest(key, content, "sha256")[:_DIGEST_BYTES]
-            for content in chain(records.source, (_OF_UNIT + name for name in named))
-        )
+        keyed = bytearray()
+        for content in chain(records.source, (_OF_UNIT + name for name in named)):
+            keyed += hmac.digest(key, content, "sha256")[:_DIGEST_BYTES]
         return np.unique(np.frombuffer(keyed, dtype=_DIGEST))
 
     def remember(self, lineage: str, digests: Digests) -> None:
@@ -81,7 +80,10 @@ class KnownRecords:
         """Raise TrainingError if any of these records, or units, is in another lineage than this one."""
         elsewhere = {other: count for other, count in self.among(digests).items() if other != lineage}
         if elsewhere:
-            raise TrainingError(f"{overlap(lineage, elsewhere)} {accept_hint(next(iter(elsewhere)))}")
+            raise TrainingError(
+                f"{overlap(lineage, len(digests), elsewhere)} To keep one budget, train with --lineage "
+                f"{next(iter(elsewhere))}. To open a second one all the same, add --overlapping-lineage-is-accepted"
+            )
 
     def _of(self, folder: Path) -> Digests:
         """Return a lineage's digests, sorted, each once."""
@@ -96,20 +98,12 @@ class KnownRecords:
         return np.unique(np.concatenate(parts))
 
 
-def overlap(lineage: str, elsewhere: Mapping[str, int]) -> str:
-    """Say how many records of a lineage are in which others."""
+def overlap(lineage: str, records: int, elsewhere: Mapping[str, int]) -> str:
+    """Say how many of a lineage's records, and units, are in which others."""
     counted = " and ".join(f"{count:,} are in the lineage {other!r}" for other, count in elsewhere.items())
     return (
-        f"Of the records of the lineage {lineage!r}, or of the people or units that they belong to, {counted} as well. "
-        "Each lineage has a budget of its own, and whoever asks models of both learns what both allow together."
-    )
-
-
-def accept_hint(other: str) -> str:
-    """Say what the owner can do about records that are in another lineage."""
-    return (
-        f"To keep one budget, train with --lineage {other}. To open a second one for these records all the same, add "
-        "--overlapping-lineage-is-accepted"
+        f"Of the {records:,} records of the lineage {lineage!r}, {counted} as well. Each lineage has a "
+        "budget of its own, and whoever asks models of both learns what both allow together."
     )
 
 

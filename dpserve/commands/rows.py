@@ -1,8 +1,9 @@
 """Labelled rows: an owner's private records, and rows that are declared public. The options that say where they are."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from training.lineage import KnownRecords
 from training.schema import Schema, schema_of
 
 READING = "Reading rows"
+LOCAL = "local"
+"""The engine that has the records here."""
 MOST_ROWS = 2000
 """An accuracy on so many is within 0.04 of that on all, and is computed in seconds."""
 
@@ -50,13 +53,17 @@ class FileOptions(RowOptions):
         clip: bool = False,
         schema: Schema | None = None,
         unit: str | None = None,
+        engine: str = LOCAL,
     ) -> Records:
         """Read the rows. source: 'digits', a path ending in .npz, or a table; flag: the option that names it.
 
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
-        or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units. Raises
-        TrainingError for a file of another kind and for rows that break the declaration.
+        or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units.
+        engine: where the records shall be. Raises TrainingError for a file of another kind and for rows that break the
+        declaration.
         """
+        if engine != LOCAL and (source == "digits" or Path(source).suffix.lower() == ".npz"):
+            raise TrainingError("--engine reads tables, and neither digits nor .npz files, on other machines")
         if unit is not None and (source == "digits" or Path(source).suffix.lower() == ".npz"):
             raise TrainingError("--unit names a column of a table: digits and .npz files have none")
         if source == "digits":
@@ -74,13 +81,18 @@ class FileOptions(RowOptions):
             def progress(records: int, share: float) -> None:
                 show(f"{records:,} records", share)
 
+            shared: dict[str, Any] = {"label": self.label, "ignore": tuple(self.ignore or ()), "unit": unit}
             if schema is not None:
-                return read_with_schema(
-                    source, schema, self.label, ignore=self.ignore or (), clip=clip, unit=unit, progress=progress
-                )
-            return read_numbers(
-                source, label=self.label, ignore=self.ignore or (), unit=unit, progress=progress, **declared
-            )
+                reader = functools.partial(read_with_schema, schema=schema, clip=clip, **shared)
+            else:
+                reader = functools.partial(read_numbers, **shared, **declared)
+            if engine == LOCAL:
+                return reader(source, progress=progress)
+            from training.data.tables import files_of
+            from training.ray_sums import read_on_ray
+
+            # What trains on sums takes these records for others, and the command offers nothing else on Ray.
+            return cast(Records, read_on_ray(engine, files_of(source), reader, progress))
 
     def read_like(
         self,

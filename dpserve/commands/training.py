@@ -87,6 +87,11 @@ class NewBundle(FileOptions):
         "Of a table: the column that names whose each record is. All records of one are then protected together. Not "
         "with --release objective, nor with --budget.",
     )
+    engine: str = option(
+        rows.LOCAL,
+        "Where a table's records are read and summed: local, or ray://HOST:PORT, a Ray cluster whose workers can read "
+        "its files ('ray' starts one here). For a head and for --release class-sums, weights, objective and dpsgd.",
+    )
     overlapping_lineage_is_accepted: bool = option(
         False, "Train although records are in another lineage: they then have a second budget."
     )
@@ -121,7 +126,7 @@ class NewBundle(FileOptions):
                 "classes occur in them"
             )
         declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
-        found = self.read(self.data, "--data", clip=self.clip, unit=self.unit, **declared)
+        found = self.read(self.data, "--data", clip=self.clip, unit=self.unit, engine=self.engine, **declared)
         if self.out.exists():
             raise TrainingError(
                 f"{self.out} exists already; a bundle is never overwritten, so name a new one with --out"
@@ -310,11 +315,20 @@ def train(
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
-    lineage, records = new.lineage_name, new.records()
     kind, budget, queries = release.release, choosing.budget, choosing.queries
+    if new.engine != rows.LOCAL and (
+        not new.engine.startswith("ray") or kind == "teachers" or budget or network.encoder
+    ):
+        raise typer.BadParameter(
+            "takes local, ray or ray://HOST:PORT; on Ray neither --release teachers, --budget nor --encoder",
+            param_hint="--engine",
+        )
+    lineage, records = new.lineage_name, new.records()
     if new.unit is not None and (kind == "objective" or budget is not None):
         raise typer.BadParameter(
-            NO_UNITS if kind == "objective" else "does not go with --budget: what it chooses by simulates single "
+            NO_UNITS
+            if kind == "objective"
+            else "does not go with --budget: what it chooses by simulates single "
             "records. Name a --release and its --price",
             param_hint="--unit",
         )
@@ -427,8 +441,9 @@ class PublishedOptions(Options):
 def train_published(new: NewBundle, network: PublishedOptions) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
     lineage = new.lineage_name
-    if new.unit is not None:
-        raise typer.BadParameter("does not go with a network as Lu et al. train it", param_hint="--unit")
+    for flag, given in (("--unit", new.unit is not None), ("--engine", new.engine != rows.LOCAL)):
+        if given:
+            raise typer.BadParameter("does not go with a network as Lu et al. train it", param_hint=flag)
     with extra("torch", "training networks"):
         from training.published.train import train_published as train_network
 
@@ -466,7 +481,7 @@ def _known(new: NewBundle, records: Records) -> tuple[KnownRecords, Digests, str
     elsewhere = {other: count for other, count in known.among(digests).items() if other != lineage}
     if not elsewhere:
         return known, digests, None
-    warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {overlap(lineage, elsewhere)}"
+    warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {overlap(lineage, len(digests), elsewhere)}"
     typer.echo(warning, err=True)
     return known, digests, warning
 

@@ -213,7 +213,9 @@ def digests_of(names: Sequence[str], arrays: Sequence[pa.Array | Floats]) -> NDA
     """Return 16 bytes for each row (n, 16): a function of the row's values by column, whatever the columns' order.
 
     A value is a number, however it is written, or a text without the spaces around it; true and false are 1 and 0, and
-    a missing value is an empty text. An array of NumPy's holds finite numbers. So a row has the same digest in a CSV file, a Parquet file and a data frame. Each
+    a missing value is an empty text. An array of NumPy's holds finite numbers.
+
+    So a row has the same digest in a CSV file, a Parquet file and a data frame. Each
     value is mixed with its column's name (the finaliser of SplitMix64, in two lanes), and a row is their sum. It tells
     records apart, and hides nothing: whoever keeps it takes its keyed digest.
     """

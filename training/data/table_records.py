@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from training.columns import Column, Columns, LevelsColumn, NumberColumn, blocks_of, coordinates_of
 from training.data.bounds import parse_bounds
-from training.data.parsing import digests_of, name_digests, numbered, parse
-from training.data.records import Declaration, Digests, Records, Units
+from training.data.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
+from training.data.records import Declaration, Digests, NoRecords, Records, Units
 from training.data.tables import Batch, Table, open_table
 from training.errors import DataError
 from training.schema import Label, Schema
@@ -163,10 +163,7 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
             else:
                 column.fill(found.values, found.absent, part)
         block += 0.0  # 0.0 and -0.0 are the same number
-        labels = parse(reading.label.column, arrays[reading.label.column.name])
-        refused = labels.refused
-        if labels.absent.any() and (refused is None or np.argmax(labels.absent) < refused[0]):
-            refused = int(np.argmax(labels.absent)), "the label is missing"
+        labels, refused = _labels(reading.label.column, arrays)
         if refused:
             _note(problems, reading.label.column, batch, refused)
         else:
@@ -181,9 +178,18 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
     if problems:
         raise DataError(_said(problems, reading))
     if not len(X):
-        raise DataError(f"{table.name} has a header and no records")
+        raise NoRecords(f"{table.name} has a header and no records")
     whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(reading.unit, known))
     return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()))
+
+
+def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, Refusal | None]:
+    """Return the labels, and the first that is not one of the classes or missing."""
+    labels = parse(column, arrays[column.name])
+    refused = labels.refused
+    if labels.absent.any() and (refused is None or np.argmax(labels.absent) < refused[0]):
+        refused = int(np.argmax(labels.absent)), "the label is missing"
+    return labels, refused
 
 
 def _note(

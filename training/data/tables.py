@@ -115,6 +115,14 @@ def open_table(source: Any) -> Table:
     return _csv_table(name, files, paths) if kind == "csv" else _dataset(name, str(source), files, paths, kind)
 
 
+def files_of(source: str) -> list[str]:
+    """Return the files of a table, in order, each as `open_table` takes it. Raises DataError."""
+    with _errors(source):
+        _, paths = _found(source)
+    scheme, separator, _ = source.rpartition("://")
+    return [f"{scheme}{separator}{path}" for path in paths]
+
+
 def _found(source: str) -> tuple[pa_fs.FileSystem, list[str]]:
     """Return the file system and the paths of a table's files, in order."""
     files, path = pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))

@@ -166,9 +166,7 @@ def _counts_term(shard: Shard, _: None, *, classes: int) -> Integers:
     return total
 
 
-def _round_term(
-    shard: Shard, _: None, *, rows: Rows, scale: float, weight: float, shares: Floats
-) -> Integers:
+def _round_term(shard: Shard, _: None, *, rows: Rows, scale: float, weight: float, shares: Floats) -> Integers:
     """Return what a shard adds to a round, (5,), in steps."""
     total = np.zeros(_NUMBERS, dtype=np.int64)
     for logits, y, weights in shard.blocks(rows):

@@ -134,9 +134,7 @@ def test_who_sees_the_calibration_learns_what_is_claimed():
     scores = []
     for count in (3, 2):
         source = words(count)
-        found = [
-            calibrated(of_rows(logits[:count], y[:count]), same, 2, mu, source) for _ in range(4000)
-        ]
+        found = [calibrated(of_rows(logits[:count], y[:count]), same, 2, mu, source) for _ in range(4000)]
         scores.append(np.array([each.offsets[1] - each.offsets[0] - math.log(each.scale) for each in found]))
     assert gdp(scores[0], scores[1], 1 - 1e-6).value <= mu
 
@@ -158,9 +156,7 @@ def test_a_wrong_temperature_is_mended(factor, classes):
     logits, y = labelled(8000, classes, 2.0, seed=classes)
     whole = Budget.from_epsilon_delta(1, 1e-5, "gaussian").picorho
     records, asked = slice(0, 5000), slice(5000, 8000)
-    found = calibrated(
-        of_rows(factor * logits[records], y[records]), same, classes, mu_of(divided(whole)[0]), words(7)
-    )
+    found = calibrated(of_rows(factor * logits[records], y[records]), same, classes, mu_of(divided(whole)[0]), words(7))
     assert log_loss(found(factor * logits[asked]), y[asked]) <= log_loss(logits[asked], y[asked]) + 0.02
 
 

@@ -42,9 +42,7 @@ def sum_of_rows(records: Sums, rows: Rows) -> Floats:
 
 
 def _term(shard: Shard, _: None, *, rows: Rows) -> NDArray[np.int64]:
-    parts = [
-        grid_terms(made, weights).sum(axis=0).astype(np.int64) for made, _y, weights in shard.blocks(rows)
-    ]
+    parts = [grid_terms(made, weights).sum(axis=0).astype(np.int64) for made, _y, weights in shard.blocks(rows)]
     total: NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
     return total
 

@@ -91,7 +91,8 @@ class Network:
     ) -> Floats:
         """Return the sum (size,) of the records' gradients of cross-entropy, each scaled to norm at most clip_norm.
 
-        inputs: (n, widths[0]); labels: (n,). weights: (n,), by which each is multiplied after that. Values that are not finite, or beyond 2^200, count as 0, and a record
+        inputs: (n, widths[0]); labels: (n,). weights: (n,), by which each is multiplied after that.
+        Values that are not finite, or beyond 2^200, count as 0, and a record
         whose gradient has no finite norm all the same contributes nothing.
 
         A record's contribution is a function of the record and the parameters alone, bit for bit: it takes largest

@@ -69,7 +69,9 @@ def certify(
 ) -> DpSgdCertificate:
     """Return the certificate of a run before it is made: from public choices alone.
 
-    unit: the column of privacy units; then it is units that join steps, and that records_declared counts. Raises TrainingError where there is none: for choices out of range, and for noise that costs more than the price.
+    unit: the column of privacy units; then it is units that join steps, and that records_declared counts.
+
+    Raises TrainingError where there is none: for choices out of range, and for noise that costs more than the price.
     """
     choices = recipe.choices
     try:
