@@ -60,7 +60,7 @@ class Worker:
         whose = records.units
         counts = None if whose is None else np.bincount(whose.of)
         source = np.frombuffer(b"".join(records.source), dtype=np.uint8).reshape(-1, 16)
-        return records.declaration, source, None if whose is None else whose.names, counts
+        return records.declaration, source, None if whose is None else whose.names, counts, records.unit
 
     def share(self, index: int, numbers: NDArray[np.int64] | None, counts: NDArray[np.int64] | None) -> list[int]:
         """Cut a file's records into shards; return their lengths.
@@ -136,8 +136,9 @@ def read_on_ray(
     try:
         if not ray.is_initialized():
             ray.init(address=None if address == "ray" else address, log_to_driver=False)
-        count = min(max(int(ray.cluster_resources().get("CPU", 1)), 1), len(files))
-        workers = [ray.remote(Worker).options(num_cpus=1).remote() for _ in range(count)]
+        processors: Callable[[], dict[str, float]] = ray.cluster_resources
+        count = min(max(int(processors().get("CPU", 1)), 1), len(files))
+        workers: list[Any] = [ray.remote(Worker).options(num_cpus=1).remote() for _ in range(count)]
         reads = [workers[index % count].read.remote(index, file, reader) for index, file in enumerate(files)]
         found = []
         for index, read in enumerate(reads):
@@ -148,7 +149,7 @@ def read_on_ray(
         kept = {index: each for index, each in enumerate(found) if each is not None}
         if not kept:
             raise NoRecords("the table has no records")
-        units, numbers, counts = _numbered([each[2:] for each in kept.values()])
+        units, numbers, counts = _numbered([each[2:4] for each in kept.values()])
         shards: list[tuple[Any, int, int]] = []
         lengths: list[int] = []
         for place, index in enumerate(kept):
@@ -161,8 +162,8 @@ def read_on_ray(
         raise lost(error) from error
     declaration: Declaration = next(iter(kept.values()))[0]
     source = Digests(np.concatenate([each[1] for each in kept.values()]))
-    column = getattr(reader, "keywords", {}).get("unit")
-    whose = None if units is None else Units(column, np.empty(0, dtype=np.int64), units)
+    column: str | None = next(iter(kept.values()))[4]
+    whose = None if units is None or column is None else Units(column, np.empty(0, dtype=np.int64), units)
     return RemoteRecords(declaration, RaySums(shards, lengths, None if units is None else len(units)), source, whose)
 
 
@@ -180,5 +181,5 @@ def _numbered(
         )
     counts = np.zeros(len(known), dtype=np.int64)
     for own, (_, each) in zip(numbers, files, strict=True):
-        counts[own] += each
+        counts[own] += 0 if each is None else each
     return np.frombuffer(b"".join(known), dtype=np.uint8).reshape(-1, 16), numbers, counts

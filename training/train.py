@@ -9,7 +9,7 @@ from training.objective import RegularisedCrossEntropy
 from training.quantised import quantised
 from training.recipe import Recipe
 from training.solver import Progress, minimise
-from training.sums import ROWS, Features, Rows, of_rows
+from training.sums import ROWS, Features, Rows, Sums, of_rows
 
 
 def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = lambda _: None) -> CertifiedHead:
@@ -23,7 +23,8 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
     if isinstance(recipe.feature_map, Encoder):
         # An encoder shows how far it is, and takes its time: all rows go through it once.
         phi = recipe.feature_map(records.X, tensors)
-        sums, rows = of_rows(phi, records.y, records.weights), ROWS
+        sums: Sums = of_rows(phi, records.y, records.weights)
+        rows = ROWS
     else:
         sums, rows = records.sums, Rows(Features(recipe.feature_map, sparse=True))
     objective = RegularisedCrossEntropy(sums, classes, recipe.feature_map.dimension, recipe.strong_convexity, rows)

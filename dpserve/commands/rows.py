@@ -1,7 +1,7 @@
 """Labelled rows: an owner's private records, and rows that are declared public. The options that say where they are."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,6 +82,7 @@ class FileOptions(RowOptions):
                 show(f"{records:,} records", share)
 
             shared: dict[str, Any] = {"label": self.label, "ignore": tuple(self.ignore or ()), "unit": unit}
+            reader: Callable[..., Records]
             if schema is not None:
                 reader = functools.partial(read_with_schema, schema=schema, clip=clip, **shared)
             else:

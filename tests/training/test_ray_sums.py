@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_shards(monkeypatch):
     monkeypatch.setattr(sums, "SHARD", 256)
 
@@ -59,6 +59,7 @@ def trained(records):
     return head.weights, class_sums.sums, class_sums.calibration.numbers, network.parameters
 
 
+@pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("unit", [None, "who"])
 def test_workers_have_the_shards_and_the_sums_of_one_machine(folder, unit):
     """The workers' part without Ray between: two of them, files by turns."""
@@ -84,6 +85,7 @@ def weighted(shard, _):
     return sum((X * y[:, None] * (1.0 if w is None else w[:, None])).sum(axis=0) for X, y, w in shard.blocks())
 
 
+@pytest.mark.usefixtures("small_shards")
 def test_threads_and_what_is_kept_change_no_bit(folder, monkeypatch):
     records = reader()(str(folder))
     expected = trained(records)
@@ -99,18 +101,9 @@ def cluster():
     ray = pytest.importorskip("ray")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            runtime_env={"env_vars": {"PYTHONPATH": "."}, "worker_process_setup_hook": small_shards_on_workers},
-        )
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
         yield ray
         ray.shutdown()
-
-
-def small_shards_on_workers():
-    sums.SHARD = 256
 
 
 @pytest.mark.slow  # starts Ray

@@ -13,7 +13,8 @@ from training.planning.measured import FAR, LEAST_MEASURED, MANY_CLASSES, Neares
 from training.planning.options import OPTIONS
 from training.planning.recommendation import LARGEST_PRICE, NO_BETTER, Recommendation, check_declared, warnings_of
 from training.releases import class_sums
-from training.releases.dpsgd import network as dpsgd_network
+from training.releases.dpsgd.network import Network
+from training.sums import check_count
 
 LEAST_PRICE = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
 """What a release costs at least, in picorho."""
@@ -141,20 +142,15 @@ def _check(option: str, n: int, classes: int, whole: int, features: int) -> None
     feature_map = rules.feature_map(chosen.features, declaration)
     match chosen.release:
         case "class-sums":
-            _check_records(n, class_sums.MOST_RECORDS, "class sums are exact")
+            check_count(n)
             centre, sums = class_sums.shares(whole)
             GaussianVector(centre, feature_map.dimension + 1, 1.0)
             GaussianVector(sums, classes * feature_map.dimension, 1.0)
         case "dpsgd":
-            _check_records(n, dpsgd_network.MOST_RECORDS, "DP-SGD is covered")
+            check_count(n)
             _check_descent(n, whole, declaration, feature_map, tuple(chosen.settings.get("hidden", ())))
         case "weights":
             GaussianVector(mu_for(whole), classes * feature_map.dimension, 1.0)
-
-
-def _check_records(n: int, most: int, what: str) -> None:
-    if n > most:
-        raise TrainingError(f"{what} for at most {most:,} records, so train it on a sample of them, chosen at random")
 
 
 def _check_descent(
@@ -164,6 +160,6 @@ def _check_descent(
     from training.releases.dpsgd.train import DpSgdRecipe, certify
 
     widths = (feature_map.dimension, *hidden, len(declaration.classes))
-    choices = by_rule(n, mu_for(whole), dpsgd_network.Network(widths).size, hidden=hidden)
+    choices = by_rule(n, mu_for(whole), Network(widths).size, hidden=hidden)
     recipe = DpSgdRecipe("planned", feature_map, choices, whole)
     certify(recipe, declaration.classes, declaration.feature_names, "planned")

@@ -90,9 +90,9 @@ def mean_sensitivity(teachers: int, classes: int) -> float:
     so adding or removing a record changes one teacher. A unit's part is a function of its name, and all its records are
     in it: adding or removing them changes one teacher, too. What a teacher says is a vector p of non-negative numbers
     of sum at most 1, on an integer grid and whatever its weights are (`training.teachers.bundle`): a vote,
-    probabilities, or the public answer of a teacher without records. For two such vectors ||p - q||^2 = ||p||^2 + ||q||^2 - 2 <p, q> <=
-    1 + 1 - 0, since ||p||^2 <= (sum p)^2 <= 1 and <p, q> >= 0. The sum over the teachers is one of integers, exact,
-    and moves by at most sqrt(2) grid units; times TEMPERATURE / m, rounded twice, each of C numbers up to TEMPERATURE
-    is off by at most 2^-51 TEMPERATURE for either neighbour.
+    probabilities, or the public answer of a teacher without records. For two such vectors ||p - q||^2 = ||p||^2 +
+    ||q||^2 - 2 <p, q> <= 1 + 1 - 0, since ||p||^2 <= (sum p)^2 <= 1 and <p, q> >= 0. The sum over the teachers is one
+    of integers, exact, and moves by at most sqrt(2) grid units; times TEMPERATURE / m, rounded twice, each of C numbers
+    up to TEMPERATURE is off by at most 2^-51 TEMPERATURE for either neighbour.
     """
     return (TEMPERATURE * math.sqrt(2) / teachers + _ROUNDING * TEMPERATURE * math.sqrt(classes)) * _UP
