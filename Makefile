@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 
-.PHONY: demo serve test test-all faults bench bench-quick lint docs lock advisories clean
+.PHONY: demo serve test test-all faults bench bench-quick lint docs proto lock advisories clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -39,11 +39,15 @@ docs: $(TESTS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
+# The messages of gRPC, which are committed as they are compiled.
+proto: $(TESTS)
+	@$(BIN)/python -m grpc_tools.protoc -Iservice/rpc --descriptor_set_out=service/rpc/open_inference.binpb open_inference.proto
+
 # What images are built from: the newest that pyproject.toml allows, in a folder where nothing else is installed. With
 # PyTorch and its CUDA libraries this takes some gigabytes.
 lock:
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/pip install --quiet --disable-pip-version-check '.[jwt,onnx,otel,torch]'
+	@build/lock/bin/pip install --quiet --disable-pip-version-check '.[grpc,jwt,onnx,otel,torch]'
 	@(sed -n 1p deploy/constraints.txt; build/lock/bin/pip freeze --all --exclude dpserve --exclude pip) > build/constraints.txt
 	@mv build/constraints.txt deploy/constraints.txt && rm -rf build/lock
 

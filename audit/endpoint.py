@@ -5,13 +5,13 @@ attacked in this process (`audit.in_process`). Both charge, replay and refuse al
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.budgets import Scope
 from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -53,9 +53,8 @@ def served_mechanism(model: Mapping[str, Any]) -> Mechanism:
         case SelectedNeuron.name, (BoundedRangeLoss(epsilon), GaussianLoss() | LaplaceLoss() as noise):
             return SelectedNeuron(epsilon, noise)
         case Published.name, (ClaimedLoss() as loss,):
-            return Published(
-                len(model["classes"]), loss.parameters[0], "gaussian" if "gaussian" in loss.kind else "laplace"
-            )
+            noise_law: Literal["gaussian", "laplace"] = "gaussian" if "gaussian" in loss.kind else "laplace"
+            return Published(len(model["classes"]), loss.parameters[0], noise_law)
     raise ValueError(f"the audit does not know the mechanism {name!r} with the losses {cost}")
 
 
@@ -66,40 +65,22 @@ class EndpointError(ValueError):
 class Exhausted(Exception):
     """The batch costs more than is left; nothing of it was charged. scope: whose budget it is."""
 
-    def __init__(self, scope: Literal["client", "lineage"]) -> None:
-        """scope: "client" for the key's own budget, "lineage" for the one that all keys share."""
+    def __init__(self, scope: Scope) -> None:
+        """scope: "client" for the key's own, "group" for its group's, "lineage" for the one that all keys share."""
         super().__init__(f"the {scope}'s budget is spent")
         self.scope = scope
-
-
-@dataclass(frozen=True, eq=False)
-class Remembered:
-    """What a key was answered before an interruption, all of it paid for.
-
-    answers: (C,) each, by what `name` makes of a `row_name`.
-    """
-
-    answers: Mapping[str, Floats]
-    name: Callable[[str], str]
-
-    def __len__(self) -> int:
-        """How many rows the key has its answer to."""
-        return len(self.answers)
-
-    def get(self, row: str) -> Floats | None:
-        """Return the answer (C,) to the row with this `row_name`, if there is one."""
-        return self.answers.get(self.name(row))
 
 
 class Endpoint(Protocol):
     """One key of one service. Every method raises EndpointError where the endpoint fails."""
 
-    def name(self) -> str:
-        """Return what tells this key of this service, or of this bundle, from every other: a digest, no secret."""
+    @property
+    def account_lasts(self) -> bool:
+        """Whether the account outlives this process. If not, an attack that goes on asks again and pays again."""
         ...
 
-    def remember(self, answers: Remembered) -> None:
-        """Take back what this key was answered before an interruption. Once at most."""
+    def name(self) -> str:
+        """Return what tells this key of this service, or of this bundle, from every other: a digest, no secret."""
         ...
 
     def model(self) -> Mapping[str, Any]:

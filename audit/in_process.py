@@ -4,15 +4,15 @@ With the bundle's own noise key it gives the same answers as a service of it, be
 same logits with the same noise. It is for the owner, who holds the bundle; nothing is charged to a ledger, so that a
 rehearsal has a noise key of its own (`rehearsal_key`) and gives away nothing of what the service answers.
 
-What was paid for does not outlive the process, so that an attack that was interrupted tells it what it had answered
-(`remember`). What is answered after that is what would have been answered without the interruption.
+Accounts do not outlive the process. An attack that goes on after an interruption asks about everything again: it gets
+the same answers for the same charges.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from accounting.budgets import Budget, accepts_for
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import account_report
-from audit.endpoint import EndpointError, Exhausted, Remembered, digest_of, row_name
+from audit.endpoint import EndpointError, Exhausted, digest_of
 from mechanisms.mechanism import Mechanism, noise_context
 from mechanisms.randomness import KeyedRandomness, NoiseKey
 from training.quantised import question_bytes
@@ -54,9 +54,10 @@ def rehearsal_key(seed: int) -> NoiseKey:
 
 @dataclass(eq=False)
 class BundleEndpoint:
-    """One key of a bundle. budget: the key's; None for whatever the ledger could hold.
+    """One key of a bundle. budget_of_key: None for whatever the ledger could hold.
 
-    noise_key: the bundle's own, or another for a rehearsal. key: its number among the keys of this bundle.
+    noise_key: the bundle's own, or another for a rehearsal. key: its number among the keys of this bundle. asked:
+    digests of the questions that it paid for; paid: how many it was charged for.
     """
 
     head: MeteredModel
@@ -67,27 +68,12 @@ class BundleEndpoint:
     largest_batch: int = 1000
     key: int = 0
     asked: set[bytes] = field(default_factory=set)
-    """The digests of the questions that this key paid for."""
     paid: int = 0
-    """Questions charged so far."""
-    remembered: Remembered | None = None
-    """What was answered before an interruption."""
+    account_lasts: ClassVar[bool] = False
 
     def name(self) -> str:
         """Return a digest of the certificate, the noise and the key's number."""
         return _name(self.head.certificate.public(), f"{digest_of(self.noise_key.secret)} {self.key}")
-
-    def remember(self, answers: Remembered) -> None:
-        """Take back what was answered and paid for before an interruption, by a process that is gone."""
-        if not self.asked:
-            self.remembered = answers
-            self.paid += len(answers)
-            self.lineage.spent += self.mechanism.cost.picorho * len(answers)
-
-    @property
-    def account(self) -> Budget:
-        """The key's budget, or the largest."""
-        return self.budget_of_key or _largest(self.mechanism.cost)
 
     def model(self) -> Mapping[str, Any]:
         """Return what `GET /models/NAME` returns."""
@@ -101,10 +87,12 @@ class BundleEndpoint:
         }
 
     def budget(self) -> Mapping[str, Any]:
-        """Return the key's account, as `GET /budget` does but for the explanation."""
+        """Return the key's account, as `GET /budget` except for the explanation."""
         left = None if self.lineage.limit is None else self.lineage.limit - self.lineage.spent
         spent = {self.mechanism.cost: self.paid} if self.paid else {}
-        return account_report(spent, self.account, price=self.mechanism.cost, lineage_left=left).model_dump(mode="json")
+        return account_report(spent, self._account, price=self.mechanism.cost, lineage_left=left).model_dump(
+            mode="json"
+        )
 
     def answers(self, rows: Floats) -> Floats:
         """Return one private answer for each row: (n, C)."""
@@ -115,16 +103,12 @@ class BundleEndpoint:
         sensitivity = self.head.logit_sensitivity(phi)
         context = noise_context(self.head.certificate.model_id, self.mechanism)
         noise = KeyedRandomness(self.noise_key, context, question_bytes(phi, sensitivity))
-        if self.remembered is not None:
-            before = {
-                digest
-                for row, digest in zip(rows, noise.digests, strict=True)
-                if self.remembered.get(row_name(row)) is not None
-            }
-            self.asked |= before
-            self.lineage.asked |= before
         self._charge(set(noise.digests))
         return self.mechanism.release(self.head.logits(phi), sensitivity, noise)
+
+    @property
+    def _account(self) -> Budget:
+        return self.budget_of_key or _largest(self.mechanism.cost)
 
     def _charge(self, questions: set[bytes]) -> None:
         """Charge the key for questions that are new to it, and the lineage for those new to all: both or neither.
@@ -133,7 +117,7 @@ class BundleEndpoint:
         """
         price = self.mechanism.cost.picorho
         own, all_keys = len(questions - self.asked), len(questions - self.lineage.asked)
-        if price * (self.paid + own) > self.account.picorho:
+        if price * (self.paid + own) > self._account.picorho:
             raise Exhausted("client")
         if self.lineage.limit is not None and self.lineage.spent + price * own > self.lineage.limit:
             raise Exhausted("lineage")
@@ -145,7 +129,10 @@ class BundleEndpoint:
 
 @dataclass(eq=False)
 class ReleaseEndpoint:
-    """One key of a release that is paid for once, at its finest tier: the first answer costs, the others nothing."""
+    """One key of a release that is paid for once, at its finest tier: the first answer costs, the others nothing.
+
+    key: its number among the keys of this release.
+    """
 
     released: ReleasedModel
     budget_of_key: Budget | None = None
@@ -153,24 +140,14 @@ class ReleaseEndpoint:
     largest_batch: int = 1000
     held: bool = False
     key: int = 0
-    """Its number among the keys of this release."""
+    account_lasts: ClassVar[bool] = False
 
     def name(self) -> str:
         """Return a digest of the certificate and the key's number."""
         return _name(self.released.certificate.public(), str(self.key))
 
-    def remember(self, answers: Remembered) -> None:
-        """Hold the release again, if it answered anything before an interruption."""
-        if len(answers):
-            self._hold()
-
-    @property
-    def account(self) -> Budget:
-        """The key's budget, or the largest."""
-        return self.budget_of_key or _largest(Cost.parse(self.released.certificate.cost))
-
     def model(self) -> Mapping[str, Any]:
-        """Return what `GET /models/NAME` returns, but for the tiers' prices."""
+        """Return what `GET /models/NAME` returns, except for the tiers' prices."""
         certificate = self.released.certificate
         return certificate.public() | {
             "mechanism": certificate.release,
@@ -182,7 +159,7 @@ class ReleaseEndpoint:
     def budget(self) -> Mapping[str, Any]:
         """Return the key's account: without a limit on answers, unless not even the first is affordable."""
         spent = dict.fromkeys((tier.cost for tier in self.released.certificate.tiers), 1) if self.held else {}
-        report = account_report(spent, self.account, price=None).model_dump(mode="json")
+        report = account_report(spent, self._account, price=None).model_dump(mode="json")
         return report | {"queries_left": None if self.held or self._refusal() is None else 0}
 
     def answers(self, rows: Floats) -> Floats:
@@ -191,20 +168,21 @@ class ReleaseEndpoint:
             refusal = self._refusal()
             if refusal is not None:
                 raise Exhausted(refusal)
-            self._hold()
+            # Whoever holds it first pays for the lineage; colluding keys hold the same release.
+            self.lineage.spent = max(self.lineage.spent, self._price)
+            self.held = True
         return self.released.probabilities(np.asarray(rows, dtype=np.float64) + 0.0)
 
-    def _hold(self) -> None:
-        # Whoever holds it first pays for the lineage; colluding keys hold the same release.
-        self.lineage.spent = max(self.lineage.spent, self._price)
-        self.held = True
+    @property
+    def _account(self) -> Budget:
+        return self.budget_of_key or _largest(Cost.parse(self.released.certificate.cost))
 
     @property
     def _price(self) -> int:
         return sum(tier.cost.picorho for tier in self.released.certificate.tiers)
 
     def _refusal(self) -> Literal["client", "lineage"] | None:
-        if self._price > self.account.picorho:
+        if self._price > self._account.picorho:
             return "client"
         if self.lineage.limit is not None and self._price > self.lineage.limit:
             return "lineage"

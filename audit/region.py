@@ -17,7 +17,8 @@ from accounting.losses import Cost, GaussianLoss
 from audit import estimators
 from audit.distinguishing.likelihood import worst_case
 from audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
-from audit.estimators import FEWEST_SCORES
+from audit.families import GAUSSIAN
+from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness
 
@@ -92,7 +93,7 @@ def point_of(
     beliefs = np.concatenate([scores[0], -scores[1]])
     return Point(
         noise_multiplier,
-        jointly(_attacks(claim, scores), confidence),
+        jointly(attacks(claim, scores), confidence),
         {name: epsilon for name, epsilon in upper.items() if epsilon is not None},
         {
             "advantage": float(np.mean(scores[0] > 0) - np.mean(scores[1] > 0)),
@@ -103,7 +104,7 @@ def point_of(
     )
 
 
-def _attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[float], float]]:
+def attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[float], float]]:
     """Return the exact lower bounds of epsilon at the claim's delta, as functions of a confidence.
 
     Scores are log-likelihood ratios, so the threshold 0 is stated ahead of them.
@@ -114,7 +115,7 @@ def _attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[floa
         ),
         "membership advantage": lambda each: epsilon_of_best_advantage(scores, each, claim.delta),
     }
-    if claim.family is estimators.GAUSSIAN and claim.delta > 0:
+    if claim.family is GAUSSIAN and claim.delta > 0:
         found["mu-GDP, pooled errors"] = lambda each: estimators.pooled_gdp(*scores, each, threshold=0.0).epsilon(
             claim.delta
         )
@@ -125,10 +126,10 @@ def _attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[floa
 
 def _asymptotic(claim: ClaimedTradeoff, scores: Scores, confidence: float) -> dict[str, float]:
     fewest = min(map(len, scores))
-    if claim.family is not estimators.GAUSSIAN or claim.delta == 0 or fewest < FEWEST_SCORES:
+    if claim.family is not GAUSSIAN or claim.delta == 0 or fewest < FEWEST_SCORES:
         return {}
-    design = estimators.Design.of_log_ratios(claim.parameter, fewest)
-    closest = estimators.gdp_of_many_thresholds(*scores, confidence, design=design)
+    design = Design.of_log_ratios(claim.parameter, fewest)
+    closest = gdp_of_many_thresholds(*scores, confidence, design=design)
     return {"epsilon of mu-GDP, many thresholds (asymptotic)": closest.epsilon(claim.delta)}
 
 

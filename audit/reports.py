@@ -8,7 +8,7 @@ import html
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from rich.text import Text
 from training.errors import extra
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ACQUITTED, CONVICTED, INCONCLUSIVE = 0, 3, 4
@@ -46,6 +47,14 @@ class Table:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"every row of {self.title!r} must have {len(self.columns)} texts")
 
+    @classmethod
+    def of(
+        cls, title: str, columns: Sequence[str], rows: Iterable[Sequence[str | float | None]], note: str = ""
+    ) -> "Table":
+        """Return a table whose figures are written by `number`, whole numbers as they are."""
+        texts = tuple(tuple(map(_cell, row)) for row in rows)
+        return cls(title, tuple(columns), texts, note)
+
 
 @dataclass(frozen=True, eq=False)
 class Picture:
@@ -55,6 +64,26 @@ class Picture:
     caption: str
     draw: Callable[["Figure"], None]
     inches: tuple[float, float] = (6.4, 4.0)
+
+    @classmethod
+    def of_axes(
+        cls,
+        title: str,
+        caption: str,
+        labels: tuple[str, str],
+        draw: Callable[["Axes"], None],
+        inches: tuple[float, float] = (6.4, 4.0),
+    ) -> "Picture":
+        """Return a figure with one set of axes, their labels (x, y), and a legend. draw: onto the axes."""
+
+        def on(figure: "Figure") -> None:
+            axes = figure.add_subplot()
+            draw(axes)
+            axes.set_xlabel(labels[0])
+            axes.set_ylabel(labels[1])
+            axes.legend(fontsize="small")
+
+        return cls(title, caption, on, inches)
 
     @cached_property
     def png(self) -> bytes:
@@ -164,8 +193,14 @@ def as_html(report: Report) -> str:
     """Return the whole report as one HTML page that needs no other file and loads nothing."""
     parts = [f"<h1>{_text(report.title)}</h1>", f'<p class="{report.kind}">{_text(report.verdict)}</p>']
     parts += [f'<p class="warning">{_text(warning)}</p>' for warning in report.warnings]
-    parts += [_html_picture(shown) for shown in report.pictures]
-    parts += [_html_table(table) for table in report.tables]
+    for shown in report.pictures:
+        source = f"data:image/png;base64,{base64.b64encode(shown.png).decode('ascii')}"
+        caption = f"<figcaption>{_text(shown.caption)}</figcaption>"
+        parts.append(f'<figure><img alt="{_text(shown.title)}" src="{source}">{caption}</figure>')
+    for table in report.tables:
+        rows = [_row("th", table.columns), *(_row("td", row) for row in table.rows)]
+        note = f"<p>{_text(table.note)}</p>" if table.note else ""
+        parts.append(f"<h2>{_text(table.title)}</h2><table>{''.join(rows)}</table>{note}")
     if report.notes:
         parts.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in report.notes) + "</ul>")
     return _PAGE.format(title=_text(report.title), style=_STYLE, body="\n".join(parts))
@@ -191,6 +226,10 @@ def interval(low: float, high: float, digits: int = 3) -> str:
     return f"[{number(low, digits)}, {number(high, digits)}]"
 
 
+def _cell(value: str | float | None) -> str:
+    return str(value) if isinstance(value, str | int) else number(value)
+
+
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
@@ -205,19 +244,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _html_table(table: Table) -> str:
-    head = "".join(f"<th>{_text(column)}</th>" for column in table.columns)
-    rows = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
-    note = f"<p>{_text(table.note)}</p>" if table.note else ""
-    return f"<h2>{_text(table.title)}</h2><table><tr>{head}</tr>{rows}</table>{note}"
-
-
-def _html_picture(shown: Picture) -> str:
-    source = base64.b64encode(shown.png).decode("ascii")
-    return (
-        f'<figure><img alt="{_text(shown.title)}" src="data:image/png;base64,{source}">'
-        f"<figcaption>{_text(shown.caption)}</figcaption></figure>"
-    )
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{_text(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
 def _text(text: str) -> str:

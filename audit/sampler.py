@@ -23,7 +23,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from mechanisms.mechanism import Mechanism
-from mechanisms.noise import DISTANCE, Integers, InversionTable, rounded_gaussian, rounded_laplace
+from mechanisms.noise import Integers, InversionTable, rounded_gaussian, rounded_laplace
 from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, Words
 from mechanisms.selection import select
 from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
@@ -41,6 +41,7 @@ _SELECTED_AT_ONCE = 100_000
 _WIDE_VARIANCE = 2**48 + 2**32 + 2**18 + (2**28 + 2**14) / 12
 """T^2 and the variances of 2^14 U and 2^7 V, as `mechanisms.wide_gaussian` states them."""
 _AGAIN = 3.0
+"""The |t| above which a mechanism is timed once more; chance alone exceeds it once in 370."""
 _DUDECT = 4.5
 """The |t| from which the literature on constant time (Reparaz, Balasch and Verbauwhede 2017) speaks of a leak."""
 
@@ -78,11 +79,6 @@ class Timings:
     median_microseconds: float
     correlations: tuple[Timing, ...]
     t: float
-
-    @property
-    def worth_another_look(self) -> bool:
-        """Whether |t| is above 3, which chance alone exceeds once in 370."""
-        return abs(self.t) > _AGAIN
 
     @property
     def suspicious(self) -> bool:
@@ -200,20 +196,12 @@ def selections(epsilon: float, classes: int, draws: int, randomness: Randomness,
 
 def _distribution(law_name: LawName, scale: int) -> Callable[[Integers], Floats]:
     """Return P(rint(Y) <= k) = P(Y <= k + 1/2)."""
-
+    if law_name == "laplace":
+        return lambda k: np.asarray(scipy.stats.laplace.cdf(k + 0.5, scale=scale))
     # The uniform parts of the wide law (`mechanisms.wide_gaussian`) add to the variance, and to nothing else that could
     # be seen: their fourth cumulant is 2^-46 of its square.
     deviation = math.sqrt(_WIDE_VARIANCE) if law_name == "wide gaussian" else float(scale)
-
-    def gaussian(k: Integers) -> Floats:
-        below: Floats = scipy.special.ndtr((k + 0.5) / deviation)
-        return below
-
-    def laplace(k: Integers) -> Floats:
-        x = (k + 0.5) / scale
-        return np.where(x < 0, np.exp(np.minimum(x, 0)) / 2, 1 - np.exp(-np.maximum(x, 0)) / 2)
-
-    return laplace if law_name == "laplace" else gaussian
+    return lambda k: np.asarray(scipy.special.ndtr((k + 0.5) / deviation))
 
 
 def _edges(cdf: Callable[[Integers], Floats], scale: int) -> Integers:
@@ -223,31 +211,35 @@ def _edges(cdf: Callable[[Integers], Floats], scale: int) -> Integers:
 
 
 def _chi_square(what: str, counts: NDArray[Any], probabilities: Floats) -> ChiSquare:
-    expected = probabilities * counts.sum()
-    statistic = float(((counts - expected) ** 2 / expected).sum())
-    return ChiSquare(what, len(counts), statistic, float(scipy.special.chdtrc(len(counts) - 1, statistic)))
+    found = scipy.stats.chisquare(counts, probabilities * counts.sum())
+    return ChiSquare(what, len(counts), float(found.statistic), float(found.pvalue))
 
 
 def repeated_words(randomness: Randomness, processes: int, words: int) -> int:
     """Return how many words came twice among those that this process and as many forked ones drew from one source.
 
-    The source is used before the forks, so that whatever it might keep is inherited. Of honest words none repeats, but
-    for a probability of (processes words)^2 / 2^65. Raises ValueError where the platform cannot fork.
+    The source is used before the forks, so that whatever it might keep is inherited. Of honest words none repeats,
+    except with probability (processes words)^2 / 2^65. Raises ValueError where the platform cannot fork.
     """
+    before = randomness.words(words)
+    drawn = [before, *_forked(lambda: randomness.words(words), processes), randomness.words(words)]
+    together = np.concatenate(drawn)
+    return len(together) - len(np.unique(together))
+
+
+def _forked(work: Callable[[], Any], processes: int) -> list[Any]:
+    """Return what `work` returns in so many processes forked from this one. Raises ValueError where none can be."""
     if "fork" not in multiprocessing.get_all_start_methods():
         raise ValueError("this platform cannot fork, so there is nothing to test")
     context = multiprocessing.get_context("fork")
-    drawn = [randomness.words(words)]
     queue = context.SimpleQueue()
-    children = [context.Process(target=_draw, args=(randomness, words, queue)) for _ in range(processes)]
+    children = [context.Process(target=lambda: queue.put(work())) for _ in range(processes)]
     for child in children:
         child.start()
-    drawn += [queue.get() for _ in children]
-    drawn.append(randomness.words(words))
+    found = [queue.get() for _ in children]
     for child in children:
         child.join()
-    together = np.concatenate(drawn)
-    return len(together) - len(np.unique(together))
+    return found
 
 
 class Questions:
@@ -270,31 +262,17 @@ def changed_words(noise_key: NoiseKey, context: bytes, questions: int, each: int
 
     seed: of the order in which the other process asks. Raises ValueError where the platform cannot fork.
     """
-    if "fork" not in multiprocessing.get_all_start_methods():
-        raise ValueError("this platform cannot fork, so there is nothing to test")
     asked = [number.to_bytes(8, "little") for number in range(questions)]
     together = KeyedRandomness(noise_key, context, asked)
     words, digests = together.words(questions * each).reshape(questions, each), together.digests
-    context_of_forks = multiprocessing.get_context("fork")
-    queue = context_of_forks.SimpleQueue()
     order = np.random.default_rng(seed).permutation(questions).tolist()
-    child = context_of_forks.Process(target=_alone, args=(noise_key, context, [asked[i] for i in order], each, queue))
-    child.start()
-    alone = dict(zip(order, queue.get(), strict=True))
-    child.join()
-    return sum((digests[i], words[i].tobytes()) != alone[i] for i in range(questions))
 
+    def alone() -> list[tuple[bytes, bytes]]:
+        sources = (KeyedRandomness(noise_key, context, [asked[place]]) for place in order)
+        return [(one.digests[0], one.words(each).tobytes()) for one in sources]
 
-def _alone(noise_key: NoiseKey, context: bytes, asked: list[bytes], each: int, queue: Any) -> None:
-    found = []
-    for question in asked:
-        randomness = KeyedRandomness(noise_key, context, [question])
-        found.append((randomness.digests[0], randomness.words(each).tobytes()))
-    queue.put(found)
-
-
-def _draw(randomness: Randomness, words: int, queue: Any) -> None:
-    queue.put(randomness.words(words))
+    (found,) = _forked(alone, 1)
+    return sum((digests[place], words[place].tobytes()) != other for place, other in zip(order, found, strict=True))
 
 
 def timings(mechanism: Mechanism, classes: int, releases: int, randomness: Randomness, seed: int) -> Timings:
@@ -320,43 +298,23 @@ def timings(mechanism: Mechanism, classes: int, releases: int, randomness: Rando
         start = time.perf_counter_ns()
         mechanism.release(logits, sensitivity, randomness)
         taken[index] = time.perf_counter_ns() - start
-    spread = kinds < 2
-    ordered = np.sort(rows, axis=1)
+    spread, ordered = kinds < 2, np.sort(rows, axis=1)
     properties = {
         "largest logit": ordered[:, -1],
         "spread": ordered[:, -1] - ordered[:, 0],
         "margin": ordered[:, -1] - ordered[:, -2],
         "predicted class": rows.argmax(axis=1).astype(np.float64),
     }
-    return Timings(
-        releases,
-        float(np.median(taken)) / 1e3,
-        tuple(_spearman(name, values[spread], taken[spread]) for name, values in properties.items()),
-        _welch(_cropped(taken[kinds == 2]), _cropped(taken[kinds == 3])),
-    )
+    correlations = []
+    for name, values in properties.items():
+        found = scipy.stats.spearmanr(values[spread], taken[spread])
+        correlations.append(Timing(name, float(found.statistic), float(found.pvalue)))
+    fastest = (scipy.stats.trim1(taken[kinds == kind], 1 - _CROP) for kind in (2, 3))
+    t = scipy.stats.ttest_ind(*fastest, equal_var=False).statistic
+    return Timings(releases, float(np.median(taken)) / 1e3, tuple(correlations), float(t))
 
 
 def timings_that_count(mechanism: Mechanism, classes: int, releases: int, randomness: Randomness) -> Timings:
     """Time a mechanism, and once more where |t| is above 3, with twice as many releases: the second look counts."""
     found = timings(mechanism, classes, releases, randomness, 0)
-    return timings(mechanism, classes, 2 * releases, randomness, 1) if found.worth_another_look else found
-
-
-def _spearman(name: str, values: Floats, taken: Floats) -> Timing:
-    first, second = (scipy.stats.rankdata(numbers) for numbers in (values, taken))
-    correlation = float(np.corrcoef(first, second)[0, 1])
-    return Timing(name, correlation, float(2 * scipy.special.ndtr(-abs(correlation) * math.sqrt(len(values) - 1))))
-
-
-def _cropped(taken: Floats) -> Floats:
-    return np.sort(taken)[: max(2, int(_CROP * len(taken)))]
-
-
-def _welch(first: Floats, second: Floats) -> float:
-    error = math.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
-    return float((first.mean() - second.mean()) / error) if error > 0 else 0.0
-
-
-def within_the_distance(distance: float) -> bool:
-    """Whether a table is as close to its law as `mechanisms.noise` promises."""
-    return distance <= DISTANCE
+    return timings(mechanism, classes, 2 * releases, randomness, 1) if abs(found.t) > _AGAIN else found

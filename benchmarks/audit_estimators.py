@@ -11,6 +11,8 @@ import numpy as np
 
 from accounting.conversions import gaussian_mu
 from audit import estimators
+from audit.families import LAPLACE
+from audit.many_thresholds import Design, gdp_of_many_thresholds
 from research.nasr2023 import methods
 
 DELTA = 1e-5
@@ -26,7 +28,7 @@ def uncorrected(scores_in, scores_out):
 
 
 def without_leakage(audits, n):
-    found, design = {}, estimators.Design.of_log_ratios(0.5, n)
+    found, design = {}, Design.of_log_ratios(0.5, n)
     for audit in range(audits):
         rng = np.random.default_rng((audit, n))
         scores = rng.normal(size=n), rng.normal(size=n)
@@ -35,8 +37,8 @@ def without_leakage(audits, n):
             "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
             "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE),
             "GDP, Clopper-Pearson, pooled errors": estimators.pooled_gdp(*scores, CONFIDENCE),
-            "Laplace's trade-off, Clopper-Pearson": estimators.tradeoff(*scores, CONFIDENCE, estimators.LAPLACE),
-            "GDP, many thresholds": estimators.gdp_of_many_thresholds(*ratios, CONFIDENCE, design=design),
+            "Laplace's trade-off, Clopper-Pearson": estimators.tradeoff(*scores, CONFIDENCE, LAPLACE),
+            "GDP, many thresholds": gdp_of_many_thresholds(*ratios, CONFIDENCE, design=design),
             "(epsilon, delta), credible": methods.credible_epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
             "GDP, credible": methods.credible_gdp(*scores, CONFIDENCE),
             "Katz log": methods.katz(*scores, CONFIDENCE),
@@ -49,13 +51,13 @@ def without_leakage(audits, n):
 
 def of_gaussians(epsilon, audits):
     mu = gaussian_mu(epsilon, DELTA)
-    design = estimators.Design.of_log_ratios(mu, OBSERVATIONS)
+    design = Design.of_log_ratios(mu, OBSERVATIONS)
     shares = {}
     for audit in range(audits):
         rng = np.random.default_rng((audit, epsilon))
         scores = tuple(mu * rng.normal(m, 1, OBSERVATIONS) - mu**2 / 2 for m in (mu, 0))
         bounds = {
-            "GDP, many thresholds": estimators.gdp_of_many_thresholds(*scores, CONFIDENCE, design=design),
+            "GDP, many thresholds": gdp_of_many_thresholds(*scores, CONFIDENCE, design=design),
             "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE, threshold=0.0),
             "GDP, Clopper-Pearson, pooled errors": estimators.pooled_gdp(*scores, CONFIDENCE, threshold=0.0),
             "GDP, credible": methods.credible_gdp(*scores, CONFIDENCE, threshold=0.0),

@@ -1,11 +1,13 @@
-"""dpserve: private predictions, charged to a budget. The face: a command line and a Python client."""
+"""dpserve: private predictions, charged to a budget. A command line, an estimator, and clients of a service."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpserve.client import Answers, BudgetExhausted, Client, ServiceError
+    from dpserve.classifier import PrivateClassifier
+    from dpserve.client import Answers, AsyncClient, BudgetExhausted, Client, ServiceError
 
-__all__ = ["Answers", "BudgetExhausted", "Client", "ServiceError"]
+__all__ = ["Answers", "AsyncClient", "BudgetExhausted", "Client", "PrivateClassifier", "ServiceError"]
 
 
 def __dir__() -> list[str]:
@@ -14,10 +16,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """Import the client when it is asked for: the command line starts without it."""
+    """Import a name's module when it is asked for: the command line starts without any."""
     if name not in __all__:
         raise AttributeError(f"module 'dpserve' has no attribute {name!r}")
-    # A module-level __getattr__ exists to import late.
-    from dpserve import client
-
-    return getattr(client, name)
+    return getattr(import_module("dpserve.classifier" if name == "PrivateClassifier" else "dpserve.client"), name)

@@ -4,20 +4,23 @@ from dpserve import Client
 
 client = Client("http://127.0.0.1:8000", key)
 probabilities = client.predict_proba(X)
+
+`AsyncClient` is the same with `await`. What is asked, and made of the answers, is in `_Questions`: the two only send.
 """
 
 import io
 import re
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
 
 import httpx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tenacity import (
+    AsyncRetrying,
     RetryCallState,
     RetryError,
     Retrying,
@@ -25,6 +28,8 @@ from tenacity import (
     stop_after_attempt,
     wait_random_exponential,
 )
+
+from dpserve.frames import rows_for
 
 _NPY = "application/x-npy"
 _PROBLEM = "urn:dpserve:problem:"
@@ -51,13 +56,15 @@ class ServiceError(Exception):
 class BudgetExhausted(ServiceError):
     """The request costs more than is left; nothing was charged. `cost` and `remaining` are rho.
 
-    `scope` says whose budget it is: the client's own, or the lineage's, which all clients share. What is left of that
-    is not said, and `remaining` is None.
+    `scope` says whose budget it is: the client's own, its group's, or the lineage's, which all clients share. What is
+    left of those two is not said, and `remaining` is None. `refilled`: the day (UTC) on which a budget by period has
+    more, or None.
     """
 
-    scope: Literal["client", "lineage"]
+    scope: Literal["client", "group", "lineage"]
     cost: float
     remaining: float | None
+    refilled: str | None
 
     def __init__(self, detail: str, **known: Any) -> None:
         """Take the numbers from the problem document."""
@@ -65,6 +72,7 @@ class BudgetExhausted(ServiceError):
         self.scope = self.problem["scope"]
         self.cost = self.problem["cost"]
         self.remaining = self.problem.get("remaining")
+        self.refilled = self.problem.get("refilled")
 
 
 def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:
@@ -85,26 +93,148 @@ class _Unavailable(Exception):
 class Answers:
     """Private answers to n rows, and how far noise may have moved them.
 
-    The intervals, and what is decided, are right for 95 of 100 answers or more. Where the law of the noise is not known
-    (`law` is None) each interval is all there is, and every answer undecided; likewise where a class was drawn.
+    The intervals, and what is decided, are right for 95 of 100 answers or more. Where none can be given (`no_interval`
+    says why) each interval is all there is, and every answer undecided.
     """
 
     probabilities: NDArray[np.float64]
     """(n, C), in the order of `model()["classes"]`."""
     lower: NDArray[np.float64]
-    """(n, C): the least probability that the model may have given without noise."""
+    """(n, C): the least of the probabilities that `holds` names."""
     upper: NDArray[np.float64]
     """(n, C): the largest."""
     undecided: NDArray[np.bool_]
     """(n,): whether the noise could have made the likeliest class so."""
     law: Literal["gaussian", "laplace", "exponential"] | None
-    on: Literal["logits", "log-odds", "selection"] | None
-    """What has noise: each logit, the log-odds of the class that was drawn, or which class is drawn."""
+    on: Literal["logits", "log-odds", "selection", "training"] | None
+    """What has noise: each logit, the log-odds of the class that was drawn, which class is drawn, or the training."""
     scale: NDArray[np.float64]
     """(n,): of the noise; nan where its law is not known."""
+    holds: Literal["without noise", "median"] | None
+    """What an interval holds: the probability without noise, or the median of those with noise drawn anew."""
+    no_interval: str | None
+    """Why there is no interval, in words; None where there is one."""
 
 
-class Client:
+@dataclass(frozen=True)
+class _Request:
+    """One exchange with the service."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """What httpx takes: `content` or `json`."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_Result = TypeVar("_Result")
+_Steps = Generator[_Request, httpx.Response, _Result]
+"""Yields requests, is sent the response to each, and returns a result."""
+
+
+class _Questions:
+    """What clients ask and make of the answers, without a transport."""
+
+    def __init__(self, url: str, key: str, *, attempts: int, wait: float | None, sorted_classes: bool) -> None:
+        """As for `Client`."""
+        self._key = key.strip()
+        if not _VISIBLE.fullmatch(self._key):
+            raise ValueError("the API key must be visible ASCII characters without spaces")
+        if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
+            raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
+        self._url, self._wait, self._sorted_classes = url, wait, sorted_classes
+        self._known: dict[str, Any] | None = None
+        self._retrying: dict[str, Any] = {
+            "stop": stop_after_attempt(attempts),
+            "wait": _pause,
+            "retry": retry_if_exception_type(_Unavailable),
+        }
+
+    def _connection(self, timeout: float, trusting: ssl.SSLContext | None) -> dict[str, Any]:
+        """Return what a client of httpx is made with."""
+        return {
+            "base_url": self._url,
+            "timeout": timeout,
+            "headers": {"Authorization": f"Bearer {self._key}", "User-Agent": "dpserve-client"},
+            "verify": True if trusting is None else trusting,
+        }
+
+    def _ask_model(self) -> _Steps[dict[str, Any]]:
+        if self._known is None:
+            name = (yield _Request("GET", "/models")).json()["models"][0]
+            self._known = (yield _Request("GET", f"/models/{name}")).json()
+        return self._known
+
+    def _ask_probabilities(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
+        model = yield from self._ask_model()
+        rows, largest = rows_for(model, X), int(model["largest_batch"])
+        batches = []
+        for start in range(0, len(rows), largest):
+            answered = yield self._array_request(rows[start : start + largest], tier)
+            batches.append(np.load(io.BytesIO(answered.content), allow_pickle=False))
+        answers: NDArray[np.float64] = np.concatenate(batches)
+        return answers[:, np.argsort(model["classes"])] if self._sorted_classes else answers
+
+    def _ask_classes(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.str_]]:
+        answers = yield from self._ask_probabilities(X, tier)
+        assert self._known is not None
+        names = np.asarray(self._known["classes"])
+        found: NDArray[np.str_] = (np.sort(names) if self._sorted_classes else names)[np.argmax(answers, axis=1)]
+        return found
+
+    def _ask_answers(self, X: ArrayLike, tier: str | None) -> _Steps[Answers]:
+        model = yield from self._ask_model()
+        rows, largest = rows_for(model, X), int(model["largest_batch"])
+        said: list[dict[str, Any]] = []
+        for start in range(0, len(rows), largest):
+            body = {"json": _body(rows[start : start + largest], tier)}
+            said.append((yield _Request("POST", "/predict", body)).json())
+        return _answers_of(said)
+
+    def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
+        model = yield from self._ask_model()
+        body = {"json": _body(rows_for(model, X), tier)}
+        quote: dict[str, Any] = (yield _Request("POST", "/predict?dry_run=true", body)).json()["quote"]
+        return quote
+
+    def _ask_budget(self) -> _Steps[dict[str, Any]]:
+        budget: dict[str, Any] = (yield _Request("GET", "/budget")).json()
+        return budget
+
+    def _ask_receipts(self, after: int) -> _Steps[dict[str, Any]]:
+        page: dict[str, Any] = (yield _Request("GET", f"/budget/receipts?after={after}")).json()
+        return page
+
+    def _array_request(self, rows: NDArray[np.float64], tier: str | None) -> _Request:
+        # Arrays as they are: neither side turns numbers into decimal text and back.
+        content = io.BytesIO()
+        np.save(content, rows, allow_pickle=False)
+        headers = {"Content-Type": _NPY, "Accept": _NPY}
+        if self._wait is not None:
+            headers["Prefer"] = f"wait={self._wait:g}"
+        query = "" if tier is None else "?" + urlencode({"tier": tier})
+        return _Request("POST", f"/predict{query}", {"content": content.getvalue()}, headers)
+
+    def _checked(self, response: httpx.Response) -> httpx.Response:
+        """Return a success. Raises _Unavailable where asking again may help, and ServiceError."""
+        if response.is_success:
+            return response
+        failed = _error(response)
+        after = response.headers.get("Retry-After", "")
+        if response.status_code == httpx.codes.TOO_MANY_REQUESTS and after.isdigit() and int(after) <= _LONGEST_PAUSE:
+            raise _Unavailable(failed, float(after))
+        if failed.kind != _PROBLEM + "deadline-passed" and response.status_code in (
+            httpx.codes.BAD_GATEWAY,
+            httpx.codes.SERVICE_UNAVAILABLE,
+        ):
+            raise _Unavailable(failed)
+        raise failed
+
+    def _silent(self, error: httpx.TransportError) -> "_Unavailable":
+        return _Unavailable(ServiceError(f"{self._url} does not answer: {error}"))
+
+
+class Client(_Questions):
     """A client of one service. It asks again where an answer was lost: a question is charged once.
 
     To scikit-learn it is a fitted classifier, whatever it is asked by: scorers, displays, cross-validation. There is
@@ -134,21 +264,8 @@ class Client:
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.
         """
-        key = key.strip()
-        if not _VISIBLE.fullmatch(key):
-            raise ValueError("the API key must be visible ASCII characters without spaces")
-        if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
-            raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
-        self._http = httpx.Client(
-            base_url=url,
-            timeout=timeout,
-            headers={"Authorization": f"Bearer {key}", "User-Agent": "dpserve-client"},
-            verify=True if trusting is None else trusting,
-        )
-        self._attempts = attempts
-        self._wait = wait
-        self._sorted_classes = sorted_classes
-        self._model: dict[str, Any] | None = None
+        super().__init__(url, key, attempts=attempts, wait=wait, sorted_classes=sorted_classes)
+        self._http = httpx.Client(**self._connection(timeout, trusting))
 
     def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
         """Return private class probabilities, (n, C), for rows X, (n, d), in the order of `model()["classes"]`.
@@ -165,40 +282,18 @@ class Client:
         tier: the precision to be answered at, where the model is paid for once and has several; by default the finest
         that this client holds, or the coarsest. Moving to a finer one costs the difference: see `quote`.
         """
-        rows = self._checked_rows(X)
-        largest = int(self.model()["largest_batch"])
-        batches = [self._predict(rows[start : start + largest], tier) for start in range(0, len(rows), largest)]
-        answers = np.concatenate(batches)
-        return answers[:, np.argsort(self._names)] if self._sorted_classes else answers
+        return self._all(self._ask_probabilities(X, tier))
 
     def answers(self, X: ArrayLike, *, tier: str | None = None) -> Answers:
         """Return private class probabilities of rows X, (n, d), with how noisy they are. Otherwise as `predict_proba`.
 
         The columns are in the order of `model()["classes"]`, whatever `sorted_classes` says.
         """
-        rows = self._checked_rows(X)
-        largest = int(self.model()["largest_batch"])
-        asked = [_body(rows[start : start + largest], tier) for start in range(0, len(rows), largest)]
-        said = [self._ask("POST", "/predict", body) for body in asked]
-        probabilities = np.concatenate([np.asarray(each["predictions"], dtype=np.float64) for each in said])
-        noise = [each["noise"] for each in said]
-        if any(each is None for each in noise):
-            law = on = None
-            scale, undecided = np.full(len(rows), np.nan), np.ones(len(rows), dtype=np.bool_)
-        else:
-            law, on = noise[0]["law"], noise[0]["on"]
-            scale = np.concatenate([each["scale"] for each in noise])
-            undecided = np.concatenate([each["undecided"] for each in noise])
-        lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
-        if law is not None and noise[0]["lower"] is not None:
-            lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
-        return Answers(probabilities, lower, upper, undecided, law, on, scale)
+        return self._all(self._ask_answers(X, tier))
 
     def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
         """Return the name of the likeliest class of each private answer, (n,). tier: as for `predict_proba`."""
-        classes = np.sort(self._names) if self._sorted_classes else self._names
-        names: NDArray[np.str_] = classes[np.argmax(self.predict_proba(X, tier=tier), axis=1)]
-        return names
+        return self._all(self._ask_classes(X, tier))
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return the accuracy of `predict` on rows X, (n, d), whose class names y, (n,), are known."""
@@ -249,7 +344,7 @@ class Client:
 
     def budget(self) -> dict[str, Any]:
         """Return what is spent and what is left, as `GET /budget` does."""
-        return self._ask("GET", "/budget")
+        return self._all(self._ask_budget())
 
     def quote(self, X: ArrayLike, *, tier: str | None = None) -> dict[str, Any]:
         """Return what asking about rows X, (n, d), in one request would cost now, as `POST /predict?dry_run=true`.
@@ -258,24 +353,19 @@ class Client:
         whether the request would be answered. For a model that is paid for once, `cost_rho` is the difference between
         `tier` and what this client holds.
         """
-        rows = self._checked_rows(X)
-        quote: dict[str, Any] = self._ask("POST", "/predict?dry_run=true", _body(rows, tier))["quote"]
-        return quote
+        return self._all(self._ask_quote(X, tier))
 
     def receipts(self) -> Iterator[dict[str, Any]]:
         """Yield the receipts of everything that was charged to this client, oldest first."""
         after: int | None = 0
         while after is not None:
-            page = self._ask("GET", f"/budget/receipts?after={after}")
+            page = self._all(self._ask_receipts(after))
             yield from page["receipts"]
             after = page["next_after"]
 
     def model(self) -> dict[str, Any]:
         """Return the public part of the model's certificate, asked for once."""
-        if self._model is None:
-            name = self._ask("GET", "/models")["models"][0]
-            self._model = self._ask("GET", f"/models/{name}")
-        return self._model
+        return self._all(self._ask_model())
 
     def close(self) -> None:
         """Close the connections."""
@@ -289,80 +379,120 @@ class Client:
         """Close the connections."""
         self.close()
 
-    def _checked_rows(self, X: ArrayLike) -> NDArray[np.float64]:
-        names = self.model()["feature_names"]
-        if (named := _rows_by_name(X)) is not None and (described := self.model()["feature_map"].get("columns")):
-            # Few models have columns, and only their clients should wait for what reads them.
-            from training.columns import columns_from, encode_rows
-            from training.errors import DataError
-
-            try:
-                return encode_rows(columns_from(described), named)
-            except DataError as error:
-                raise ValueError(str(error)) from None
-        columns = _columns_in_order(X, names)
-        rows = np.asarray(X, dtype=np.float64)
-        if rows.ndim != 2 or len(rows) == 0:
-            raise ValueError(f"X must have two dimensions, rows and features, and at least one row, not {rows.shape}")
-        if columns is not None:
-            rows = np.ascontiguousarray(rows[:, columns])
-        if rows.shape[1] != len(names):
-            raise ValueError(f"row 0 has {rows.shape[1]} values; the model takes {len(names)}")
-        bounds = self.model()["feature_map"]
-        inside = (rows >= np.asarray(bounds["lower"])) & (rows <= np.asarray(bounds["upper"]))
-        if not inside.all():
-            row, column = (int(place) for place in np.argwhere(~inside)[0])
-            raise ValueError(
-                f"row {row}, column {column} ({names[column]!r}) is {rows[row, column]:g}; it must be a number from "
-                f"{bounds['lower'][column]:g} to {bounds['upper'][column]:g}"
-            )
-        return rows
-
-    def _predict(self, rows: NDArray[np.float64], tier: str | None) -> NDArray[np.float64]:
-        # Arrays as they are: neither side turns numbers into decimal text and back.
-        body = io.BytesIO()
-        np.save(body, rows, allow_pickle=False)
-        headers = {"Content-Type": _NPY, "Accept": _NPY}
-        if self._wait is not None:
-            headers["Prefer"] = f"wait={self._wait:g}"
-        query = "" if tier is None else "?" + urlencode({"tier": tier})
-        answered = self._asked("POST", f"/predict{query}", {"content": body.getvalue()}, headers)
-        predictions: NDArray[np.float64] = np.load(io.BytesIO(answered.content), allow_pickle=False)
-        return predictions
-
-    def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        answer: dict[str, Any] = self._asked(method, path, {} if body is None else {"json": body}, {}).json()
-        return answer
-
-    def _asked(self, method: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
-        retrying = Retrying(
-            stop=stop_after_attempt(self._attempts),
-            wait=_pause,
-            retry=retry_if_exception_type(_Unavailable),
-        )
+    def _all(self, steps: _Steps[_Result]) -> _Result:
+        """Send every request in turn, and return the result."""
         try:
-            return retrying(self._ask_once, method, path, body, headers)
+            request = next(steps)
+            while True:
+                request = steps.send(self._sent(request))
+        except StopIteration as done:
+            result: _Result = done.value
+            return result
+
+    def _sent(self, request: _Request) -> httpx.Response:
+        try:
+            return Retrying(**self._retrying)(self._sent_once, request)
         except RetryError as error:
-            last = error.last_attempt.exception()
-            raise (last.error if isinstance(last, _Unavailable) else error) from None
+            raise _last(error) from None
 
-    def _ask_once(self, method: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
+    def _sent_once(self, request: _Request) -> httpx.Response:
         try:
-            response = self._http.request(method, path, headers=headers, **body)
+            response = self._http.request(request.method, request.path, headers=request.headers, **request.body)
         except httpx.TransportError as error:
-            raise _Unavailable(ServiceError(f"{self._http.base_url} does not answer: {error}")) from error
-        if response.is_success:
-            return response
-        failed = _error(response)
-        after = response.headers.get("Retry-After", "")
-        if response.status_code == httpx.codes.TOO_MANY_REQUESTS and after.isdigit() and int(after) <= _LONGEST_PAUSE:
-            raise _Unavailable(failed, float(after))
-        if failed.kind != _PROBLEM + "deadline-passed" and response.status_code in (
-            httpx.codes.BAD_GATEWAY,
-            httpx.codes.SERVICE_UNAVAILABLE,
-        ):
-            raise _Unavailable(failed)
-        raise failed
+            raise self._silent(error) from error
+        return self._checked(response)
+
+
+class AsyncClient(_Questions):
+    """A client of one service for programs with an event loop: `Client`, whose methods these are, with `await`."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        timeout: float = 30.0,
+        attempts: int = 4,
+        wait: float | None = None,
+        trusting: ssl.SSLContext | None = None,
+        sorted_classes: bool = False,
+    ) -> None:
+        """Take what `Client` takes."""
+        super().__init__(url, key, attempts=attempts, wait=wait, sorted_classes=sorted_classes)
+        self._http = httpx.AsyncClient(**self._connection(timeout, trusting))
+
+    async def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
+        """Return private class probabilities, (n, C): see `Client.predict_proba`."""
+        return await self._all(self._ask_probabilities(X, tier))
+
+    async def answers(self, X: ArrayLike, *, tier: str | None = None) -> Answers:
+        """Return private class probabilities with how noisy they are: see `Client.answers`."""
+        return await self._all(self._ask_answers(X, tier))
+
+    async def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
+        """Return the name of the likeliest class of each private answer, (n,)."""
+        return await self._all(self._ask_classes(X, tier))
+
+    async def budget(self) -> dict[str, Any]:
+        """Return what is spent and what is left."""
+        return await self._all(self._ask_budget())
+
+    async def quote(self, X: ArrayLike, *, tier: str | None = None) -> dict[str, Any]:
+        """Return what asking about rows X would cost now, and spend nothing: see `Client.quote`."""
+        return await self._all(self._ask_quote(X, tier))
+
+    async def receipts(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the receipts of everything that was charged to this client, oldest first."""
+        after: int | None = 0
+        while after is not None:
+            page = await self._all(self._ask_receipts(after))
+            for receipt in page["receipts"]:
+                yield receipt
+            after = page["next_after"]
+
+    async def model(self) -> dict[str, Any]:
+        """Return the public part of the model's certificate, asked for once."""
+        return await self._all(self._ask_model())
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the client, to be closed at the end of the block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connections."""
+        await self.aclose()
+
+    async def _all(self, steps: _Steps[_Result]) -> _Result:
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send(await self._sent(request))
+        except StopIteration as done:
+            result: _Result = done.value
+            return result
+
+    async def _sent(self, request: _Request) -> httpx.Response:
+        try:
+            return await AsyncRetrying(**self._retrying)(self._sent_once, request)
+        except RetryError as error:
+            raise _last(error) from None
+
+    async def _sent_once(self, request: _Request) -> httpx.Response:
+        try:
+            response = await self._http.request(request.method, request.path, headers=request.headers, **request.body)
+        except httpx.TransportError as error:
+            raise self._silent(error) from error
+        return self._checked(response)
+
+
+def _last(error: RetryError) -> Exception:
+    """Return why the last try failed."""
+    last = error.last_attempt.exception()
+    return last.error if isinstance(last, _Unavailable) else error
 
 
 def _pause(state: RetryCallState) -> float:
@@ -377,41 +507,17 @@ _LONGEST_PAUSE = 60
 """Seconds; whoever is to wait longer for the next request is told so."""
 
 
-def _columns_in_order(X: ArrayLike, names: Sequence[str]) -> list[int] | None:
-    """Return where each feature stands among a data frame's columns; None for what has no names of columns.
-
-    Columns that are only numbered, as pandas numbers them, count as without names. Raises ValueError for columns that
-    are missing, unknown, or there twice.
-    """
-    columns = list(getattr(X, "columns", ()))
-    if all(isinstance(column, int | np.integer) for column in columns):
-        return None
-    missing = [name for name in names if name not in columns]
-    unknown = [str(column) for column in columns if column not in names]
-    twice = sorted({str(column) for column in columns if columns.count(column) > 1})
-    wrong = [
-        f"{what} {', '.join(map(repr, found))}"
-        for what, found in (("lacks", missing), ("has the unknown", unknown), ("repeats", twice))
-        if found
-    ]
-    if wrong:
-        raise ValueError(
-            f"the columns of X are not the model's features: it {' and '.join(wrong)}. The features are "
-            f"{', '.join(names)}; X.to_numpy() sends columns in this order whatever their names"
-        )
-    return [columns.index(name) for name in names]
-
-
-def _rows_by_name(X: object) -> list[dict[str, object]] | None:
-    """Return the rows of a list of mappings, or of a data frame; None for what has no names of columns."""
-    if isinstance(X, Sequence) and len(X) and all(isinstance(row, Mapping) for row in X):
-        return [dict(row) for row in X]
-    if not hasattr(X, "__arrow_c_stream__") or not hasattr(X, "columns"):
-        return None
-    import pyarrow as pa
-
-    rows: list[dict[str, object]] = pa.RecordBatchReader.from_stream(X).read_all().to_pylist()
-    return rows
+def _answers_of(said: list[dict[str, Any]]) -> Answers:
+    """Return the answers of several requests as one."""
+    probabilities = np.concatenate([np.asarray(each["predictions"], dtype=np.float64) for each in said])
+    noise = [each["noise"] for each in said]
+    law, on, holds, no_interval = (noise[0][name] for name in ("law", "on", "holds", "no_interval"))
+    scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([each["scale"] for each in noise])
+    undecided = np.concatenate([each["undecided"] for each in noise])
+    lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
+    if no_interval is None:
+        lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
+    return Answers(probabilities, lower, upper, undecided, law, on, scale, holds, no_interval)
 
 
 def _body(rows: NDArray[np.float64], tier: str | None) -> dict[str, object]:

@@ -29,6 +29,7 @@ _SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
 """What Kubernetes sets in a pod for every Service in its namespace, for one called dpserve-api under our prefix."""
 _OTHER_VARIABLES = {
     FILE_VARIABLE,
+    "DPSERVE_BY",
     "DPSERVE_HOME",
     "DPSERVE_LEDGER",
     "DPSERVE_LEDGER_REPLICAS",
@@ -75,10 +76,7 @@ def in_file(settings: Collection[str], files: Collection[str]) -> dict[str, Any]
     _refuse_unknown(table, names.keys() - set(ABOVE_THE_TABLE), path, f" in [{TABLE}]")
     values = {names[each]: value for each, value in table.items()}
     values |= {name: content[name] for name in ABOVE_THE_TABLE if name in content}
-    return {
-        name: _located(value, path) if isinstance(value, str) and name in files else value
-        for name, value in values.items()
-    }
+    return {name: _located_each(value, path) if name in files else value for name, value in values.items()}
 
 
 def ledger_in_file() -> str | None:
@@ -170,6 +168,12 @@ def _content(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not TOML: {error}") from None
     _refuse_unknown(content, {*ABOVE_THE_TABLE, TABLE}, path, "")
     return content
+
+
+def _located_each(value: object, path: Path) -> object:
+    if isinstance(value, list):
+        return [_located_each(each, path) for each in value]
+    return _located(value, path) if isinstance(value, str) else value
 
 
 def _located(value: str, path: Path) -> str:

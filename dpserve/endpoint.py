@@ -1,12 +1,12 @@
 """A running service as what `audit` attacks: the public client, with the audit's words for refusals."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.endpoint import EndpointError, Exhausted, Remembered, digest_of
+from audit.endpoint import EndpointError, Exhausted, digest_of
 from dpserve.client import BudgetExhausted, Client, ServiceError
 
 Floats = NDArray[np.float64]
@@ -17,7 +17,9 @@ ATTEMPTS = 8
 
 
 class ServiceEndpoint:
-    """One API key of a service that answers over HTTP."""
+    """One API key of a service that answers over HTTP. Its account is the service's, and outlives this process."""
+
+    account_lasts: ClassVar[bool] = True
 
     def __init__(self, url: str, key: str, *, attempts: int = ATTEMPTS) -> None:
         """url: of the service. key: the API key. Raises ValueError for what cannot be either."""
@@ -28,9 +30,6 @@ class ServiceEndpoint:
     def name(self) -> str:
         """Return a digest of the URL and the key."""
         return self._name
-
-    def remember(self, answers: Remembered) -> None:
-        """Do nothing: the service knows itself what it answered and what that cost."""
 
     def model(self) -> Mapping[str, Any]:
         """Return the public part of the model's certificate."""

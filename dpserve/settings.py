@@ -5,23 +5,25 @@ under `[serve]` in the file. The first of them that sets it wins.
 """
 
 import ipaddress
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import typer
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
 from dpserve import configuration
-from dpserve.commands import completing, options
+from dpserve.commands import options
 from dpserve.commands.command import default_text, option
 from service.errors import CannotServe
 from service.telemetry.logs import Format
@@ -59,7 +61,15 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     model_config = SettingsConfigDict(env_prefix=configuration.PREFIX, env_ignore_empty=True)
     other_sources: ClassVar[bool] = True
 
-    bundle: Path | None = option(None, "The bundle's folder.", argument=True, complete=completing.bundles)
+    bundle: Annotated[list[Path], NoDecode] = option(
+        [], "The bundles' folders, each a model to serve.", argument=True, complete=options.bundle_names
+    )
+    watch: Path | None = option(
+        None, "A folder of bundles: those that appear there are served, too, and those that are removed no more."
+    )
+    default: str | None = option(
+        None, "The model that is asked where a path names none.", default_text="the only one that is served"
+    )
     price: str | None = option(
         None,
         "The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise.",
@@ -69,11 +79,18 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         None,
         "How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven.",
         default_text=DEFAULT_MECHANISM,
-        complete=completing.mechanisms,
+        complete=options.mechanism_names,
     )
     ledger: str | None = option(None, options.LEDGER, default_text=options.LEDGER_DEFAULT)
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port to listen on; 0 picks a free one.", ge=0, le=65535)
+    grpc_port: int | None = option(
+        None,
+        "A further port, for the Open Inference Protocol over gRPC; 0 picks a free one.",
+        default_text="no such port",
+        ge=0,
+        le=65535,
+    )
     workers: int = option(1, "How many processes answer at the port, on one ledger.", ge=1, le=64)
     accept_unproven: bool = option(False, "Needed for --mechanism published, whose guarantee is claimed, not proven.")
     device: str | None = option(None, "Where the model's encoder computes: cpu or cuda.", default_text="cpu")
@@ -142,6 +159,14 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     )
     rehearsal: bool = _store(False, "Accept a store that may lose charges. Not for private records.")
 
+    @field_validator("bundle", mode="before")
+    @classmethod
+    def _bundles(cls, value: object) -> object:
+        """Take one path as text, as the environment and most files have it; several are a list in JSON or TOML."""
+        if not isinstance(value, str):
+            return value
+        return json.loads(value) if value.startswith("[") else [value]
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -159,7 +184,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     def of_command_line(cls, given: Mapping[str, Any]) -> Self:
         """Return the settings of these flags; None for what was not given. Raises ConfigurationError."""
         configuration.refuse_misspelt_variables(cls.model_fields)
-        flags = {name: value for name, value in given.items() if value is not None}
+        flags = {name: value for name, value in given.items() if value is not None and value != []}
         try:
             return cls(**flags)
         except ValidationError as error:
@@ -171,7 +196,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         environment = EnvSettingsSource(type(self))()
         found = dict.fromkeys(type(self).model_fields, "default")
         for name in self.model_fields_set:
-            if flags.get(name) is not None:
+            if flags.get(name) not in (None, []):
                 found[name] = "flag"
             else:
                 found[name] = (
@@ -183,7 +208,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
 
     def checked(self) -> Self:
         """Return the settings. Raises CannotServe for one of a pair without the other, and for what has no effect."""
-        if self.bundle is None:
+        if not self.bundle and self.watch is None:
             raise CannotServe("name the bundle to serve: dpserve serve BUNDLE, or bundle = ... in the file")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise CannotServe("HTTPS needs both --tls-cert and --tls-key")

@@ -1,7 +1,9 @@
 """What known noise says of an answer: an interval for each probability, and whether noise could have made the winner.
 
-Computed from public numbers and the released answer alone, so that it is post-processing and costs nothing. An interval
-holds the probability that the model gives without noise in at least COVERAGE of all answers.
+Computed from public numbers and released ones alone, so that it is post-processing and costs nothing. An interval
+holds the probability that the model gives without noise in at least COVERAGE of all answers; or the median of those
+that it gives with noise drawn anew, where that is what can be proved (`Holds`). Where nothing is proved an answer says
+why in words (`UnknownNoise`).
 
 Write f(z) = z_k - ln(sum of e^(z_j) over j other than k): the log-odds of class k given the logits z. The answer shows
 f at z + n, and n is known noise. f is concave and its gradient, (1, -q) with q a distribution, has an L2 norm of at
@@ -13,6 +15,11 @@ most sqrt(2).
   the median of a concave function of Gaussian noise is at least its mean (Kwapien 1994), and its mean is at least f(z)
   - s^2/2 by Jensen's inequality, or f(z) itself with two classes. With t = 2 both tails together are below 4.6 %; the
   rounding of noise and logits to the grid takes from what is left.
+  Where the logits' deviations s_j differ, gradient . n has one of at most sqrt(s_k^2 + m^2), m the largest of the
+  others', and the mean is at least f(z) - m^2/2.
+- Noise that enters training. Let the logits be L-Lipschitz in standard Gaussian numbers. Then f is sqrt(2) L-Lipschitz
+  in them, and with s = L an answer shows f further than t sqrt(2) s from its median on either side with probability at
+  most 1 - Phi(t) (Borell 1975). How far the median is from f without any noise is not known.
 - Laplace noise of scale b on each logit: no |n_j| exceeds c = -b ln(1 - COVERAGE^(1/C)) with probability COVERAGE, and
   then f moves by at most 2 c.
 - Noise on the log-odds of one class that was drawn: what is shown of this class is its log-odds without noise, and the
@@ -30,9 +37,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.elementary import softmax
+
 Floats = NDArray[np.float64]
 Law = Literal["gaussian", "laplace", "exponential"]
-Place = Literal["logits", "log-odds", "selection"]
+Place = Literal["logits", "log-odds", "selection", "training"]
+Holds = Literal["without noise", "median"]
+"""The probability that the model gives without noise, or the median of those that it gives with noise drawn anew."""
 
 COVERAGE = 0.95
 
@@ -48,95 +59,150 @@ _LEAST_REST = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class AnswerNoise:
-    """The law by which some rows' answers differ from those without noise. Public. scale: (n,), one for each row.
+    """The law by which some rows' answers differ from those without noise. Public.
 
-    Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an
-    exponential law a class is drawn in proportion to e^(its logit / scale).
+    scale: (n,), one for each row, or (n, C), one for each of its logits, where the law is Gaussian. Gaussian noise has
+    standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an exponential law a class is
+    drawn in proportion to e^(its logit / scale). Of training, `scale` is by how much the logits move at most, in L2,
+    for each unit by which standard Gaussian numbers do.
+
+    logits: (n, C), what has the noise, where that is not what the answer is the softmax of: an answer may be computed
+    from the same release in a way that the noise is not known of. An interval then reaches to the answer, too.
     """
 
     law: Law
     scale: Floats
     on: Place = "logits"
-    """Each of the logits whose softmax is the answer; the log-odds of the one class that was drawn; or the draw."""
+    """Each of the logits; the log-odds of the one class that was drawn; the draw; or what training minimised."""
+    logits: Floats | None = None
+
+    @property
+    def holds(self) -> Holds:
+        """What an interval holds."""
+        return "median" if self.on == "training" else "without noise"
 
     def uncertainty(self, probabilities: Floats) -> "Uncertainty":
         """Return what the noise says of answers, (n, C)."""
-        lower, upper = self.intervals(probabilities) or (None, None)
-        above, below = self.reach(probabilities.shape[1]) or (None, None)
+        reached = self.reach(probabilities)
+        lower, upper = (None, None) if reached is None else _intervals(probabilities, *reached)
+        if lower is not None and upper is not None and self.on == "log-odds" and probabilities.shape[1] > 2:
+            lower, upper = _leaving_the_rest(lower, upper, probabilities)
         undecided = self.undecided(probabilities)
-        return Uncertainty(self.law, self.on, self.scale, above, below, lower, upper, undecided)
+        return Uncertainty(
+            self.law, self.on, self.holds, self.largest, reached, lower, upper, undecided, self.no_interval
+        )
 
-    def reach(self, classes: int) -> tuple[Floats, Floats] | None:
-        """Return how far log-odds shown may lie above, and below, those without noise, (n,) each; None for a draw.
+    @property
+    def largest(self) -> Floats:
+        """The scale of each row's answer, (n,): the largest of its classes', where they differ."""
+        return self.scale if self.scale.ndim == 1 else self.scale.max(axis=1)
 
-        A probability p then stands for one from p/(p + (1 - p) e^above) to p/(p + (1 - p) e^-below).
+    @property
+    def no_interval(self) -> str:
+        """Why there is no interval, in words; empty where there is one."""
+        return DRAWN if self.on == "selection" else ""
+
+    def reach(self, probabilities: Floats) -> tuple[Floats, Floats] | None:
+        """Return how far log-odds shown may lie above, and below, those that intervals hold; None for a draw.
+
+        Of answers (n, C), for each row (n, 1) or for each of its classes (n, C). A probability p then stands for one
+        from p/(p + (1 - p) e^above) to p/(p + (1 - p) e^-below).
         """
+        scale = self.scale if self.scale.ndim == 2 else self.scale[:, None]
         if self.on == "selection":
             return None
         if self.on == "log-odds":
-            either = _QUANTILES[self.law] * self.scale
+            either = _QUANTILES[self.law] * scale
             return either, either
         if self.law == "laplace":
-            either = _laplace_reach(classes) * self.scale
+            either = _laplace_reach(probabilities.shape[1]) * scale
             return either, either
-        above = _DEVIATIONS * math.sqrt(2) * self.scale
-        return above, above if classes == 2 else above + self.scale * self.scale / 2
+        largest = _largest_other(scale)
+        above = _DEVIATIONS * np.sqrt(scale * scale + largest * largest)
+        exact = self.on == "training" or probabilities.shape[1] == 2
+        below = above if exact else above + largest * largest / 2
+        if self.logits is None:
+            return above, below
+        apart = _log_odds(probabilities) - _log_odds(softmax(self.logits))
+        return np.maximum(above + apart, 0.0), np.maximum(below - apart, 0.0)
 
     def intervals(self, probabilities: Floats) -> tuple[Floats, Floats] | None:
-        """Return the least and the largest probability without noise, (n, C) each, for answers (n, C); None for a draw.
+        """Return the least and the largest probability, (n, C) each, for answers (n, C); None for a draw.
 
         Rounded outwards to six digits. Of log-odds noise only the drawn class has a lower end above 0.
         """
-        reached = self.reach(probabilities.shape[1])
-        if reached is None:
-            return None
-        shown = np.maximum(probabilities, _LEAST)
-        rest = np.maximum(1 - probabilities, _LEAST_REST)
-        with np.errstate(over="ignore"):
-            lower = shown / (shown + rest * np.exp(reached[0])[:, None])
-            upper = shown / (shown + rest * np.exp(-reached[1])[:, None])
-        if self.on == "log-odds" and probabilities.shape[1] > 2:
-            lower, upper = _leaving_the_rest(lower, upper, probabilities)
-        return np.floor(lower * _SHOWN_DIGITS) / _SHOWN_DIGITS, np.ceil(upper * _SHOWN_DIGITS) / _SHOWN_DIGITS
+        found = self.uncertainty(probabilities)
+        return None if found.lower is None or found.upper is None else (found.lower, found.upper)
 
     def undecided(self, probabilities: Floats) -> NDArray[np.bool_]:
         """Return of each answer, (n, C), whether the noise could have made its likeliest class so: (n,).
 
-        Noise on the logits: an answer counts as decided if the logits of the two likeliest classes are further apart
-        than g. Let b be the model's own likeliest class. If another class a wins and counts as decided, the noise has
-        put z_a - z_b, at most 0, above g.
-        - Gaussian: z_a - z_b has noise of standard deviation sqrt(2) s, so with g = t sqrt(2) s that has a probability
-          of at most 1 - Phi(t) for each of the C - 1 classes a: less than 1 - COVERAGE together.
+        Noise on the logits: an answer counts as decided if the logit of its likeliest class a is further above each
+        other than g. Let b be the model's own likeliest class. If another class a counts as decided, the noise has put
+        z_a - z_b, at most 0, above g.
+        - Gaussian: z_a - z_b has noise of standard deviation d = sqrt(s_a^2 + s_b^2), so with g = t d that has a
+          probability of at most 1 - Phi(t) for each of the C - 1 classes a: less than 1 - COVERAGE together.
         - Laplace: g = 2 c, which no two noises' difference exceeds with probability COVERAGE.
+        Noise in training: z_a less the largest other logit is sqrt(2) s-Lipschitz too. That it is above g = t sqrt(2) s
+        with a median of at most 0 has a probability of at most 1 - Phi(t) for each of the C classes. So in decided
+        answers, except for less than 1 - COVERAGE, a wins with more than half of all noise.
         Noise on the log-odds of a drawn class: decided if its interval lies above 1/2, for then no other is likelier.
         Of a class that was drawn alone nothing says that it is the likeliest.
         """
-        classes = probabilities.shape[1]
+        rows, classes = probabilities.shape
         if self.on == "selection":
-            return np.ones(len(probabilities), dtype=np.bool_)
+            return np.ones(rows, dtype=np.bool_)
         if self.on == "log-odds":
-            above, _ = self.reach(classes) or (self.scale, self.scale)
             top = probabilities.max(axis=1)
-            undecided: NDArray[np.bool_] = np.log(top) - np.log(np.maximum(1 - top, _LEAST_REST)) <= above
-            return undecided
-        second, first = np.partition(np.maximum(probabilities, _LEAST), -2, axis=1)[:, -2:].T
-        apart = _gaussian_gap(classes) if self.law == "gaussian" else _laplace_reach(classes)
-        close: NDArray[np.bool_] = np.log(first / second) <= apart * self.scale
-        return close
+            return np.asarray(_log_odds(top) <= _QUANTILES[self.law] * self.scale)
+        if self.law == "laplace":
+            apart = _laplace_reach(classes)
+        else:
+            apart = _gaussian_quantile(classes if self.on == "training" else classes - 1)
+        if self.scale.ndim == 1 and self.logits is None:
+            second, first = np.partition(np.maximum(probabilities, _LEAST), -2, axis=1)[:, -2:].T
+            within = apart * self.scale * (1.0 if self.law == "laplace" else math.sqrt(2))
+            return np.asarray(np.log(first / second) <= within)
+        logits = np.log(np.maximum(probabilities, _LEAST)) if self.logits is None else self.logits
+        scale = np.broadcast_to(self.scale if self.scale.ndim == 2 else self.scale[:, None], logits.shape)
+        at, winner = np.arange(rows), probabilities.argmax(axis=1)
+        deviations = np.sqrt(np.square(scale) + np.square(scale[at, winner])[:, None])
+        near = logits[at, winner][:, None] - logits <= apart * deviations
+        near[at, winner] = False
+        return np.asarray(near.any(axis=1))
+
+
+@dataclass(frozen=True)
+class UnknownNoise:
+    """Noise of which nothing is proved that would make an interval. why: a sentence that says so to whoever asks."""
+
+    why: str
+
+    def uncertainty(self, probabilities: Floats) -> "Uncertainty":
+        """Return that nothing is known of answers, (n, C): each is undecided."""
+        undecided = np.ones(len(probabilities), dtype=np.bool_)
+        return Uncertainty(None, None, None, None, None, None, None, undecided, self.why)
+
+
+AnyNoise = AnswerNoise | UnknownNoise
 
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty:
-    """What known noise says of n answers: see `AnswerNoise`, whose methods give each part."""
+    """What noise says of n answers: see `AnswerNoise`, whose methods give each part. None: what is not known.
 
-    law: Law
-    on: Place
-    scale: Floats
-    above: Floats | None
-    below: Floats | None
+    no_interval: why there is none, in words; empty where there is one.
+    """
+
+    law: Law | None
+    on: Place | None
+    holds: Holds | None
+    scale: Floats | None
+    reach: tuple[Floats, Floats] | None
     lower: Floats | None
     upper: Floats | None
     undecided: NDArray[np.bool_]
+    no_interval: str = ""
 
     def part(self, rows: slice) -> "Uncertainty":
         """Return what it says of some of the answers."""
@@ -147,13 +213,44 @@ class Uncertainty:
         return Uncertainty(
             self.law,
             self.on,
-            self.scale[rows],
-            some(self.above),
-            some(self.below),
+            self.holds,
+            some(self.scale),
+            None if self.reach is None else (self.reach[0][rows], self.reach[1][rows]),
             some(self.lower),
             some(self.upper),
             self.undecided[rows],
+            self.no_interval,
         )
+
+
+DRAWN = (
+    "the answer is one class, drawn by chance, the likelier by the model the likelier drawn: no probability is shown"
+)
+"""Why a draw has no interval."""
+
+
+def _intervals(probabilities: Floats, above: Floats, below: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of the intervals, (n, C) each, rounded outwards."""
+    shown = np.maximum(probabilities, _LEAST)
+    rest = np.maximum(1 - probabilities, _LEAST_REST)
+    with np.errstate(over="ignore"):
+        lower = shown / (shown + rest * np.exp(above))
+        upper = shown / (shown + rest * np.exp(-below))
+    return np.floor(lower * _SHOWN_DIGITS) / _SHOWN_DIGITS, np.ceil(upper * _SHOWN_DIGITS) / _SHOWN_DIGITS
+
+
+def _log_odds(probabilities: Floats) -> Floats:
+    odds: Floats = np.log(np.maximum(probabilities, _LEAST)) - np.log(np.maximum(1 - probabilities, _LEAST_REST))
+    return odds
+
+
+def _largest_other(scale: Floats) -> Floats:
+    """Return the largest of the other numbers of its row for each of `scale`, (n, C); of (n, 1) the number itself."""
+    if scale.shape[1] == 1:
+        return scale
+    second, first = np.partition(scale, -2, axis=1)[:, -2:].T
+    # Where two are the largest, the second is it, too.
+    return np.asarray(np.where(scale == first[:, None], second[:, None], first[:, None]))
 
 
 def _leaving_the_rest(lower: Floats, upper: Floats, probabilities: Floats) -> tuple[Floats, Floats]:
@@ -169,9 +266,9 @@ def _leaving_the_rest(lower: Floats, upper: Floats, probabilities: Floats) -> tu
 
 
 @lru_cache
-def _gaussian_gap(classes: int) -> float:
-    """Return g / s of `AnswerNoise.undecided`."""
-    return math.sqrt(2) * NormalDist().inv_cdf(1 - _MISSED / (classes - 1))
+def _gaussian_quantile(comparisons: int) -> float:
+    """Return t of `AnswerNoise.undecided`."""
+    return NormalDist().inv_cdf(1 - _MISSED / comparisons)
 
 
 @lru_cache

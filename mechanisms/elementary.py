@@ -67,6 +67,12 @@ def log(x: Floats) -> Floats:
     return logarithms
 
 
+def tanh(x: Floats) -> Floats:
+    """Return the hyperbolic tangent, within 2^-49; any shape."""
+    small = exp(-2.0 * np.abs(x))
+    return np.asarray(np.copysign((1 - small) / (1 + small), x))
+
+
 def softmax(logits: Floats) -> Floats:
     """Return the softmax (n, C) of finite logits; no probability is 0."""
     weights = exp(logits - logits.max(axis=1, keepdims=True))

@@ -11,7 +11,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
+from weakref import WeakMethod
 
 from accounting.ledger import LedgerError
 from service.errors import DeadlinePassed, Overloaded
@@ -41,10 +42,13 @@ class BatchLimits:
     max_waiting_seconds: float = 2.0
     """A request is refused when the batches before it are expected to take longer."""
 
+    @classmethod
+    def of(cls, numbers: int, size: int | None, seconds: float, *, most: int = USUAL_BATCH_SIZE) -> Self:
+        """Return the limits of batches of at most `size` rows that wait for `seconds`.
 
-def usual_batch_size(numbers: int, most: int = USUAL_BATCH_SIZE) -> int:
-    """Return how many rows a batch has where each is so many numbers, its features among them: at most `most`."""
-    return max(1, min(most, _BATCH_BYTES // (8 * numbers)))
+        numbers: of a row, its features among them. size: None for as many rows as fit, `most` at most.
+        """
+        return cls(size or max(1, min(most, _BATCH_BYTES // (8 * numbers))), seconds)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,8 +74,8 @@ class Batcher(Generic[Request, Result]):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """clock: seconds, as deadlines have them."""
-        self._process = process
+        """process: a method; what it belongs to has the batcher. clock: seconds, as deadlines have them."""
+        self._process = WeakMethod(process)  # no circle: a model that is removed is to be free at once
         self._limits = limits or BatchLimits()
         self._clock = clock
         self._waiting: deque[_Waiting[Request, Result]] = deque()
@@ -138,7 +142,9 @@ class Batcher(Generic[Request, Result]):
     async def _answer(self, batch: Sequence[_Waiting[Request, Result]]) -> None:
         began = self._clock()
         try:
-            results: Sequence[Result | Exception] = await self._process([waiting.request for waiting in batch])
+            process = self._process()
+            assert process is not None  # the caller of a request that waits has it
+            results: Sequence[Result | Exception] = await process([waiting.request for waiting in batch])
         except Exception as error:  # noqa: BLE001 - it is passed on to every caller
             results = [_copy_of(error) for _ in batch]
             if isinstance(error, LedgerError):

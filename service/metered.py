@@ -17,16 +17,17 @@ from msgspec import Struct
 from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import AnswerNoise, Uncertainty
+from mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import in_range
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
-from service.batcher import USUAL_BATCH_SIZE, Batcher, BatchLimits, usual_batch_size
+from service.batcher import USUAL_BATCH_SIZE, Batcher, BatchLimits
 from service.errors import InvalidRows, RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.telemetry.timeline import Stages, Timeline
 from training.bundle import CertifiedHead
 from training.feature_maps import FeatureMap
 from training.published.bundle import PublishedNetwork
@@ -49,6 +50,7 @@ class _Waiting(Struct, frozen=True, eq=False):
     request: RowsRequest
     time: float
     """When it came, in seconds since the epoch."""
+    timeline: Timeline | None = None
 
 
 Refusal = LedgerError | RequestRefused
@@ -81,23 +83,16 @@ class MeteredPredictor(Predictor):
         self.mechanism_name = mechanism.name
         self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
         self.cost = self.price_per_row = mechanism.cost
-        known = self._noise(np.ones(1))
-        self._noise_on = None if known is None else known.on
-        limits = BatchLimits(
-            max_batch_size=max_batch_size or self._usual_batch_size,
-            max_batch_time=max_batch_time,
-        )
+        self._noise = self._noise_of(np.ones(1))
+        features = head.certificate.feature_map
+        numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
+        most = _DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
+        limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._batcher: Batcher[_Waiting, Prediction] = Batcher(self._answer_batch, limits)
 
     @property
     def _on_encoder(self) -> bool:
         return isinstance(self.head, CertifiedHead) and self.head.on_encoder
-
-    @property
-    def _usual_batch_size(self) -> int:
-        features = self.head.certificate.feature_map
-        numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
-        return usual_batch_size(numbers, _DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE)
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -106,7 +101,7 @@ class MeteredPredictor(Predictor):
 
     def _answered(self, caller: Caller, request: RowsRequest) -> "asyncio.Future[Prediction]":
         """Put the request into the next batch: requests of a batch share a forward pass and a call of the ledger."""
-        waiting = _Waiting(caller, request, self._clock())
+        waiting = _Waiting(caller, request, self._clock(), Timeline.waiting())
         return self._batcher.submit(waiting, len(request.X), deadline=request.deadline)
 
     async def drain(self) -> None:
@@ -114,6 +109,7 @@ class MeteredPredictor(Predictor):
         await self._batcher.drain()
 
     async def _answer_batch(self, batch: Sequence[_Waiting]) -> list[Prediction | Refusal]:
+        stages = Stages(each.timeline for each in batch)
         # Features, sensitivities and questions are public, and computed first: what they fail on is never charged.
         X = batch[0].request.X if len(batch) == 1 else np.concatenate([each.request.X for each in batch])
         phi = await self._features(X)
@@ -122,20 +118,23 @@ class MeteredPredictor(Predictor):
         lengths = [len(each.request.X) for each in batch]
         rows = _slices(lengths)
         refused = self._refused(batch, rows, sensitivity)
+        stages.end("features")
         charging = [place for place in range(len(batch)) if place not in refused]
         decisions: dict[int, Charge | Refusal] = dict(refused)
         requests = [self._charge_request(batch[place], words.digests[rows[place]]) for place in charging]
         decisions.update(zip(charging, await self._charge(requests), strict=True))
+        stages.end("ledger charge")
         charged = np.flatnonzero(np.repeat([isinstance(decisions[at], Charge) for at in range(len(batch))], lengths))
         answers = np.ones((len(X), len(self.head.certificate.classes)))
         if len(charged):
             # A refusal looks at no logits, and takes no time that depends on any.
             logits = self.head.logits(phi[charged])
+            stages.end("logits")
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.of(charged.tolist()))
-        noise = self._noise(sensitivity)
-        known = None if noise is None else noise.uncertainty(answers)
+            stages.end("noise")
+        known = self._noise_of(sensitivity).uncertainty(answers)
         return [
-            _prediction(decided, answers[of], None if known is None else known.part(of))
+            _prediction(decided, answers[of], known.part(of))
             if isinstance(decided := decisions[place], Charge)
             else decided
             for place, of in enumerate(rows)
@@ -152,7 +151,7 @@ class MeteredPredictor(Predictor):
                     row = int(outside[0])
                     refused[place] = InvalidRows(f"row {row} is too large to be answered: no noise hides it", row)
         for place, each in enumerate(batch):
-            late = self.late(each.caller, each.request)
+            late = self.late(each.caller, each.request.deadline)
             if late is not None:
                 refused[place] = late
         return refused
@@ -170,10 +169,10 @@ class MeteredPredictor(Predictor):
         digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
         waiting = _Waiting(Caller(client), request, self._clock())
         quote = await self._ledger.quote(self._charge_request(waiting, digests))
-        return RowsQuote(quote.total, quote.free, quote.refusal, self._noise(sensitivity))
+        return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity))
 
-    def _noise(self, sensitivity: Floats) -> AnswerNoise | None:
-        """Return the noise on answers to rows of these sensitivities, of the mechanisms whose law is known."""
+    def _noise_of(self, sensitivity: Floats) -> AnyNoise:
+        """Return the noise on answers to rows of these sensitivities."""
         match self.mechanism:
             case Label() as mechanism:
                 return AnswerNoise("exponential", mechanism.scale(sensitivity), "selection")
@@ -182,7 +181,7 @@ class MeteredPredictor(Predictor):
             case Gaussian() | Laplace() as mechanism:
                 scale = mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
                 return AnswerNoise(_LAWS[type(mechanism)], scale)
-        return None
+        return UnknownNoise("one logit got noise and the others none, and the answer does not say which")
 
     def _charge_request(self, waiting: _Waiting, questions: tuple[bytes, ...]) -> ChargeRequest:
         return ChargeRequest(
@@ -213,7 +212,7 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
     return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
-def _prediction(charge: Charge, answers: Floats, noise: Uncertainty | None) -> Prediction:
+def _prediction(charge: Charge, answers: Floats, noise: Uncertainty) -> Prediction:
     """Return one request's answers, (n, C)."""
     return Prediction(
         probabilities=answers,

@@ -20,7 +20,7 @@ time alone is enough, and costs each key that is in use two calls a second for e
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,12 +41,13 @@ from accounting.ledger import (
 )
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import AnswerNoise, Uncertainty
-from service.batcher import Batcher, BatchLimits, usual_batch_size
+from mechanisms.answer_noise import Uncertainty
+from service.batcher import Batcher, BatchLimits
 from service.errors import RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.telemetry.timeline import Stages, Timeline
 from training.releases.certificate import ReleaseCertificate, Tier
-from training.releases.model import NoisyLogits, ReleasedModel, TieredModel
+from training.releases.model import ReleasedModel, TieredModel
 
 SECONDS_HELD = 0.5
 """How long what the ledger said of a client is good for."""
@@ -82,6 +83,7 @@ class _Wish(Struct, frozen=True, eq=False):
     caller: Caller
     request: RowsRequest
     time: float
+    timeline: Timeline | None
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,10 @@ class _Rows(Struct, frozen=True, eq=False):
 
     tier: str
     X: Floats
+    timeline: Timeline | None
 
 
-_Computed = tuple[Floats, Uncertainty | None]
+_Computed = tuple[Floats, Uncertainty]
 
 
 class PayOncePredictor(Predictor):
@@ -128,15 +131,11 @@ class PayOncePredictor(Predictor):
         self.mechanism_name = self.released.release
         self._tiers = self.released.tiers
         self._models = models_by_tier(model)
-        self._noise_on = "logits" if isinstance(self._models[self._tiers[0].name], NoisyLogits) else None
-        self._compute = {tier: _computed_by(each) for tier, each in self._models.items()}
         self._held: dict[tuple[Caller, str | None], _Held] = {}
         self._batcher: Batcher[_Wish, _Held] = Batcher(self._hold)
         features = self.released.feature_map
-        limits = BatchLimits(
-            max_batch_size=max_batch_size or usual_batch_size(len(features.lower) + features.dimension),
-            max_batch_time=max_batch_time,
-        )
+        _, self._noise = model.answers(np.asarray(features.lower)[None])
+        limits = BatchLimits.of(len(features.lower) + features.dimension, max_batch_size, max_batch_time)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
 
     @property
@@ -157,11 +156,11 @@ class PayOncePredictor(Predictor):
         """Answer at the tier that is asked for, by default the finest that the client holds."""
         held, remembered = self._held.get((caller, request.tier)), True
         if held is None or time.monotonic() - held.asked >= SECONDS_HELD or request.idempotency is not None:
-            wish = _Wish(caller, request, self._clock())
+            wish = _Wish(caller, request, self._clock(), Timeline.waiting())
             held, remembered = await self._batcher.submit(wish, 1, deadline=request.deadline), False
-        elif (late := self.late(caller, request)) is not None:
+        elif (late := self.late(caller, request.deadline)) is not None:
             raise late
-        rows = _Rows(held.tier, request.X)
+        rows = _Rows(held.tier, request.X, Timeline.waiting())
         probabilities, noise = await self._computing.submit(rows, len(request.X), deadline=request.deadline)
         charge = held.charge
         return Prediction(
@@ -181,22 +180,25 @@ class PayOncePredictor(Predictor):
 
     async def _compute_batch(self, batch: Sequence[_Rows]) -> list[_Computed]:
         """Return every request's answers: all rows at one tier are one product of matrices."""
+        stages = Stages(each.timeline for each in batch)
         computed: dict[int, _Computed] = {}
         for tier in {each.tier for each in batch}:
             places = [place for place, each in enumerate(batch) if each.tier == tier]
             X = batch[places[0]].X if len(places) == 1 else np.concatenate([batch[place].X for place in places])
-            compute = self._compute[tier]
-            probabilities, noise = compute(X) if len(X) <= _FEW_ROWS else await asyncio.to_thread(compute, X)
+            model = self._models[tier]
+            computing = _computed(model, X) if len(X) <= _FEW_ROWS else await asyncio.to_thread(_computed, model, X)
+            probabilities, noise = computing
             start = 0
             for place in places:
                 rows = slice(start, start + len(batch[place].X))
-                computed[place] = probabilities[rows], None if noise is None else noise.part(rows)
+                computed[place] = probabilities[rows], noise.part(rows)
                 start = rows.stop
+        stages.end("forward pass")
         return [computed[place] for place in range(len(batch))]
 
     async def _hold(self, wishes: Sequence[_Wish]) -> list[_Held | Refusal]:
         """Charge each client, in one call, for what it does not hold yet; return what it holds then, or a refusal."""
-        asked = time.monotonic()
+        asked, stages = time.monotonic(), Stages(each.timeline for each in wishes)
         tiers = await asyncio.gather(*map(self._tier_or_refusal, wishes))
         requests = [
             self._request(wish.caller.client, tier, wish.time, wish.request.idempotency, wish.caller.key_digest)
@@ -208,6 +210,7 @@ class PayOncePredictor(Predictor):
         except LedgerUnavailable:
             self._held.clear()
             raise
+        stages.end("ledger charge")
         return [
             self._decided(wish, tier, next(decisions), asked) if isinstance(tier, str) else tier
             for wish, tier in zip(wishes, tiers, strict=True)
@@ -226,7 +229,7 @@ class PayOncePredictor(Predictor):
         return held
 
     async def _tier_or_refusal(self, wish: _Wish) -> str | Refusal:
-        late = self.late(wish.caller, wish.request)
+        late = self.late(wish.caller, wish.request.deadline)
         if late is not None:
             return late
         try:
@@ -240,8 +243,7 @@ class PayOncePredictor(Predictor):
         """Return what being answered at a tier would cost now: the difference to what the client holds."""
         tier = await self._tier(client, request.tier)
         hold = await self._ledger.quote(self._request(client, tier, self._clock(), request.idempotency))
-        model = self._models[tier]
-        noise = AnswerNoise("gaussian", model.logit_noise(request.X)) if isinstance(model, NoisyLogits) else None
+        _, noise = await asyncio.to_thread(self._models[tier].answers, request.X)
         # What is held answers every row: only the holding costs anything.
         return RowsQuote(hold.total, (True,) * len(request.X), hold.refusal, noise, tier)
 
@@ -308,17 +310,10 @@ class PayOncePredictor(Predictor):
         return hold_request(self.released, client, tier, now, idempotency, key_digest)
 
 
-def _computed_by(model: ReleasedModel) -> Callable[[Floats], _Computed]:
-    """Return what computes a model's answers to rows (n, d), and their noise."""
-    if not isinstance(model, NoisyLogits):
-        return lambda X: (model.probabilities(X), None)
-    noisy = model
-
-    def with_noise(X: Floats) -> _Computed:
-        probabilities, scale = noisy.answers(X)
-        return probabilities, AnswerNoise("gaussian", scale).uncertainty(probabilities)
-
-    return with_noise
+def _computed(model: ReleasedModel, X: Floats) -> _Computed:
+    """Return a model's answers to rows (n, d), and what is known of their noise."""
+    probabilities, noise = model.answers(X)
+    return probabilities, noise.uncertainty(probabilities)
 
 
 def hold_request(

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -38,13 +39,15 @@ from accounting.ledger import (
     UnknownKey,
 )
 from accounting.losses import Cost
-from mechanisms.answer_noise import AnswerNoise, Place, Uncertainty
+from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.certificate import ModelCertificate
 from training.columns import RowRefused, encode_rows
 
 OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
+
+_EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
 
 Floats = NDArray[np.float64]
 Value = str | float | bool | None
@@ -76,8 +79,8 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
     """One request's answers. probabilities: (n, C), row by row as asked."""
 
     probabilities: Floats
-    noise: Uncertainty | None
-    """How far noise may have moved them; None where its law is not known."""
+    noise: Uncertainty
+    """How far noise may have moved them."""
     standing: Standing
     """The client's account once this request was charged; half a second before, where nothing had to be."""
     receipt: Receipt | None = None
@@ -103,7 +106,7 @@ class RowsQuote:
     total: int
     free: tuple[bool, ...]
     refusal: LedgerRefusal | None
-    noise: AnswerNoise | None
+    noise: AnyNoise
     tier: str | None = None
 
 
@@ -113,8 +116,8 @@ class Predictor(ABC):
     mechanism_name: str
     mechanism_status: Literal["proven", "unproven"]
     price_per_row: Cost
-    _noise_on: Place | None
-    """What the noise is on; None where its law is not known."""
+    _noise: AnyNoise
+    """As the answer to one row has it: of which kind noise is here."""
 
     def __init__(
         self, certificate: ModelCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
@@ -124,7 +127,6 @@ class Predictor(ABC):
         self.largest_batch = largest_batch
         self._ledger = ledger
         self._clock = clock
-        self._explaining = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
         self._lower = np.asarray(certificate.feature_map.lower)
         self._upper = np.asarray(certificate.feature_map.upper)
         self._packing = struct.Struct(f"{len(self._lower)}d").pack
@@ -141,14 +143,9 @@ class Predictor(ABC):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Those of OUTPUTS that an answer has: noise of an unknown law says nothing, and a draw has no intervals."""
-        return (
-            OUTPUTS[:1]
-            if self._noise_on is None
-            else (OUTPUTS[0], OUTPUTS[3])
-            if self._noise_on == "selection"
-            else OUTPUTS
-        )
+        """Those of OUTPUTS that an answer has: a draw has no intervals, and noise that is not known has none."""
+        without = isinstance(self._noise, UnknownNoise) or self._noise.on == "selection"
+        return (OUTPUTS[0], OUTPUTS[3]) if without else OUTPUTS
 
     @property
     def lineage(self) -> str:
@@ -158,7 +155,9 @@ class Predictor(ABC):
     def check_model(self, name: str) -> None:
         """Raise UnknownModel unless `name` is the served model's."""
         if name != self.certificate.name:
-            raise UnknownModel(f"there is no model {name!r} here; this service has {self.certificate.name!r}")
+            raise UnknownModel(
+                f"{name!r} is not {self.certificate.name!r}, which is asked here; ask /models/{name}/predict"
+            )
 
     def check_rows(self, instances: Sequence[Sequence[float]]) -> Floats:
         """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about."""
@@ -227,19 +226,15 @@ class Predictor(ABC):
 
     async def confirm(self, caller: Caller) -> Caller:
         """Return whose the caller's key is now. Raises UnknownKey, KeyExpired and ClientRevoked."""
-        self.check_not_expired(caller)
+        if (ended := self.late(caller)) is not None:
+            raise ended
         if not caller.key_digest:
             return caller
         return Caller((await self._ledger.authenticate(self.lineage, caller.key_digest)).client, caller.key_digest)
 
-    def check_not_expired(self, caller: Caller) -> None:
-        """Raise KeyExpired if the caller's token has ended."""
-        if self._clock() >= caller.expires:
-            raise KeyExpired("token")
-
-    def late(self, caller: Caller, request: RowsRequest) -> "DeadlinePassed | KeyExpired | None":
+    def late(self, caller: Caller, deadline: float = math.inf) -> DeadlinePassed | KeyExpired | None:
         """Return why a request must not be charged any more, or answered: its deadline, or the caller's token."""
-        if time.monotonic() >= request.deadline:
+        if time.monotonic() >= deadline:
             return DeadlinePassed()
         return KeyExpired("token") if self._clock() >= caller.expires else None
 
@@ -305,8 +300,11 @@ class Predictor(ABC):
             min(left, account.remaining),
             account.highest_limit,
             unlimited,
+            account.remaining,
+            account.refilled,
+            account.group,
         )
-        return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, terms)
+        return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, _explained, terms)
 
     async def holds(self, client: str) -> bool:
         """Return whether the client holds a pay-once model, so that its answers are unlimited."""
@@ -314,9 +312,9 @@ class Predictor(ABC):
         return False
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
-        """Return the client's account, and the picorho left in the lineage's."""
-        account, lineage = await self._ledger.payers(self.lineage, client)
-        return account, lineage.remaining
+        """Return the client's account, and the picorho left at least in its group's and the lineage's."""
+        account, shared = await self._ledger.payers(self.lineage, client)
+        return account, min(each.remaining for each in shared)
 
     async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
         """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
@@ -342,6 +340,9 @@ class _Terms:
     lineage_left: int
     highest_limit: int
     unlimited: bool
+    left: int
+    refilled: date | None
+    group: str
 
 
 @lru_cache(maxsize=1024)
@@ -353,4 +354,7 @@ def _explained(terms: _Terms) -> AccountExplanation:
         lineage_left=terms.lineage_left,
         highest_limit=terms.highest_limit,
         unlimited=terms.unlimited,
+        left=terms.left,
+        refilled=terms.refilled,
+        group=terms.group,
     )

@@ -44,6 +44,10 @@ class Tls:
         context.load_verify_locations(cadata=own.public_bytes(Encoding.DER))
         return context
 
+    def for_grpc(self) -> tuple[bytes, bytes]:
+        """Return the key, and the certificate with its chain."""
+        return self.key.read_bytes(), self.certificate.read_bytes()
+
     def for_uvicorn(self) -> dict[str, Any]:
         """Return uvicorn's settings: TLS 1.2 or newer, with forward secrecy and authenticated encryption."""
         return {

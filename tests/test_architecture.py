@@ -80,7 +80,7 @@ def test_serving_imports_nothing_heavy():
     heavy += ("scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.linalg", "httpx", "limits", "jwt")
     heavy += ("cryptography.x509", "opentelemetry.sdk.trace")
     program = (
-        "import sys, dpserve.cli, dpserve.commands.serving, service.serving;"
+        "import sys, dpserve.cli, dpserve.commands.serving, service.listener;"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -79,9 +79,9 @@ def _activated(values: Floats, activation: Activation) -> Floats:
     if activation == "relu":
         cut: Floats = np.clip(values, 0.0, _LARGEST_RELU)
         return cut
-    small = elementary.exp((-2.0 if activation == "tanh" else -1.0) * np.abs(values))
     if activation == "tanh":
-        return np.copysign((1 - small) / (1 + small), values)
+        return elementary.tanh(values)
+    small = elementary.exp(-np.abs(values))
     larger = 1 / (1 + small)
     return np.where(values >= 0, larger, 1 - larger)
 

@@ -136,8 +136,10 @@ def read_on_ray(
     try:
         if not ray.is_initialized():
             ray.init(address=None if address == "ray" else address, log_to_driver=False)
-        processors: Callable[[], dict[str, float]] = ray.cluster_resources
-        count = min(max(int(processors().get("CPU", 1)), 1), len(files))
+        free: Callable[[], dict[str, float]] = ray.available_resources
+        count = min(int(free().get("CPU", 0)), len(files))
+        if not count:
+            raise TrainingError("the Ray cluster has no free processor: wait for what else it computes, or add workers")
         workers: list[Any] = [ray.remote(Worker).options(num_cpus=1).remote() for _ in range(count)]
         reads = [workers[index % count].read.remote(index, file, reader) for index, file in enumerate(files)]
         found = []

@@ -65,22 +65,30 @@ def save_sealed(
     public: further files by name, whose digests the certificate holds already. The folder appears whole or not at all.
     Raises BundleError if it exists already.
     """
-    if folder.exists():
-        raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     model = save(contiguous, metadata={_SEALED: certificate.sealed()})
     certificate = certificate.with_digest_of(model)
+    written = {MODEL_FILE: model, CERTIFICATE_FILE: certificate.model_dump_json(indent=2).encode()}
+    write_folder(folder, {**written, **public})
+    return certificate
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a bundle's files into a new folder that its owner alone can read, which appears whole or not at all.
+
+    Raises BundleError if it exists already.
+    """
+    if folder.exists():
+        raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True, mode=0o700)
-        written = {MODEL_FILE: model, CERTIFICATE_FILE: certificate.model_dump_json(indent=2).encode()}
-        for name, content in {**written, **public}.items():
+        for name, content in files.items():
             (draft / name).touch(mode=0o600)
             (draft / name).write_bytes(content)
         draft.rename(folder)
     except OSError as error:
         raise BundleError(f"cannot write the bundle {folder}: {error.strerror}") from error
-    return certificate
 
 
 def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificate, Tensors]:

@@ -43,7 +43,7 @@ SHARD = 2**17
 BLOCK = 1024
 """Records whose terms are computed at once."""
 
-KEPT = 2**30
+KEPT = 2**29
 """Bytes of features that a machine keeps, to be computed once; with more records they are computed for every sum."""
 
 ONE_THREAD = ThreadpoolController()

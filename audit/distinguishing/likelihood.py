@@ -40,13 +40,6 @@ class Worlds:
     logits_out: Floats
     sensitivity: Floats
 
-    def __post_init__(self) -> None:
-        """Refuse shapes that do not fit."""
-        if self.logits_in.ndim != 2 or self.logits_in.shape != self.logits_out.shape:
-            raise ValueError(f"the worlds' logits have shapes {self.logits_in.shape} and {self.logits_out.shape}")
-        if self.sensitivity.shape != self.logits_in.shape[:1]:
-            raise ValueError(f"{len(self.logits_in)} rows need as many sensitivities, not {self.sensitivity.shape}")
-
     @property
     def classes(self) -> int:
         """C."""
@@ -92,8 +85,6 @@ def scores(mechanism: Mechanism, answers: Floats, worlds: Worlds) -> Floats:
     is no ratio, because the two worlds' answers do not overlap; see `_matches`. Raises ValueError for a mechanism
     whose law is not known here.
     """
-    if answers.shape != worlds.logits_in.shape:
-        raise ValueError(f"answers of shape {answers.shape} do not fit rows of shape {worlds.logits_in.shape}")
     match mechanism:
         case Gaussian():
             return _gaussian(answers, worlds, mechanism.noise_scale(worlds.sensitivity, worlds.classes))

@@ -3,7 +3,6 @@
 The claim is what a cost states, as a member of a family of trade-off functions.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,12 +22,13 @@ from accounting.losses import (
 )
 from audit import estimators
 from audit.distinguishing.likelihood import Worlds, scores
-from audit.estimators import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Design, Family, LowerBound
+from audit.estimators import LowerBound
+from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Family, of_composition
+from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int], None]
 
 CONVICTION_CONFIDENCE = 1 - 1e-9
 """A sound mechanism is convicted by one audit in a thousand million at most."""
@@ -74,15 +74,12 @@ def claimed_tradeoff(cost: Cost, delta: float) -> ClaimedTradeoff:
                 return ClaimedTradeoff(cost, delta, epsilon, LAPLACE, loss.epsilon)
             case BoundedRangeLoss():
                 return ClaimedTradeoff(cost, delta, epsilon, BOUNDED_RANGE, loss.epsilon)
-    family = estimators.of_composition("factor", _scaled(composition), delta or 1e-9, largest=_LARGEST_FACTOR)
-    return ClaimedTradeoff(cost, delta, epsilon, family, 1.0)
 
-
-def _scaled(composition: Composition) -> Callable[[float], Composition]:
-    def losses(factor: float) -> Composition:
+    def scaled(factor: float) -> Composition:
         return Composition({_times(loss, factor): count for loss, count in composition.items()})
 
-    return losses
+    family = of_composition("factor", scaled, delta or 1e-9, largest=_LARGEST_FACTOR)
+    return ClaimedTradeoff(cost, delta, epsilon, family, 1.0)
 
 
 def _times(loss: PrivacyLoss, factor: float) -> PrivacyLoss:
@@ -135,25 +132,17 @@ class MechanismFinding:
         return bound.value if bound.parameter == "epsilon" and delta == 0 else None
 
 
-def observe(
-    mechanism: Mechanism, worlds: Worlds, trials: int, randomness: Randomness, progress: Progress = lambda _: None
-) -> tuple[Floats, Floats]:
+def observe(mechanism: Mechanism, worlds: Worlds, trials: int, randomness: Randomness) -> tuple[Floats, Floats]:
     """Return the scores of `trials` answers in the world with the record, and as many in the one without it.
 
-    Each trial asks one row of `worlds`, all rows in turn. progress: takes how many answers were given since.
+    Each trial asks one row of `worlds`, all rows in turn.
     """
-    if trials < 1:
-        raise ValueError(f"an audit needs at least one trial, not {trials}")
     found: tuple[list[Floats], list[Floats]] = ([], [])
-    done = 0
-    while done < trials:
-        count = min(_CHUNK, trials - done)
-        rows = np.arange(done, done + count) % len(worlds.sensitivity)
-        asked = Worlds(worlds.logits_in[rows], worlds.logits_out[rows], worlds.sensitivity[rows])
-        for logits, kept in zip((asked.logits_in, asked.logits_out), found, strict=True):
-            kept.append(scores(mechanism, mechanism.release(logits, asked.sensitivity, randomness), asked))
-        done += count
-        progress(count)
+    for start in range(0, trials, _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, trials)) % len(worlds.sensitivity)
+        batch = Worlds(worlds.logits_in[rows], worlds.logits_out[rows], worlds.sensitivity[rows])
+        for logits, kept in zip((batch.logits_in, batch.logits_out), found, strict=True):
+            kept.append(scores(mechanism, mechanism.release(logits, batch.sensitivity, randomness), batch))
     return np.concatenate(found[0]), np.concatenate(found[1])
 
 
@@ -214,7 +203,7 @@ def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Cla
         return found
     found["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
     fewest = min(map(len, (scores_in, scores_out)))
-    if fewest >= estimators.FEWEST_SCORES:
+    if fewest >= FEWEST_SCORES:
         design = Design.of_log_ratios(claim.parameter, fewest)
-        found["many_thresholds"] = estimators.gdp_of_many_thresholds(*pair, design=design)
+        found["many_thresholds"] = gdp_of_many_thresholds(*pair, design=design)
     return found

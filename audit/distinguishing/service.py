@@ -10,17 +10,19 @@ the very row that was asked, so that the distance costs no power.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 
 from audit.distinguishing.likelihood import Worlds, scores, worst_case
 from audit.distinguishing.mechanism import claimed_tradeoff
 from audit.distinguishing.neighbours import Neighbours
 from audit.endpoint import served_mechanism
-from audit.estimators import GAUSSIAN, Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
+from audit.estimators import Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
+from audit.families import GAUSSIAN
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
@@ -150,6 +152,18 @@ class TooMuchNoise(ValueError):
     """The noise spreads the logits so far that the answers do not tell them: this audit cannot be made."""
 
 
+@dataclass(frozen=True)
+class _Kept:
+    looks: Annotated[int, Field(ge=0)]
+    answers: int
+    errors: Errors | None
+    refuted: bool
+    stopped_by_noise: bool
+
+
+_KEPT = TypeAdapter(_Kept)
+
+
 @dataclass(eq=False)
 class LiveAudit:
     """What a service's own audit found so far. delta: where the published epsilon is stated; 0 for a pure one.
@@ -185,33 +199,23 @@ class LiveAudit:
 
     def kept(self) -> dict[str, Any]:
         """Return what another process needs to go on, in JSON's types: counts, and no answer."""
-        errors = None if self.errors is None else asdict(self.errors)
-        return {
-            "looks": self.looks,
-            "answers": self.answers,
-            "errors": errors,
-            "refuted": self._latest["refuted"],
-            "stopped_by_noise": self.stopped_by_noise,
-        }
+        counts = _Kept(self.looks, self.answers, self.errors, bool(self._latest["refuted"]), self.stopped_by_noise)
+        return asdict(counts)
 
     def go_on(self, kept: Mapping[str, Any]) -> None:
         """Take up what `kept` returned of an audit of the same mechanism. Raises ValueError for what it cannot be.
 
         The looks go on being counted, so that the confidence holds for those before and after together.
         """
-        looks, answers, errors, refuted = (kept.get(key) for key in ("looks", "answers", "errors", "refuted"))
-        stopped = kept.get("stopped_by_noise")
-        if not (isinstance(looks, int) and isinstance(answers, int) and isinstance(refuted, bool)) or looks < 0:
-            raise ValueError("no looks are counted there")
-        if stopped not in (True, False):
-            raise ValueError("whether noise ended the looks counted there is not said")
-        if looks == 0:
-            self.stopped_by_noise = bool(stopped)
-            return
-        if not isinstance(errors, Mapping) or set(errors) != {one.name for one in fields(Errors)}:
+        try:
+            found = _KEPT.validate_python(kept)
+        except ValidationError as error:
+            raise ValueError("no looks are counted there") from error
+        if found.looks and found.errors is None:
             raise ValueError("no errors are counted there")
-        self._take(Errors(**{name: float(count) for name, count in errors.items()}), looks, answers, refuted=refuted)
-        self.stopped_by_noise = bool(stopped)
+        if found.looks and found.errors is not None:
+            self._take(found.errors, found.looks, found.answers, refuted=found.refuted)
+        self.stopped_by_noise = found.stopped_by_noise
 
     def _take(self, errors: Errors, looks: int, answers: int, *, refuted: bool) -> None:
         """Make these counts the audit's, all at once: an error on the way leaves those before."""
@@ -278,22 +282,19 @@ class LiveAudit:
             np.exp(moved - moved.max(axis=1, keepdims=True)),
             Worlds(base + shift, base, sensitivity[tested]),
         )
+        errors = errors_at(found[inside], found[~inside], 0.0)
         self._take(
-            _added(self.errors, errors_at(found[inside], found[~inside], 0.0)),
+            errors if self.errors is None else self.errors + errors,
             self.looks + 1,
             self.answers + len(answers),
             refuted=bool(self._latest["refuted"]),
         )
         return self.latest
 
-    def _epsilon(self, bound: float) -> float:
-        """Return the epsilon at the claim's delta that a bound of the family's parameter implies."""
-        if self._claim.family is GAUSSIAN:
-            return epsilon_of_mu(bound, self._claim.delta)
-        return bound if self._claim.delta == 0 else 0.0
-
     def _published(self, bound: float, looks: int, answers: int, *, refuted: bool) -> dict[str, Any]:
         claim = self._claim
+        # That a bound of the family's parameter implies, at the claim's delta.
+        epsilon = epsilon_of_mu(bound, claim.delta) if claim.family is GAUSSIAN else bound * (claim.delta == 0)
         return {
             "mechanism": self.mechanism.name,
             "claim": {
@@ -302,7 +303,7 @@ class LiveAudit:
                 "epsilon_at_delta": claim.epsilon,
                 "delta": claim.delta,
             },
-            "lower_bound": {claim.family.parameter: bound, "epsilon_at_delta": self._epsilon(bound)},
+            "lower_bound": {claim.family.parameter: bound, "epsilon_at_delta": epsilon},
             "confidence": CONFIDENCE,
             "refuted": refuted,
             "answers": answers,
@@ -310,17 +311,6 @@ class LiveAudit:
             "convicts": CONVICTS,
             "cannot_convict": CANNOT_CONVICT,
         }
-
-
-def _added(before: Errors | None, now: Errors) -> Errors:
-    if before is None:
-        return now
-    return Errors(
-        before.false_positives + now.false_positives,
-        before.negatives + now.negatives,
-        before.false_negatives + now.false_negatives,
-        before.positives + now.positives,
-    )
 
 
 def auditable(mechanism: Mechanism) -> Gaussian | Laplace:

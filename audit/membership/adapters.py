@@ -4,7 +4,6 @@ Answers are paid for as always, and asked for once: what was answered before com
 """
 
 from collections.abc import Sequence
-from copy import copy
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -33,20 +32,15 @@ class EndpointClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = np.arange(len(endpoint.model()["classes"]))
         self.n_features_in_ = len(endpoint.model()["feature_names"])
         self._answers = Journal(journal, endpoint.model(), [endpoint.name()])
-        endpoint.remember(self._answers.answered_to(0))
 
     def __sklearn_clone__(self) -> Self:
-        """Return a classifier with the same endpoint and answers."""
-        return copy(self)
-
-    def __copy__(self) -> Self:
         """Return a classifier with the same endpoint and answers."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Raise TypeError: pickling or deep copying would copy an account."""
+        """Raise TypeError: a pickle or a copy would have the account, too."""
         raise TypeError("an endpoint has one account, which is not copied: use sklearn.base.clone, and n_jobs=1")
 
     def set_params(self, **params: Any) -> Self:

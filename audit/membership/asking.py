@@ -5,7 +5,8 @@ Running out of budget is a result: what was answered until then is used.
 The journal keeps the answers on disk, so that an interrupted attack goes on where it stopped. It has one JSON line for
 each answer, in the order they came, after a line that says what it was recorded for: the model and its price, the keys,
 and whatever else the attack's rows follow from. Another attack is refused. An answer is paid for: it is on disk before
-it is used.
+it is used. Where the account went with the process that asked (`Endpoint.account_lasts`), what it answered is asked for
+again.
 
 The file is its owner's alone. Rows, keys, addresses and the set of candidates are named by digests under a random
 salt, which the first line holds, and a row's name depends on the keys' names and on all else that the answers belong
@@ -17,15 +18,16 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from audit.endpoint import Endpoint, Exhausted, Remembered, digest_of, row_name
+from audit.endpoint import Endpoint, Exhausted, digest_of, row_name
 from training.private_files import owners_alone
 
 Floats = NDArray[np.float64]
@@ -42,8 +44,24 @@ _CALLED = {
 """What the first line's entries are called where they differ, if not by their own names."""
 
 
+class _Planned(BaseModel):
+    planned: int
+
+
+class _Answer(BaseModel):
+    key: int
+    row: str
+    answer: list[float]
+
+
+_LINE: TypeAdapter[_Planned | _Answer] = TypeAdapter(_Planned | _Answer)
+
+
 class Journal:
-    """Answers by key and row. Without a path they are remembered for this run only."""
+    """Answers by key and row. Without a path they are remembered for this run only.
+
+    planned: how many candidates of each kind the attack set out to ask about; None before that was settled.
+    """
 
     def __init__(
         self,
@@ -60,49 +78,37 @@ class Journal:
         """
         self._path = path
         self._answers: dict[int, dict[str, Floats]] = {}
-        self._planned: int | None = None
+        self.planned: int | None = None
         self._model = {name: model.get(name) for name in ("model_id", "mechanism", "price_per_row")}
         self._keys, self._purpose = list(keys), dict(purpose or {})
         self._take(secrets.token_hex(32))
-        if path is None:
-            return
-        if not path.exists() or path.stat().st_size == 0:
-            self._append([self._header()])
-        else:
+        if path is not None and path.exists() and path.stat().st_size > 0:
             self._read(path)
+        else:
+            self._append([self._header()])
 
-    def __len__(self) -> int:
-        """How many answers there are."""
-        return sum(len(answers) for answers in self._answers.values())
-
-    @property
-    def planned(self) -> int | None:
-        """How many candidates of each kind the attack set out to ask about; None before that was settled."""
-        return self._planned
+    def count(self, key: int) -> int:
+        """Return how many rows this key has answers to. key: its place in the list of keys."""
+        return len(self._answers.get(key, {}))
 
     def settle(self, planned: int) -> None:
         """Keep how many candidates of each kind are asked about; durable when this returns."""
-        if self._planned is None and self._path is not None:
+        if self.planned is None:
             self._append([{"planned": planned}])
-        self._planned = planned
-
-    def answered_to(self, key: int) -> Remembered:
-        """Return all answers that a key got until now. key: its place in the list of keys."""
-        return Remembered(dict(self._answers.get(key, {})), self._name)
+        self.planned = planned
 
     def get(self, key: int, row: Floats) -> Floats | None:
-        """The answer (C,) that a key got for a row, if any. key: its place in the list of keys."""
-        return self._answers.get(key, {}).get(self._name(row_name(row)))
+        """Return the answer (C,) that a key got for a row, if any. key: its place in the list of keys."""
+        return self._answers.get(key, {}).get(self._name(row))
 
     def add(self, key: int, rows: Floats, answers: Floats) -> None:
         """Keep answers (n, C) to rows (n, d); durable when this returns."""
-        names = [self._name(row_name(row)) for row in rows]
-        if self._path is not None:
-            self._append(
-                {"key": key, "row": name, "answer": answer.tolist()}
-                for name, answer in zip(names, answers, strict=True)
-            )
-        self._answers.setdefault(key, {}).update(zip(names, answers, strict=True))
+        known = self._answers.setdefault(key, {})
+        new = {self._name(row): answer for row, answer in zip(rows, answers, strict=True)}
+        self._append(
+            {"key": key, "row": name, "answer": answer.tolist()} for name, answer in new.items() if name not in known
+        )
+        known.update(new)
 
     def _take(self, salt: str) -> None:
         """Name everything under this salt from now on."""
@@ -110,8 +116,8 @@ class Journal:
         self._secret_of_keys = digest_of(salt.encode(), *(key.encode() for key in self._keys))
         self._secret_of_rows = _under(self._secret_of_keys, json.dumps(self._purpose))
 
-    def _name(self, row: str) -> str:
-        return _under(self._secret_of_rows, row)
+    def _name(self, row: Floats) -> str:
+        return _under(self._secret_of_rows, row_name(row))
 
     def _header(self) -> dict[str, Any]:
         purpose = {
@@ -123,8 +129,9 @@ class Journal:
         plain: dict[str, Any] = json.loads(json.dumps(header))
         return plain
 
-    def _append(self, lines: Any) -> None:
-        assert self._path is not None
+    def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        if self._path is None:
+            return
         with open(self._path, "a", encoding="utf-8", opener=owners_alone) as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
             file.flush()
@@ -135,21 +142,27 @@ class Journal:
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
             os.truncate(path, len(whole))
-        lines = whole.decode("utf-8", errors="replace").splitlines()
-        found = [_parsed(line) for line in lines]
-        self._check(path, found[0] if found else None)
-        for number, line in enumerate(found[1:], start=2):
-            if line is not None and isinstance(line.get("planned"), int):
-                self._planned = line["planned"]
-                continue
-            answer = None if line is None else _answer(line)
-            if line is None or answer is None:
-                raise ValueError(f"{path}, line {number}, is damaged; remove it to ask about its row again, at no cost")
-            self._answers.setdefault(int(line["key"]), {})[str(line["row"])] = answer
+        first, *rest = whole.splitlines() or [b""]
+        self._check(path, first)
+        for number, text in enumerate(rest, start=2):
+            try:
+                line = _LINE.validate_json(text)
+            except ValidationError as error:
+                raise ValueError(
+                    f"{path}, line {number}, is damaged; remove it to ask about its row again, at no cost"
+                ) from error
+            if isinstance(line, _Planned):
+                self.planned = line.planned
+            else:
+                self._answers.setdefault(line.key, {})[line.row] = np.array(line.answer)
 
-    def _check(self, path: Path, first: Mapping[str, Any] | None) -> None:
+    def _check(self, path: Path, text: bytes) -> None:
         """Take the salt from the first line. Raises ValueError where it was recorded for anything else."""
-        if first is None or first.get("format") != FORMAT or not isinstance(first.get("salt"), str):
+        try:
+            first = json.loads(text)
+        except ValueError:
+            first = None
+        if not isinstance(first, dict) or first.get("format") != FORMAT or not isinstance(first.get("salt"), str):
             raise ValueError(f"{path} is not the journal of an attack; name another file with --journal")
         self._take(first["salt"])
         expected = self._header()
@@ -165,29 +178,8 @@ def _under(secret: str, text: str) -> str:
     return hmac.new(secret.encode(), text.encode(), "sha256").hexdigest()
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _answer(line: Mapping[str, Any]) -> Floats | None:
-    answer = line.get("answer")
-    if not isinstance(answer, Sequence) or not isinstance(line.get("key"), int) or not isinstance(line.get("row"), str):
-        return None
-    try:
-        return np.asarray(answer, dtype=np.float64)
-    except (TypeError, ValueError):
-        return None
-
-
 _TURNS = 32
 """Into how many requests several keys divide their rows at least."""
-
-OnRows = Callable[[int], None]
-"""Told how many more rows were answered."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,73 +190,42 @@ class Answered:
     exhausted: tuple[str, ...]
 
 
-def ask(endpoints: Sequence[Endpoint], rows: Floats, journal: Journal, *, on_rows: OnRows = lambda _: None) -> Answered:
+def ask(
+    endpoints: Sequence[Endpoint], rows: Floats, journal: Journal, *, on_rows: Callable[[int], None] = lambda _: None
+) -> Answered:
     """Ask every key about every row, in order. rows: (n, d), or (keys, n, d), each key's own. Raises EndpointError.
 
     Several keys take turns, a batch each, so that where the account they share ends they were answered about nearly the
-    same rows.
+    same rows. on_rows: told how many more rows were answered.
     """
-    classes = len(endpoints[0].model()["classes"])
+    model = endpoints[0].model()
     each = np.broadcast_to(rows, (len(endpoints), *rows.shape[-2:]))
-    answers = np.full((*each.shape[:2], classes), np.nan)
-    turns = [
-        _Turns(key, endpoint, each[key], answers[key], journal, on_rows, _batch(endpoint, each.shape[1], len(each)))
-        for key, endpoint in enumerate(endpoints)
-    ]
-    going = turns
-    while going:
-        going = [one for one in going if one.take()]
-    return Answered(answers, tuple(f"key {one.key + 1}: {one.gone}" for one in turns if one.gone is not None))
-
-
-def _batch(endpoint: Endpoint, rows: int, keys: int) -> int:
-    """Return how many rows one request has: as many as it may, but for keys that take turns."""
-    largest = int(endpoint.model()["largest_batch"])
-    return largest if keys == 1 else min(largest, max(1, -(-rows // _TURNS)))
-
-
-class _Turns:
-    """One key's way through the rows: `answers` (n, C) are filled in from the journal, and then a batch at a time."""
-
-    def __init__(
-        self,
-        key: int,
-        endpoint: Endpoint,
-        rows: Floats,
-        answers: Floats,
-        journal: Journal,
-        on_rows: OnRows,
-        size: int,
-    ) -> None:
-        self.key = key
-        self.gone: str | None = None
-        self._endpoint, self._rows, self._answers = endpoint, rows, answers
-        self._journal, self._on_rows, self._size = journal, on_rows, size
-        self._waiting = []
-        for index, row in enumerate(rows):
+    answers = np.full((*each.shape[:2], len(model["classes"])), np.nan)
+    for key, endpoint in enumerate(endpoints):
+        for place, row in enumerate(each[key] if endpoint.account_lasts else ()):
             known = journal.get(key, row)
-            if known is None:
-                self._waiting.append(index)
-            else:
-                answers[index] = known
-        on_rows(len(rows) - len(self._waiting))
-
-    def take(self) -> bool:
-        """Ask about the next rows; return whether there may be more to ask about. `gone` says whose budget ran out."""
-        while self._waiting and self.gone is None:
-            batch = self._waiting[: self._size]
+            if known is not None:
+                answers[key, place] = known
+    waiting = {key: np.flatnonzero(np.isnan(own[:, 0])) for key, own in enumerate(answers)}
+    on_rows(answers.shape[0] * answers.shape[1] - sum(map(len, waiting.values())))
+    # As many rows in a request as it may have, except for keys that take turns.
+    turns = 1 if len(endpoints) == 1 else _TURNS
+    sizes = [min(int(one.model()["largest_batch"]), max(1, -(-each.shape[1] // turns))) for one in endpoints]
+    exhausted: dict[int, str] = {}
+    while waiting := {key: rest for key, rest in waiting.items() if len(rest) and key not in exhausted}:
+        for key, rest in waiting.items():
+            batch = rest[: sizes[key]]
             try:
-                found = self._endpoint.answers(self._rows[batch])
+                found = endpoints[key].answers(each[key, batch])
             except Exhausted as refusal:
-                left = self._endpoint.budget()["queries_left"]
+                left = endpoints[key].budget()["queries_left"]
                 # The account may say more than another key leaves: halve until one row is refused.
-                self._size = min(len(batch) // 2, len(batch) - 1 if left is None else int(left))
-                if self._size < 1:
-                    self.gone = refusal.scope
+                sizes[key] = min(len(batch) // 2, len(batch) - 1 if left is None else int(left))
+                if sizes[key] < 1:
+                    exhausted[key] = refusal.scope
                 continue
-            self._waiting = self._waiting[len(batch) :]
-            self._journal.add(self.key, self._rows[batch], found)
-            self._answers[batch] = found
-            self._on_rows(len(batch))
-            return True
-        return False
+            journal.add(key, each[key, batch], found)
+            answers[key, batch] = found
+            on_rows(len(batch))
+            waiting[key] = rest[len(batch) :]
+    return Answered(answers, tuple(f"key {key + 1}: {scope}" for key, scope in sorted(exhausted.items())))

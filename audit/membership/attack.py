@@ -21,20 +21,19 @@ from numpy.typing import NDArray
 
 from accounting.losses import Cost
 from audit.endpoint import Endpoint, EndpointError
-from audit.membership import signals
 from audit.membership.asking import Answered, Journal, ask
 from audit.membership.candidates import Candidates, Difference, Labelled, as_asked, difference
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
 from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, failure_of
-from audit.membership.mimicry import Mimicry, mimicry_of
 from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
-from audit.membership.scoring import Shadowed, attack_networks_are_there, scores_of
+from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, averaged, scores_of
 from audit.membership.shadow_models import (
     Draws,
     Pool,
-    ShadowModels,
-    ShadowRecipe,
+    ShadowSetup,
+    TrainShadows,
     check_trainable,
+    shadow_setup_of,
     train_shadow_models,
 )
 from audit.membership.verdict import Verdict, verdict
@@ -45,41 +44,24 @@ Mask = NDArray[np.bool_]
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done."""
 
-TrainShadows = Callable[[Pool, ShadowRecipe, Draws, Callable[[float], None]], ShadowModels]
-
-SHADOW_MODELS = 20
-_LEAST_SHADOWS = 2
-
-
-def train_here(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: Callable[[float], None]) -> ShadowModels:
-    """Train shadow models on this machine, on CUDA where there is one."""
-    return train_shadow_models(pool, recipe, draws, on_share=on_share)
-
 
 @dataclass(frozen=True)
 class Choices:
     """An attacker's choices. shadow_records: of each shadow model; None for as many as there are members.
 
     copies: rows asked about for each candidate, the first one its own, the others next to it. most: at most so many
-    candidates of each kind. shadow_epochs, attack_epochs: of shadow models that are networks, and of the attack
-    network, if not the published ones.
+    candidates of each kind. shadow_epochs: of shadow models that are networks, if not the published ones.
+    attack_epochs: of the attack networks.
     """
 
-    shadow_models: int = SHADOW_MODELS
+    shadow_models: int = 20
     shadow_records: int | None = None
     confidence: float = 0.95
     copies: int = 1
     most: int | None = None
     seed: int = 0
     shadow_epochs: int | None = None
-    attack_epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be attacked with."""
-        if self.shadow_models < _LEAST_SHADOWS:
-            raise ValueError(f"an attack needs at least {_LEAST_SHADOWS} shadow models, not {self.shadow_models}")
-        if self.shadow_records is not None and self.shadow_records < 1:
-            raise ValueError(f"a shadow model needs at least one record, not {self.shadow_records}")
+    attack_epochs: int = ATTACK_EPOCHS
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +111,7 @@ class Attack:
     candidates: Candidates
     choices: Choices = field(default_factory=Choices)
     journal: Path | None = None
-    train: TrainShadows = train_here
+    train: TrainShadows = train_shadow_models
     progress: Progress = lambda _, __: None
     on_plan: Callable[[QueryPlan], None] = lambda _: None
 
@@ -139,22 +121,20 @@ class Attack:
         Raises EndpointError where the endpoint fails, and ValueError for records that do not fit the model or are too
         few for the confidence.
         """
-        choices = self.choices
-        model = _one_model(self.endpoints)
+        choices, endpoints = self.choices, self.endpoints
+        model = _one_model(endpoints)
         self.candidates.check(model)
-        self.candidates = self.candidates.as_asked(model)
-        shadows = _Shadows.of(model, self.candidates, choices)
+        candidates = self.candidates = self.candidates.as_asked(model)
+        setup, draws, departures = _shadows_of(model, candidates, choices)
         self.progress("comparing members with non-members", 0.0)
-        distinguishable = difference(self.candidates.members, self.candidates.others, choices.seed)
-        journal = Journal(self.journal, model, [endpoint.name() for endpoint in self.endpoints], self._purpose())
-        remembered = [journal.answered_to(key) for key in range(len(self.endpoints))]
-        for endpoint, known_answers in zip(self.endpoints, remembered, strict=True):
-            endpoint.remember(known_answers)
-        before = [endpoint.budget() for endpoint in self.endpoints]
-        known = [len(one) for one in remembered]
+        distinguishable = difference(candidates.members, candidates.others, choices.seed)
+        names = [endpoint.name() for endpoint in endpoints]
+        journal = Journal(self.journal, model, names, self._purpose())
+        known = [journal.count(key) if one.account_lasts else 0 for key, one in enumerate(endpoints)]
+        before = [endpoint.budget() for endpoint in endpoints]
         plan = planned(
-            self.candidates.members,
-            self.candidates.others,
+            candidates.members,
+            candidates.others,
             before,
             copies=choices.copies,
             confidence=choices.confidence,
@@ -165,29 +145,46 @@ class Attack:
         )
         journal.settle(plan.of_each)
         self.on_plan(plan)
-        records, member = _in_turn(self.candidates, plan)
-        names = [endpoint.name() for endpoint in self.endpoints]
+        records, member = _in_turn(candidates, plan)
         rows = rows_of_keys(records.X, plan.copies, model, choices.seed, names)
         rows = as_asked(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
         answered = self._ask(rows, journal)
-        by_candidate = _by_candidate(answered, choices.copies)
+        # All answers about each candidate: (keys * copies, n, C), NaN where one is missing.
+        keys, asked, classes = answered.answers.shape
+        by_copy = answered.answers.reshape(keys, asked // choices.copies, choices.copies, classes)
+        by_candidate = by_copy.transpose(0, 2, 1, 3).reshape(keys * choices.copies, -1, classes)
         seen = (~np.isnan(by_candidate[:, :, 0])).sum(axis=0)
         usable = seen > 0
         _check_enough(member[usable], choices.confidence, answered.exhausted)
-        replays = self._ask_again(rows, answered)
-        overdraws = [overdraw(endpoint) for endpoint in self.endpoints]
-        rest = _not_asked(self.candidates, plan, records[~usable] if not usable.all() else None)
+        # Repeat the first row that was answered, with the key that it was answered to.
+        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :, 0]))[0])
+        replays = ask_again(endpoints[key], rows[key, row], answered.answers[key, row])
+        overdraws = [overdraw(endpoint) for endpoint in endpoints]
+        # Candidates without an answer are data of the same distribution like any other.
+        pool = records[usable]
+        for more in (records[~usable], *_left_out(candidates, plan), candidates.population):
+            pool = pool if more is None or len(more) == 0 else pool + more
         records, member, seen = records[usable], member[usable], seen[usable]
-        releases = int(seen.max())
-        answers = signals.averaged(by_candidate[:, usable])
-        shadowed = self._shadowed(shadows, records, rest, releases)
+        releases, decided = int(seen.max()), (int(member.sum()), int((~member).sum()))
+        inputs = setup.inputs(pool.X)
+        what = f"training {draws.count} shadow models of {draws.records} records"
+        trained = self.train(Pool(inputs, pool.y), setup.recipe, draws, lambda share: self.progress(what, share))
+        shadow_answers = setup.answers(trained.logits, inputs, draws.seed, releases)
+        shadow, place = np.nonzero(trained.members | trained.held_out)
         scores = scores_of(
-            answers, records.y, member, shadowed, choices.seed, epochs=choices.attack_epochs, progress=self.progress
+            averaged(by_candidate[:, usable]),
+            records.y,
+            member,
+            KnownAnswers(shadow_answers[shadow, place], pool.y[place], trained.members[shadow, place]),
+            shadow_answers[:, : len(records)],
+            trained.members[:, : len(records)],
+            choices.seed,
+            epochs=choices.attack_epochs,
+            progress=self.progress,
         )
-        accounts = tuple(endpoint.budget() for endpoint in self.endpoints)
+        accounts = tuple(endpoint.budget() for endpoint in endpoints)
         charges = charges_of(model, rows, answered, before, accounts, known, overdraws)
         decision, total = _claims(model, accounts, releases)
-        decided = (int(member.sum()), int((~member).sum()))
         return Outcome(
             model,
             choices,
@@ -200,8 +197,8 @@ class Attack:
             replays,
             charges,
             accounts,
-            shadowed.records,
-            shadows.departures + charges.cautions + _unevenness(plan, decided, seen),
+            draws.records,
+            departures + charges.cautions + _unevenness(plan, decided, seen),
         )
 
     def _purpose(self) -> Mapping[str, Any]:
@@ -213,11 +210,6 @@ class Attack:
             "candidates": self.choices.most,
         }
 
-    def _ask_again(self, rows: Floats, answered: Answered) -> Replays:
-        """Repeat the first row that was answered, with the key that it was answered to."""
-        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :, 0]))[0])
-        return ask_again(self.endpoints[key], rows[key, row], answered.answers[key, row])
-
     def _ask(self, rows: Floats, journal: Journal) -> Answered:
         total, done = rows.shape[0] * rows.shape[1], 0
 
@@ -228,58 +220,32 @@ class Attack:
 
         return ask(self.endpoints, rows, journal, on_rows=on_rows)
 
-    def _shadowed(self, shadows: "_Shadows", records: Labelled, rest: Labelled | None, releases: int) -> Shadowed:
-        """Train shadow models on draws from all candidates and the population; the first rows are `records`.
 
-        rest: candidates without an answer, which are data of the same distribution like any other.
-        """
-        everyone = records
-        for more in (rest, self.candidates.population):
-            everyone = everyone if more is None else everyone + more
-        inputs, draws = shadows.mimicry.inputs(everyone.X), shadows.draws
-        what = f"training {draws.count} shadow models of {draws.records} records"
-        trained = self.train(
-            Pool(inputs, everyone.y), shadows.mimicry.recipe, draws, lambda share: self.progress(what, share)
+def _shadows_of(
+    model: Mapping[str, Any], candidates: Candidates, choices: Choices
+) -> tuple[ShadowSetup, Draws, tuple[str, ...]]:
+    """Choose shadow models by the public certificate and the number of records: before an answer is paid for.
+
+    The sentences say in what they differ from the target. Raises ValueError where the model cannot be mimicked or there
+    are too few records.
+    """
+    members, population = len(candidates.members), candidates.population
+    everyone = members + len(candidates.others) + (0 if population is None else len(population))
+    count = choices.shadow_records or min(members, everyone // 2)
+    setup = shadow_setup_of(model, count, epochs=choices.shadow_epochs)
+    check_trainable(setup.recipe)
+    draws = Draws(choices.shadow_models, count, choices.seed)
+    draws.rows(everyone)
+    departures = setup.departures
+    if count != members:
+        departures += (
+            f"shadow models have {count} records and the target has {members}, at the same regularisation and "
+            "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
         )
-        answers = shadows.mimicry.answers(trained.logits, inputs, draws.seed, releases)
-        return Shadowed(answers, everyone.y, trained.members, trained.held_out, draws.records)
-
-
-@dataclass(frozen=True, eq=False)
-class _Shadows:
-    """Which shadow models will be trained. departures: in what they differ from the target."""
-
-    mimicry: Mimicry
-    draws: Draws
-    departures: tuple[str, ...]
-
-    @classmethod
-    def of(cls, model: Mapping[str, Any], candidates: Candidates, choices: Choices) -> "_Shadows":
-        """Choose them by the model's public certificate and the number of records: before an answer is paid for.
-
-        Raises ValueError where the model cannot be mimicked or there are too few records.
-        """
-        members, population = len(candidates.members), candidates.population
-        everyone = members + len(candidates.others) + (0 if population is None else len(population))
-        count = choices.shadow_records or min(members, everyone // 2)
-        mimicry = mimicry_of(model, count, epochs=choices.shadow_epochs)
-        check_trainable(mimicry.recipe)
-        draws = Draws(choices.shadow_models, count, choices.seed)
-        draws.rows(everyone)
-        departures = mimicry.departures
-        if not attack_networks_are_there():
-            departures += ("the attack networks are left out, because they need PyTorch: pip install 'dpserve[torch]'",)
-        if count != members:
-            departures += (
-                f"shadow models have {count} records and the target has {members}, at the same regularisation and "
-                "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
-            )
-        return cls(mimicry, draws, departures)
+    return setup, draws, departures
 
 
 def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:
-    if not endpoints:
-        raise ValueError("an attack needs at least one key")
     models = [endpoint.model() for endpoint in endpoints]
     if any(model.get("model_id") != models[0].get("model_id") for model in models):
         raise EndpointError("the keys are of different models: pool keys of one service only")
@@ -293,21 +259,12 @@ def _in_turn(candidates: Candidates, plan: QueryPlan) -> tuple[Labelled, Mask]:
     return (members + others)[turn], turn < plan.of_each
 
 
-def _by_candidate(answered: Answered, copies: int) -> Floats:
-    """All answers about each candidate: (keys * copies, n, C), NaN where one is missing."""
-    keys, rows, classes = answered.answers.shape
-    by_copy = answered.answers.reshape(keys, rows // copies, copies, classes).transpose(0, 2, 1, 3)
-    return by_copy.reshape(keys * copies, rows // copies, classes)
-
-
-def _not_asked(candidates: Candidates, plan: QueryPlan, unanswered: Labelled | None) -> Labelled | None:
-    """The candidates that the plan left out, and those whose answers never came."""
-    found = unanswered
-    for records, planned_rows in ((candidates.members, plan.members), (candidates.others, plan.others)):
-        left_out = np.setdiff1d(np.arange(len(records)), planned_rows)
-        if len(left_out):
-            found = records[left_out] if found is None else found + records[left_out]
-    return found
+def _left_out(candidates: Candidates, plan: QueryPlan) -> list[Labelled]:
+    """Return the candidates that the plan left out."""
+    return [
+        records[np.setdiff1d(np.arange(len(records)), rows)]
+        for records, rows in ((candidates.members, plan.members), (candidates.others, plan.others))
+    ]
 
 
 def _unevenness(plan: QueryPlan, decided: tuple[int, int], seen: NDArray[np.int64]) -> tuple[str, ...]:

@@ -25,16 +25,24 @@ from training.columns import columns_from
 from training.data.classes import values_of
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
-from training.data.records import Records
 from training.data.table_records import column_names, read_numbers, read_with_schema
 from training.exact_network import rounded
 from training.feature_maps import AnyFeatureMap
 from training.schema import schema_of
 
 Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+SUSPICIOUS = 0.001
+"""The warning is a false alarm with at most this probability."""
+LARGEST_OVERLAP = 0.1
+"""The share of others that equal a member beyond which an attack that finds nothing has shown nothing."""
 
 _FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
 _AT_ONCE = 1000
+_FEWEST_TO_COMPARE = 20
+_MOST_TO_COMPARE = 4000
 
 
 def as_asked(model: Mapping[str, Any], rows: Floats) -> Floats:
@@ -64,19 +72,6 @@ def _questions(feature_map: Mapping[str, Any], rows: Floats) -> Floats:
     return known(rows, known.public_tensors()) + 0.0
 
 
-Labels = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
-SUSPICIOUS = 0.001
-"""The warning is a false alarm with at most this probability."""
-
-LARGEST_OVERLAP = 0.1
-"""The share of others that equal a member beyond which an attack that finds nothing has shown nothing."""
-
-_FEWEST_TO_COMPARE = 20
-_MOST_TO_COMPARE = 4000
-
-
 @dataclass(frozen=True, eq=False)
 class Labelled:
     """Records with their labels. X: (n, d) float64, in the model's own units and order; y: (n,)."""
@@ -86,7 +81,7 @@ class Labelled:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit."""
-        if self.X.ndim != 2 or self.y.shape != (len(self.X),) or len(self.y) == 0:
+        if self.X.ndim != 2 or self.y.shape != (len(self.X),):
             raise ValueError(f"records {self.X.shape} do not fit labels {self.y.shape}")
 
     def __len__(self) -> int:
@@ -128,10 +123,9 @@ class Candidates:
 
     def as_asked(self, model: Mapping[str, Any]) -> "Candidates":
         """Return the same with rows that ask the model one question made one row."""
-        members, others = self.members, self.others
-        X = as_asked(model, np.concatenate([members.X, others.X]))
-        asked = Labelled(X[: len(members)], members.y), Labelled(X[len(members) :], others.y)
-        return Candidates(*asked, self.population)
+        both, count = self.members + self.others, len(self.members)
+        both = Labelled(as_asked(model, both.X), both.y)
+        return Candidates(both[:count], both[count:], self.population)
 
     def check(self, model: Mapping[str, Any]) -> None:
         """Raise ValueError where the records are not what the model takes."""
@@ -156,17 +150,23 @@ def read_labelled(
     file, _, where = str(path).partition(".npz:")
     if where or path.suffix == ".npz":
         target = Path(f"{file}.npz") if where else path
+        with np.load(target, allow_pickle=False) as archive:
+            width = int(np.prod(archive["X"].shape[1:])) if "X" in archive.files else len(names)
+        if width != len(names):
+            raise ValueError(f"{target.name} has rows of {width} values, and the model takes {len(names)}")
         bounds = [f"x{index}={low!r}:{high!r}" for index, (low, high) in enumerate(limits)]
-        return _as_labelled(_read_npz(target, classes, values, bounds, where or None, len(names)))
+        found = read_npz(target, classes=classes, values=values, bounds=bounds, where=where or None)
+        return Labelled(found.X, found.y)
     columns = columns_from(feature_map.get("columns", ()))
-    if schema := schema_of(columns, label, classes, values):
-        _check_columns(path, [column.name for column in columns], label, ignore)
-        return _as_labelled(read_with_schema(path, schema, label, ignore=ignore))
+    schema = schema_of(columns, label, classes, values)
+    _check_columns(path, [column.name for column in columns] if schema else names, label, ignore)
+    if schema:
+        found = read_with_schema(path, schema, label, ignore=ignore)
+        return Labelled(found.X, found.y)
     bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
-    _check_columns(path, names, label, ignore)
-    records = read_numbers(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore)
-    found = records.declaration.feature_names
-    return Labelled(records.X[:, [found.index(name) for name in names]], records.y)
+    found = read_numbers(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore)
+    order = [found.declaration.feature_names.index(name) for name in names]
+    return Labelled(found.X[:, order], found.y)
 
 
 def _check_columns(path: Path, names: Sequence[str], label: str, ignore: Sequence[str]) -> None:
@@ -184,7 +184,7 @@ def _check_columns(path: Path, names: Sequence[str], label: str, ignore: Sequenc
 def digits() -> Candidates:
     """The records of `dpserve train --data digits`, and those that it holds out."""
     split = load_digits()
-    return Candidates(_as_labelled(split.train), Labelled(split.held_out_rows, split.held_out_labels))
+    return Candidates(Labelled(split.train.X, split.train.y), Labelled(split.held_out_rows, split.held_out_labels))
 
 
 @dataclass(frozen=True)
@@ -256,38 +256,25 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
     size = min(len(members), len(others), _MOST_TO_COMPARE) // 2 * 2
     if size < _FEWEST_TO_COMPARE:
         return Difference(1.0, 0.5, duplicates, overlap, counts)
-    generator = np.random.default_rng(seed)
-    some, rest = (part[generator.permutation(len(part))[:size]] for part in (members, others))
-    accuracies, p_values = zip(
-        *(_distinguish(some, rest, classifier) for classifier in _classifiers(seed)), strict=True
-    )
-    smallest = min(*p_values, _labels_differ(members.y, others.y))
-    return Difference(min(1.0, smallest * (len(p_values) + 1)), max(accuracies), duplicates, overlap, counts)
-
-
-def _classifiers(seed: int) -> tuple[Any, ...]:
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    forest = RandomForestClassifier(n_estimators=50, min_samples_leaf=5, random_state=seed)
-    return make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=500)), forest
-
-
-def _distinguish(members: Labelled, others: Labelled, classifier: Any) -> tuple[float, float]:
-    half = len(members) // 2
-    features = [
-        np.column_stack([part.X, np.eye(int(max(members.y.max(), others.y.max())) + 1)[part.y]])
-        for part in (members, others)
-    ]
-    fit = np.concatenate([part[:half] for part in features])
-    count = np.concatenate([part[half:] for part in features])
+    classifiers = (
+        make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=500)),
+        RandomForestClassifier(n_estimators=50, min_samples_leaf=5, random_state=seed),
+    )
+    generator = np.random.default_rng(seed)
+    classes, half = np.eye(int(max(members.y.max(), others.y.max())) + 1), size // 2
+    chosen = (part[generator.permutation(len(part))[:size]] for part in (members, others))
+    features = [np.column_stack([part.X, classes[part.y]]) for part in chosen]
+    fit, count = (np.concatenate([part[rows] for part in features]) for rows in (slice(half), slice(half, None)))
     truth = np.repeat([True, False], half)
-    classifier.fit(fit, truth)
-    right = int((classifier.predict(count) == truth).sum())
-    p_value = scipy.stats.binomtest(right, len(truth), 0.5, alternative="greater").pvalue
-    return right / len(truth), float(p_value)
+    rights = [int((one.fit(fit, truth).predict(count) == truth).sum()) for one in classifiers]
+    p_values = [scipy.stats.binomtest(right, size, 0.5, alternative="greater").pvalue for right in rights]
+    smallest = float(min(*p_values, _labels_differ(members.y, others.y)))
+    return Difference(min(1.0, smallest * (len(p_values) + 1)), max(rights) / size, duplicates, overlap, counts)
 
 
 def _labels_differ(members: Labels, others: Labels) -> float:
@@ -297,20 +284,6 @@ def _labels_differ(members: Labels, others: Labels) -> float:
     if table.shape[1] < 2:
         return 1.0
     return float(scipy.stats.chi2_contingency(table).pvalue)
-
-
-def _read_npz(
-    path: Path, classes: list[str], values: Sequence[str], bounds: list[str], where: str | None, features: int
-) -> Records:
-    with np.load(path, allow_pickle=False) as archive:
-        width = int(np.prod(archive["X"].shape[1:])) if "X" in archive.files else features
-    if width != features:
-        raise ValueError(f"{path.name} has rows of {width} values, and the model takes {features}")
-    return read_npz(path, classes=classes, values=values, bounds=bounds, where=where)
-
-
-def _as_labelled(records: Records) -> Labelled:
-    return Labelled(records.X, records.y)
 
 
 def _check_fit(what: str, records: Labelled, model: Mapping[str, Any]) -> None:

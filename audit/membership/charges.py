@@ -99,24 +99,20 @@ def charges_of(
 ) -> Charges:
     """Return what answers to rows (keys, n, d) cost. before, after: `GET /budget` of each key, around the asking.
 
-    All keys but the first asked about rows of their own (`repeats.rows_of_keys`).
-
-    known: rows that each key had answers to, from a journal. overdraws: `overdraw` of each key.
+    All keys but the first asked about rows of their own (`audit.membership.plan.rows_of_keys`). known: rows that each
+    key had answers to, from a journal. overdraws: `overdraw` of each key.
     """
     price = price_of(model)
     there = ~np.isnan(answered.answers[:, :, 0])
     counts = [len({row_name(row) for row in own[one]}) for own, one in zip(rows, there, strict=True)]
     charged = [spent_of(late) - spent_of(early) for early, late in zip(before, after, strict=True)]
-    replayed = [
-        max(0, count - old - (paid // price if price else count))
-        for count, old, paid in zip(counts, known, charged, strict=True)
-    ]
+    new = [count - old for count, old in zip(counts, known, strict=True)]
     return Charges(
         price,
         tuple(counts),
         tuple(spent_of(account) for account in after),
-        tuple(replayed),
-        _shared(before, after, _fresh(charged, counts, known, price), price) if price else None,
+        tuple(max(0, due - paid // price) if price else 0 for due, paid in zip(new, charged, strict=True)),
+        _shared(before, after, charged, new, price) if price else None,
         tuple(key for key, one in enumerate(overdraws, start=1) if one),
         tuple(key for key, one in enumerate(overdraws, start=1) if one is False),
     )
@@ -195,22 +191,17 @@ def spent_of(account: Account) -> int:
     return round(float(account["spent"]["rho"]) * PICORHO_PER_RHO)
 
 
-def _fresh(charged: Sequence[int], counts: Sequence[int], known: Sequence[int], price: int) -> int:
-    """Return what the lineage must have been charged, for questions that no client asked before: in picorho.
+def _shared(
+    before: Sequence[Account], after: Sequence[Account], charged: Sequence[int], new: Sequence[int], price: int
+) -> bool | None:
+    """Return whether questions that no client asked before lowered what the lineage has left; None if it is not seen.
 
     The near-copies of a key follow from the key, so that nobody else asked about them. If a key was charged exactly for
-    the rows it asked about now, each was new to its client, and so to the lineage; keys of one client are charged for
-    each other's rows, too, and count nothing here.
+    the `new` rows that it asked about now, each was new to its client, and so to the lineage; keys of one client are
+    charged for each other's rows, too, and count nothing here. Where the lineage limited a key before, it had less than
+    (q + 1) * price left, q being `queries_left` before, and has q' * price or more afterwards.
     """
-    asked = [price * (count - old) for count, old in zip(counts, known, strict=True)]
-    return sum(paid for paid, due in zip(charged[1:], asked[1:], strict=True) if paid == due)
-
-
-def _shared(before: Sequence[Account], after: Sequence[Account], fresh: int, price: int) -> bool | None:
-    """Whether fresh questions lowered what the lineage has left, where that limited a key before.
-
-    It had less than (q + 1) * price left, q being `queries_left` before, and has q' * price or more afterwards.
-    """
+    fresh = sum(paid for paid, due in zip(charged[1:], new[1:], strict=True) if paid == price * due)
     seen = []
     for early, late in zip(before, after, strict=True):
         own, left = rows_of_its_own(early), early["queries_left"]

@@ -67,27 +67,24 @@ class QueryPlan:
         return largest_epsilon(self.of_each, self.confidence)
 
     def sentences(self) -> tuple[str, ...]:
-        """The plan in words."""
+        """Return the plan in words."""
+        lineage = ""
+        if self.keys > 1 and self.left is not None:
+            lineage = (
+                "; what the lineage has left for all keys together does not show, and may end it earlier"
+                if self.shared is None
+                else f"; the lineage pays for {self.shared} rows of all keys together"
+            )
         paid = "answers cost nothing more" if self.left is None else f"the budget pays for {self.left} rows"
-        first = (
+        return (
             f"{paid}{' of each key' if self.keys > 1 else ''}; asking about {self.of_each} of {self.offered[0]} "
             f"members and {self.of_each} of {self.offered[1]} non-members"
             + (f", {self.copies} rows each" if self.copies > 1 else "")
             + (f", through {self.keys} keys" if self.keys > 1 else "")
-            + self._of_the_lineage()
-        )
-        second = (
+            + lineage,
             f"at {self.confidence:.0%} confidence TPR - FPR will be known to about +-{self.half_width:.3f}, and no "
-            f"lower bound of epsilon can exceed {self.largest_epsilon:.2f}"
+            f"lower bound of epsilon can exceed {self.largest_epsilon:.2f}",
         )
-        return first, second
-
-    def _of_the_lineage(self) -> str:
-        if self.keys == 1 or self.left is None:
-            return ""
-        if self.shared is None:
-            return "; what the lineage has left for all keys together does not show, and may end it earlier"
-        return f"; the lineage pays for {self.shared} rows of all keys together"
 
 
 def planned(
@@ -109,8 +106,6 @@ def planned(
 
     Raises ValueError where even an attack that is always right could show nothing at this confidence.
     """
-    if copies < 1:
-        raise ValueError(f"every candidate is asked about at least once, not {copies} times")
     if not 0.5 <= confidence < 1:
         raise ValueError(f"the confidence must lie from 0.5 to below 1, not be {confidence}")
     already = answered or [0] * len(budgets)
@@ -136,17 +131,9 @@ def planned(
             f"fewer than {needed} members and {needed} non-members, and {why}"
         )
     generator = np.random.default_rng(seed)
-    some, rest = (generator.permutation(len(one)) for one in alone)
-    return QueryPlan(
-        some[alone[0][some]][:size],
-        rest[alone[1][rest]][:size],
-        of_both,
-        copies,
-        len(budgets),
-        left,
-        confidence,
-        shared,
-    )
+    orders = [generator.permutation(len(one)) for one in alone]
+    some, rest = (order[one[order]][:size] for order, one in zip(orders, alone, strict=True))
+    return QueryPlan(some, rest, of_both, copies, len(budgets), left, confidence, shared)
 
 
 def rows_of_keys(rows: Floats, copies: int, model: Mapping[str, Any], seed: int, names: Sequence[str]) -> Floats:
@@ -191,12 +178,8 @@ def _left_of_the_lineage(budgets: Sequence[Mapping[str, Any]]) -> int | None:
     `queries_left` is what the key's own account and the lineage's both pay for. Below what its own pays for it is what
     the lineage pays for. None where every key's own account ends first: then the lineage has that or more.
     """
-    seen = []
-    for budget in budgets:
-        own = rows_of_its_own(budget)
-        if own is not None and budget["queries_left"] < own:
-            seen.append(int(budget["queries_left"]))
-    return min(seen) if seen else None
+    accounts = ((rows_of_its_own(budget), budget["queries_left"]) for budget in budgets)
+    return min((int(left) for own, left in accounts if own is not None and left < own), default=None)
 
 
 def half_width(of_each: int, confidence: float) -> float:

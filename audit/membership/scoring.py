@@ -1,29 +1,37 @@
-"""Every attack's scores for every candidate, from the endpoint's answers and the shadow models'.
+"""Every attack's membership scores: larger the more a row looks as if the model was trained on it.
+
+From the endpoint's answers (n, C), probabilities, to rows with true labels y (n,), and the shadow models' answers.
+
+Attack networks learn from shadow models' answers to tell members' from others' (Shokri et al. 2017). They have one
+hidden layer of 64 neurons, trained with learning rate 0.01 and L2 constant 1e-6 (Lu et al. 2022, Table IV).
 
 The likelihood-ratio attack, LiRA, asks how likely an answer is from models that saw the row, and from others (Carlini
 et al. 2022, Algorithm 1, online, and Section V-C, offline). A row's scaled confidence is taken to be normal over shadow
 models; with few of them one variance is shared by all rows, as the paper advises.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import roc_curve
+from sklearn.neural_network import MLPClassifier
 
-from audit.membership import signals
-from audit.membership.signals import KnownAnswers
-from audit.membership.verdict import Scores
 from mechanisms.seeded import derived_seed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-Signal = Callable[[Floats, Labels], Floats]
+ATTACK_EPOCHS = 100
+LARGEST_TRAINING_SET = 10_000
+"""Answers that an attack network learns from at most: more of them take longer and tell it nothing new."""
+_BATCH_SIZE = 100
 
 LEAST_MODELS = 2
 """A row needs so many shadow models that saw it, and that did not, for its mean to be estimated by itself."""
@@ -32,62 +40,150 @@ MODELS_FOR_OWN_VARIANCE = 64
 """With fewer shadow models all rows share one variance (Carlini et al. 2022, Section VI-B)."""
 
 _LEAST_DEVIATION = 1e-3
+_LEAST = 1e-30
+"""Probabilities are taken to be no smaller, so that a label that was not released has a finite score."""
 
 
 @dataclass(frozen=True, eq=False)
-class Shadowed:
-    """What shadow models answer about the pool, whose first rows are the candidates.
+class Scores:
+    """One attack's scores. members, others: (n,) each, in a random order. threshold: None if it has none of its own.
 
-    answers: (k, N, C). y: (N,). members, held_out: (k, N). records: how many each was trained on.
+    An attack's own threshold comes from shadow models, never from these scores.
     """
+
+    attack: str
+    members: Floats
+    others: Floats
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class KnownAnswers:
+    """Answers of shadow models, with what is known of each. answers: (n, C); y: (n,); member: (n,), some, not all."""
 
     answers: Floats
     y: Labels
-    members: Mask
-    held_out: Mask
-    records: int
+    member: Mask
 
-    def known(self) -> KnownAnswers:
-        """Answers about each model's members and as many others, with what is known of them."""
-        model, row = np.nonzero(self.members | self.held_out)
-        return KnownAnswers(self.answers[model, row], self.y[row], self.members[model, row])
 
-    def of_candidates(self, signal: Signal, count: int) -> Floats:
-        """A signal of every model's answer to each of the first `count` rows: (k, count)."""
-        return np.stack([signal(answers[:count], self.y[:count]) for answers in self.answers])
+def log_of(answers: Floats) -> Floats:
+    """Return ln p, where no probability is smaller than what a class that was not released is taken to have."""
+    return np.log(np.maximum(answers, _LEAST))
+
+
+def log_confidence(answers: Floats, y: Labels) -> Floats:
+    """Return ln p_y, the loss with its sign changed (Yeom et al. 2018; loss-threshold attacks)."""
+    return log_of(_own(answers, y))
+
+
+def scaled_confidence(answers: Floats, y: Labels) -> Floats:
+    """Return ln p_y - ln(1 - p_y), nearly normal over models (Carlini et al. 2022, Equation 3)."""
+    # 1 - p_y is added up from the others, so that small sums keep their digits.
+    others = answers.copy()
+    np.put_along_axis(others, y[:, None], 0.0, axis=1)
+    return log_of(_own(answers, y)) - log_of(others.sum(axis=1))
+
+
+def correctness(answers: Floats, y: Labels) -> Floats:
+    """Return 1 where the likeliest class is the true one, 0 elsewhere: the gap attack (Yeom et al. 2018)."""
+    right: Floats = (answers.argmax(axis=1) == y).astype(np.float64)
+    return right
+
+
+def negative_entropy(answers: Floats, y: Labels) -> Floats:
+    """Sum of p ln p: how sure the answer is, whatever the label (Shokri et al. 2017, Section VI; Song and Mittal)."""
+    del y
+    found: Floats = (np.maximum(answers, _LEAST) * log_of(answers)).sum(axis=1)
+    return found
+
+
+def negative_modified_entropy(answers: Floats, y: Labels) -> Floats:
+    """(1 - p_y) ln p_y + sum over i != y of p_i ln(1 - p_i) (Song and Mittal 2021, Equation 8, sign changed).
+
+    Unlike entropy it knows the label: a sure answer counts for membership only where it is right.
+    """
+    terms = answers * log_of(1 - answers)
+    np.put_along_axis(terms, y[:, None], 0.0, axis=1)
+    own = np.maximum(_own(answers, y), _LEAST)
+    found: Floats = (1 - own) * np.log(own) + terms.sum(axis=1)
+    return found
+
+
+def averaged(answers: Floats) -> Floats:
+    """Return the normalised geometric mean of several answers: (copies, n, C), NaN where one is missing, to (n, C).
+
+    Noise that was added to logits is averaged as it was added, so that this is the best that averaging can do.
+    """
+    if len(answers) == 1:
+        first: Floats = answers[0]
+        return first
+    means = np.nanmean(log_of(answers), axis=0)
+    weights = np.exp(means - means.max(axis=1, keepdims=True))
+    found: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return found
+
+
+def best_threshold(scores: Floats, member: Mask) -> float:
+    """Return the threshold with the largest TPR - FPR of saying "member" for scores of at least it."""
+    false_positives, true_positives, thresholds = roc_curve(member, scores, drop_intermediate=False)
+    return float(thresholds[1:][np.argmax((true_positives - false_positives)[1:])])
+
+
+def class_thresholds(scores: Floats, y: Labels, member: Mask, classes: int) -> Floats:
+    """Return each class's best threshold (C,), after Song and Mittal 2021; that of all where a class lacks a kind."""
+    found = np.full(classes, best_threshold(scores, member))
+    for label in range(classes):
+        own = y == label
+        if member[own].any() and not member[own].all():
+            found[label] = best_threshold(scores[own], member[own])
+    return found
+
+
+def _own(answers: Floats, y: Labels) -> Floats:
+    own: Floats = np.take_along_axis(answers, y[:, None], axis=1)[:, 0]
+    return own
 
 
 def scores_of(
     answers: Floats,
     y: Labels,
     member: Mask,
-    shadowed: Shadowed,
+    known: KnownAnswers,
+    shadow: Floats,
+    seen: Mask,
     seed: int,
     *,
-    epochs: int | None = None,
+    epochs: int = ATTACK_EPOCHS,
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> list[Scores]:
     """Score candidates with answers (n, C), labels y (n,); member: (n,), the truth, which only sorts the scores.
 
-    epochs: of the attack networks, None for the published ones. They are left out where PyTorch is missing.
+    known: what attacks learn from. shadow: (k, n, C), the shadow models' answers about the candidates; seen: (k, n),
+    who was trained on whom. epochs: of the attack networks.
     """
-    known = shadowed.known()
     found: dict[str, tuple[Floats, float | None]] = {}
-    if attack_networks_are_there():
-        from audit.membership.attack_network import EPOCHS, KINDS, train_attack_network
-
-        for name, kind in KINDS.items():
-            on_share = partial(progress, f"training the attack network, {kind}")
-            network = train_attack_network(known, kind, seed, epochs=epochs or EPOCHS, on_share=on_share)
-            found[name] = (network.scores(answers, y), 0.0)
-    found |= _thresholded(answers, y, known)
-    confidences = signals.scaled_confidence(answers, y)
-    shadow = shadowed.of_candidates(signals.scaled_confidence, len(y))
-    seen = shadowed.members[:, : len(y)]
+    for kind in ("per class", "pooled"):
+        on_share = partial(progress, f"training the attack network, {kind}")
+        per_class = kind == "per class"
+        odds = network_scores(known, answers, y, seed, per_class=per_class, epochs=epochs, on_share=on_share)
+        found[f"shadow, {kind}"] = (odds, 0.0)
+    loss = log_confidence(answers, y)
+    found["loss, average"] = (loss, float(log_confidence(known.answers, known.y)[known.member].mean()))
+    found["loss, best"] = (loss, None)
+    found["gap"] = (correctness(answers, y), 1.0)
+    for name, signal in (
+        ("confidence", log_confidence),
+        ("entropy", negative_entropy),
+        ("modified entropy", negative_modified_entropy),
+    ):
+        learnt = class_thresholds(signal(known.answers, known.y), known.y, known.member, answers.shape[1])
+        found[name] = (signal(answers, y) - learnt[y], 0.0)
+    confidences = scaled_confidence(answers, y)
+    shadow_confidences = np.stack([scaled_confidence(one, y) for one in shadow])
     if seen.any():
-        found["LiRA, online"] = (online_ratio(confidences, shadow, seen), None)
+        found["LiRA, online"] = (online_ratio(confidences, shadow_confidences, seen), None)
     if not seen.all():
-        found["LiRA, offline"] = (offline_ratio(confidences, shadow, seen), None)
+        found["LiRA, offline"] = (offline_ratio(confidences, shadow_confidences, seen), None)
     order = order_of(len(y), seed)
     return [
         Scores(name, scores[order][member[order]], scores[order][~member[order]], threshold)
@@ -95,88 +191,93 @@ def scores_of(
     ]
 
 
-def attack_networks_are_there() -> bool:
-    """Whether attack networks can be trained: they need PyTorch."""
-    return find_spec("torch") is not None
+def network_scores(
+    known: KnownAnswers,
+    answers: Floats,
+    y: Labels,
+    seed: int,
+    *,
+    per_class: bool,
+    epochs: int = ATTACK_EPOCHS,
+    on_share: Callable[[float], None] = lambda _: None,
+) -> Floats:
+    """Return the log-odds of membership (n,) that a network learns: above 0 where membership is the likelier.
+
+    per_class: a network for each true label, which learns from answers about records of that label alone; a label
+    without members or without others is left to one that learns from all. If not: one network, told the label as well.
+    """
+    everyone = np.random.default_rng(derived_seed(seed, "attack network")).permutation(len(known.y))
+    told = known.answers, answers
+    if not per_class:
+        one_hot = np.eye(answers.shape[1])
+        told = np.column_stack([known.answers, one_hot[known.y]]), np.column_stack([answers, one_hot[y]])
+    scores, labels = np.empty(len(y)), np.unique(y) if per_class else [None]
+    for done, label in enumerate(labels, start=1):
+        own, decided = everyone, np.full(len(y), fill_value=True)
+        if label is not None:
+            own, decided = everyone[known.y[everyone] == label], y == label
+            if not known.member[own].any() or known.member[own].all():
+                own = everyone
+        own = own[:LARGEST_TRAINING_SET]
+        network = MLPClassifier(
+            hidden_layer_sizes=(64,),
+            activation="tanh",
+            alpha=1e-6,
+            batch_size=min(_BATCH_SIZE, len(own)),
+            learning_rate_init=0.01,
+            max_iter=epochs,
+            n_iter_no_change=epochs,
+            tol=0.0,
+            random_state=derived_seed(seed, "attack network", str(label)) % 2**32,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # so many epochs were asked for
+            network.fit(told[0][own], known.member[own])
+        odds = log_of(network.predict_proba(told[1][decided]))
+        scores[decided] = odds[:, 1] - odds[:, 0]
+        on_share(done / len(labels))
+    return scores
 
 
 def order_of(count: int, seed: int) -> Labels:
-    """The order of the scores: not from the plan's seed, because pairs follow from it and must not follow the plan."""
+    """Return the order of the scores: not from the plan's seed, as pairs must not follow the plan."""
     return np.random.default_rng(derived_seed(seed, "order")).permutation(count)
 
 
-def _thresholded(answers: Floats, y: Labels, known: KnownAnswers) -> dict[str, tuple[Floats, float | None]]:
-    loss = signals.log_confidence(answers, y)
-    average = float(signals.log_confidence(known.answers[known.member], known.y[known.member]).mean())
-    found: dict[str, tuple[Floats, float | None]] = {
-        "loss, average": (loss, average),
-        "loss, best": (loss, None),
-        "gap": (signals.correctness(answers, y), 1.0),
-    }
-    for name, signal in (
-        ("confidence", signals.log_confidence),
-        ("entropy", signals.negative_entropy),
-        ("modified entropy", signals.negative_modified_entropy),
-    ):
-        thresholds = signals.class_thresholds(
-            signal(known.answers, known.y), known.y, known.member, known.answers.shape[1]
-        )
-        found[name] = (signal(answers, y) - thresholds[y], 0.0)
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class _Normal:
-    """Means and deviations, (n,) each."""
-
-    mean: Floats
-    deviation: Floats
-
-
 def online_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
-    """ln N(x; in) - ln N(x; out) of each row: (n,).
+    """Return ln N(x; in) - ln N(x; out) of each row: (n,).
 
     confidences: (n,), of the target's answers. shadow: (k, n), of the shadow models' answers to the same rows.
     seen: (k, n), whether each model was trained on the row.
     """
-    _check(confidences, shadow, seen)
-    inside, outside = _fitted(shadow, seen), _fitted(shadow, ~seen)
-    return _log_density(confidences, inside) - _log_density(confidences, outside)
+    densities = []
+    for used in (seen, ~seen):
+        mean, deviation = _fitted(shadow, used)
+        densities.append(-np.square((confidences - mean) / deviation) / 2 - np.log(deviation))
+    ratio: Floats = densities[0] - densities[1]
+    return ratio
 
 
 def offline_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
-    """ln P(N(out) <= x) of each row: (n,). Only models that did not see the row are used."""
-    _check(confidences, shadow, seen)
-    outside = _fitted(shadow, ~seen)
-    score: Floats = log_ndtr((confidences - outside.mean) / outside.deviation)
+    """Return ln P(N(out) <= x) of each row: (n,). Only models that did not see the row are used."""
+    mean, deviation = _fitted(shadow, ~seen)
+    score: Floats = log_ndtr((confidences - mean) / deviation)
     return score
 
 
-def _fitted(shadow: Floats, used: Mask) -> _Normal:
-    """Each row's normal law over the models that are used; the mean over all rows where there are too few."""
+def _fitted(shadow: Floats, used: Mask) -> tuple[Floats, Floats]:
+    """Return each row's mean and deviation over the models that are used; of all rows where there are too few."""
     count = used.sum(axis=0)
     if not used.any():
         raise ValueError("no shadow model is of the kind that the likelihood ratio needs: train more of them")
     total = np.where(used, shadow, 0.0).sum(axis=0)
-    everywhere = float(shadow[used].mean())
-    mean = np.where(count >= LEAST_MODELS, total / np.maximum(count, 1), everywhere)
-    squares = np.where(used, np.square(shadow - mean), 0.0)
     trusted = count >= LEAST_MODELS
+    mean = np.where(trusted, total / np.maximum(count, 1), float(shadow[used].mean()))
+    squares = np.where(used, np.square(shadow - mean), 0.0)
     freedom = float((count[trusted] - 1).sum())
     shared = np.sqrt(squares[:, trusted].sum() / freedom) if freedom > 0 else float(shadow[used].std())
     deviation = np.full(len(mean), max(float(shared), _LEAST_DEVIATION))
     if len(shadow) >= MODELS_FOR_OWN_VARIANCE:
         own = np.sqrt(squares.sum(axis=0) / np.maximum(count - 1, 1))
         deviation = np.where(trusted, np.maximum(own, _LEAST_DEVIATION), deviation)
-    return _Normal(mean, deviation)
-
-
-def _log_density(x: Floats, law: _Normal) -> Floats:
-    return -np.square((x - law.mean) / law.deviation) / 2 - np.log(law.deviation)
-
-
-def _check(confidences: Floats, shadow: Floats, seen: Mask) -> None:
-    if shadow.ndim != 2 or shadow.shape != seen.shape or confidences.shape != shadow.shape[1:]:
-        raise ValueError(
-            f"confidences {confidences.shape} do not fit shadow models' {shadow.shape} and who saw what {seen.shape}"
-        )
+    return mean, deviation

@@ -1,5 +1,9 @@
 """Shadow models: k models of the target's kind, trained on draws of which the attacker knows the members.
 
+How an attacker builds them follows from the public part of the target's certificate and from nothing else
+(`shadow_setup_of`). They answer through its mechanism at its price, so that what is learnt from them is what the
+target's noise leaves to be learnt.
+
 All k are one batched program. Networks are trained by `training.published.train`, which needs PyTorch (Shokri et al.
 2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full batch,
 with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies +
@@ -11,12 +15,12 @@ first weights follow from the seed and the model's number, so that the cluster's
 train, up to the rounding of sums.
 """
 
-import math
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from importlib import import_module
@@ -27,10 +31,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
-from mechanisms.seeded import derived_seed
+from audit.endpoint import served_mechanism
+from audit.membership.scoring import averaged
+from mechanisms.elementary import softmax
+from mechanisms.gaussian import Gaussian
+from mechanisms.mechanism import Mechanism
+from mechanisms.seeded import SeededRandomness, derived_seed
 from training.errors import extra
-from training.published.bounds import Recipe
+from training.feature_maps import AnyFeatureMap
+from training.published.bounds import Recipe, Topology, claimed_sensitivities
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+OnShare = Callable[[float], None]
+"""Told which share of the work is done."""
 
 Array = Any
 """A NumPy array, or a PyTorch tensor on whatever device: what is done below is written alike for both."""
@@ -48,13 +66,6 @@ class HeadRecipe:
 
     classes: int
     strong_convexity: float
-
-    def __post_init__(self) -> None:
-        """Refuse what is no such head."""
-        if self.classes < 2 or not (math.isfinite(self.strong_convexity) and self.strong_convexity > 0):
-            raise ValueError(
-                f"a head has two classes or more and a positive Lambda, not {self.classes}, {self.strong_convexity}"
-            )
 
 
 def train_heads(
@@ -86,11 +97,6 @@ def train_heads(
     return W
 
 
-def head_logits(W: Array, X: Array) -> Array:
-    """The logits of every head (k, D, C) on every row X (N, D): (k, N, C)."""
-    return X @ W
-
-
 def _module_of(X: Array) -> Any:
     return np if isinstance(X, np.ndarray) else import_module("torch")
 
@@ -111,26 +117,12 @@ def _largest_eigenvalues(xp: Any, phi: Array, iterations: int = 30) -> Array:
     return length
 
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
-
-OnShare = Callable[[float], None]
-"""Told which share of the work is done."""
-
-
 @dataclass(frozen=True, eq=False)
 class Pool:
     """The records an attacker draws shadow models' records from. X: (N, d) float32 inputs as the model sees them."""
 
     X: NDArray[np.float32]
     y: Labels
-
-    def __post_init__(self) -> None:
-        """Refuse parts that do not fit."""
-        if self.X.ndim != 2 or self.y.shape != (len(self.X),) or len(self.y) == 0:
-            raise ValueError(f"inputs {self.X.shape} do not fit labels {self.y.shape}")
 
 
 @dataclass(frozen=True)
@@ -139,11 +131,6 @@ class NetworkRecipe:
 
     network: Recipe
     alpha: float = 1.0
-
-    @property
-    def classes(self) -> int:
-        """How many classes it has."""
-        return self.network.topology.classes
 
 
 ShadowRecipe = NetworkRecipe | HeadRecipe
@@ -159,11 +146,6 @@ class ShadowModels:
     members: Mask
     held_out: Mask
     logits: Floats
-
-    @property
-    def count(self) -> int:
-        """k."""
-        return len(self.members)
 
     def __add__(self, other: "ShadowModels") -> "ShadowModels":
         """Return both, of the same pool."""
@@ -185,11 +167,6 @@ class Draws:
     records: int
     seed: int
     first: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse nonsense."""
-        if self.count < 1 or self.records < 1:
-            raise ValueError(f"there must be at least one shadow model of one record, not {self.count}, {self.records}")
 
     def shares(self, parts: int) -> tuple["Draws", ...]:
         """Return the same draws in at most `parts` parts of nearly equal size."""
@@ -218,7 +195,7 @@ class Draws:
 
 
 def train_shadow_models(
-    pool: Pool, recipe: ShadowRecipe, draws: Draws, *, device: str = "auto", on_share: OnShare = lambda _: None
+    pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: OnShare = lambda _: None, *, device: str = "auto"
 ) -> ShadowModels:
     """Train the models of `draws` together and evaluate all of them on the whole pool. device: auto, cpu or cuda."""
     members, others = draws.rows(len(pool.y))
@@ -237,18 +214,13 @@ def check_trainable(recipe: ShadowRecipe) -> None:
 
 
 def _train_heads(pool: Pool, recipe: HeadRecipe, members: Rows, device: str, on_share: OnShare) -> Floats:
-    if device == "cuda" or (device == "auto" and _cuda_is_there()):
-        import torch
-
+    torch = import_module("torch") if device != "cpu" and find_spec("torch") is not None else None
+    if torch is not None and (device == "cuda" or torch.cuda.is_available()):
         X, y, rows = (torch.from_numpy(part).to("cuda") for part in (pool.X, pool.y, members))
-        found: Floats = head_logits(train_heads(X, y, rows, recipe, on_share=on_share), X).cpu().numpy()
+        found: Floats = (X @ train_heads(X, y, rows, recipe, on_share=on_share)).cpu().numpy()
         return found
-    logits: Floats = head_logits(train_heads(pool.X, pool.y, members, recipe, on_share=on_share), pool.X)
+    logits: Floats = pool.X @ train_heads(pool.X, pool.y, members, recipe, on_share=on_share)
     return logits
-
-
-def _cuda_is_there() -> bool:
-    return find_spec("torch") is not None and bool(import_module("torch").cuda.is_available())
 
 
 def _train_networks(
@@ -274,11 +246,113 @@ def _mask(rows: Rows, pool: int) -> Mask:
     return mask
 
 
+_DEFAULT_STRENGTH = 1.0
+_FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
+_LARGEST_BLOCK = 200_000
+"""Answers that are released at once, for their words of randomness take many times their own memory."""
+_MOST_EPOCHS = 200
+_WITHOUT_NOISE = "shadow models answer without the target's noise, which an attack that they train does not expect"
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowSetup:
+    """What shadow models of one target are: their recipe, their inputs, and the noise of their answers.
+
+    sensitivity: of the logits, of heads for inputs of norm 1; None without a mechanism. departures: in what shadow
+    models knowingly differ from the target.
+    """
+
+    model: Mapping[str, Any]
+    recipe: ShadowRecipe
+    mechanism: Mechanism | None
+    sensitivity: float | None
+    departures: tuple[str, ...] = ()
+
+    def inputs(self, X: Floats) -> NDArray[np.float32]:
+        """Return the inputs (n, d') of the shadow models for rows (n, d)."""
+        if isinstance(self.recipe, HeadRecipe):
+            feature_map = _FEATURE_MAPS.validate_python(self.model["feature_map"])
+            return feature_map(X, feature_map.public_tensors()).astype(np.float32)
+        lower, upper = (np.asarray(self.model["feature_map"][end]) for end in ("lower", "upper"))
+        scaled: NDArray[np.float32] = ((np.clip(X, lower, upper) - lower) / (upper - lower)).astype(np.float32)
+        return scaled
+
+    def answers(self, logits: Floats, inputs: NDArray[np.float32], seed: int, copies: int = 1) -> Floats:
+        """Return what shadow models with these logits (k, n, C) answer to rows with these inputs: (k, n, C).
+
+        copies: the answer is an average over so many, as `averaged` makes it. For Gaussian noise that is one answer
+        with less noise; for every other law so many are drawn.
+        """
+        flat = np.ascontiguousarray(logits.reshape(-1, logits.shape[2]))
+        if self.mechanism is None or self.sensitivity is None:
+            return softmax(flat).reshape(logits.shape)
+        norms = np.ones(len(inputs))
+        if isinstance(self.recipe, HeadRecipe):
+            norms = np.maximum(np.linalg.norm(inputs.astype(np.float64), axis=1), 1e-12)
+        sensitivity, drawn = np.tile(self.sensitivity * norms, len(logits)), copies
+        if isinstance(self.mechanism, Gaussian):
+            sensitivity, drawn = sensitivity / np.sqrt(copies), 1
+        randomness = SeededRandomness(seed, ("shadow answers",))
+        found = np.empty_like(flat)
+        for start in range(0, len(flat), _LARGEST_BLOCK):
+            block = slice(start, start + _LARGEST_BLOCK)
+            each = [self.mechanism.release(flat[block], sensitivity[block], randomness) for _ in range(drawn)]
+            found[block] = averaged(np.stack(each))
+        return found.reshape(logits.shape)
+
+
+def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | None = None) -> ShadowSetup:
+    """Return how to build shadow models with so many records each. model: as `GET /models/NAME` returns it.
+
+    A network is mimicked by networks of its own topology and loss, anything else with public features by linear heads.
+    A released model, whose answers carry no noise of their own, is mimicked without noise; a released network by
+    networks that train for as long. epochs: of networks, if not the published ones. Raises ValueError for a model whose
+    features the endpoint does not show.
+    """
+    if model.get("feature_map", {}).get("kind") == "encoder":
+        raise ValueError(
+            "the model stands on a deep network, whose weights the endpoint does not show: shadow models on other "
+            "features would be no shadows of it"
+        )
+    classes, departures, sensitivity = len(model["classes"]), [], None
+    recipe: ShadowRecipe
+    if "alpha" in model or model.get("hidden"):
+        topology = Topology(len(model["feature_names"]), tuple(model["hidden"]), classes)
+        if "alpha" in model:
+            regulariser = float(model["l2_regulariser"])
+            network = Recipe(topology, model["objective"], l2_regulariser=regulariser, activation=model["activation"])
+            network = network if epochs is None else replace(network, epochs=epochs)
+            recipe = NetworkRecipe(network, float(model["alpha"]))
+            sensitivity = claimed_sensitivities(topology, records, l2_regulariser=regulariser).neuron
+        else:
+            passes = round(float(model.get("steps", 0)) * float(model.get("sampling_rate", 0)))
+            chosen = epochs or min(max(passes, 1), _MOST_EPOCHS)
+            recipe = NetworkRecipe(Recipe(topology, "cross-entropy", epochs=chosen, activation=model["activation"]))
+    else:
+        recipe = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)))
+        sensitivity = model.get("logit_sensitivity_per_norm")
+        if "strong_convexity" not in model:
+            departures.append(
+                f"shadow models are linear heads, Lambda = {_DEFAULT_STRENGTH:g}, and the target is another kind of "
+                "model"
+            )
+    mechanism = None
+    if sensitivity is not None and (model.get("price_per_row") or {}).get("losses"):
+        with suppress(ValueError):
+            mechanism = served_mechanism(model)
+    if mechanism is None:
+        departures.append(_WITHOUT_NOISE)
+    return ShadowSetup(model, recipe, mechanism, sensitivity if mechanism else None, tuple(departures))
+
+
+TrainShadows = Callable[[Pool, ShadowRecipe, Draws, OnShare], ShadowModels]
+"""`train_shadow_models` on this machine, on CUDA where there is one, or what `train_on_ray` returns."""
+
 _PATIENCE = 5.0
 """Seconds to wait for a connection; a cluster may take twice as long to say that it is well."""
 
 
-def train_on_ray(address: str) -> Callable[[Pool, ShadowRecipe, Draws, Callable[[float], None]], ShadowModels]:
+def train_on_ray(address: str) -> TrainShadows:
     """Return a trainer on the cluster at this address, one share of the models for each of its processors.
 
     Connects before it returns, so that a cluster that does not answer is known before anything is paid for.
@@ -293,7 +367,7 @@ def train_on_ray(address: str) -> Callable[[Pool, ShadowRecipe, Draws, Callable[
         _check(address)
         ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
 
-    def train(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: Callable[[float], None]) -> ShadowModels:
+    def train(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: OnShare) -> ShadowModels:
         shared = ray.put((pool.X, pool.y))
         remote = ray.remote(num_cpus=1)(_share)
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]

@@ -1,7 +1,7 @@
 """What an attack achieved, with confidence, compared with what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
-(`audit.estimators.errors`).
+(`audit.estimators.thresholded`).
 
 What the confidence is about. One model was trained on all members and answers about all candidates.
 
@@ -36,12 +36,12 @@ from audit.estimators import (
     epsilon_delta,
     errors_at,
     gdp_of_errors,
+    largest_met,
     thresholded,
 )
-from audit.estimators.errors import largest_met
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.plan import BOUNDS
-from audit.membership.signals import best_threshold
+from audit.membership.scoring import Scores, best_threshold
 
 Floats = NDArray[np.float64]
 
@@ -96,20 +96,15 @@ def bound_of_pairs(members: Floats, others: Floats, confidence: float, *, delta:
 
     def expected(share: float) -> float:
         """The epsilon if the others are guessed as well as the first ones, half a guess less sure."""
-        some = _surest(surest[:first], max(1, round(share * first)))
+        some = np.argsort(-surest[:first], kind="stable")[: max(1, round(share * first))]
         rate = (right[:first][some].sum() + 0.5) / (len(some) + 1)
         guesses = max(1, round(share * rest))
         return epsilon_of_guesses(rest, guesses, int(rate * guesses), confidence, delta)
 
     share = max(SHARES, key=expected) if first else 1.0
     guesses = max(1, round(share * rest))
-    correct = int(right[first:][_surest(surest[first:], guesses)].sum())
+    correct = int(right[first:][np.argsort(-surest[first:], kind="stable")[:guesses]].sum())
     return PairBound(epsilon_of_guesses(rest, guesses, correct, confidence, delta), rest, guesses, correct)
-
-
-def _surest(values: Floats, count: int) -> NDArray[np.intp]:
-    found: NDArray[np.intp] = np.argsort(-values, kind="stable")[:count]
-    return found
 
 
 def epsilon_of_guesses(canaries: int, guesses: int, right: int, confidence: float, delta: float) -> float:
@@ -156,19 +151,6 @@ def p_value_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, 
 LOW_RATES = (0.001, 0.01)
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """One attack's scores. members, others: (n,) each, in a random order. threshold: None if it has none of its own.
-
-    An attack's own threshold comes from shadow models, never from these scores.
-    """
-
-    attack: str
-    members: Floats
-    others: Floats
-    threshold: float | None = None
-
-
 @dataclass(frozen=True)
 class Corner:
     """A point of the ROC with confidence: at most this false positive rate, at least this true positive rate.
@@ -190,15 +172,13 @@ class Corner:
 class AttackResult:
     """What one attack achieved.
 
-    threshold: of the decisions counted in `errors`; own_threshold: whether the attack brought it. low, high: of the
-    interval of the advantage. true_positive_rates: at the rates of LOW_RATES, None where there are too few others to
-    see such a rate. epsilon: the lower bound at the claim's delta, for replacing one record. corner: at a threshold of
-    its own. scores: that it was found from.
+    threshold: of the decisions counted in `errors`. low, high: of the interval of the advantage. true_positive_rates:
+    at the rates of LOW_RATES, None where there are too few others to see such a rate. epsilon: the lower bound at the
+    claim's delta, for replacing one record. corner: at a threshold of its own. scores: that it was found from.
     """
 
     attack: str
     threshold: float
-    own_threshold: bool
     errors: Errors
     low: float
     high: float
@@ -295,7 +275,6 @@ def _found(scores: Scores, decision: ClaimedReleases, confidence: float) -> Atta
     return AttackResult(
         attack=scores.attack,
         threshold=chosen,
-        own_threshold=scores.threshold is not None,
         errors=errors,
         low=low,
         high=high,

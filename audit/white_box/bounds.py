@@ -1,4 +1,4 @@
-"""From observations of steps to a lower bound of epsilon: of one step, and of a whole run by composition.
+"""From observations of steps to lower bounds of epsilon, of one step and of a whole run, and whether a claim stands.
 
 A step's bound is a parameter of the Gaussian family, mu = 1/noise multiplier; the run's is what as many sampled steps
 of that noise tell (Nasr et al. 2023, Section 5.5). That presumes that the implementation has steps of this family, all
@@ -20,6 +20,7 @@ from accounting.crossings import crossing
 from accounting.losses import SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import LowerBound
+from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 
 Floats = NDArray[np.float64]
 
@@ -47,16 +48,13 @@ class ClaimedRun:
     def epsilon(self) -> float:
         """The least valid epsilon of the run."""
         loss = SubsampledGaussianLoss(self.noise_multiplier, self.sampling_rate)
-        found = [analyse(Counter({loss: self.steps}), self.delta) for analyse in _CLOSEST]
+        found = [analyse(Counter({loss: self.steps}), self.delta) for analyse in (analyses.exact, analyses.rdp)]
         return min(analysis.epsilon for analysis in found if analysis.epsilon is not None)
 
     @property
     def step_epsilon(self) -> float:
         """The epsilon at delta of the noise of one step, when the record is sampled for certain."""
         return conversions.gaussian_epsilon(1 / self.noise_multiplier, self.delta)
-
-
-_CLOSEST = (analyses.exact, analyses.rdp)
 
 
 def claimed_run(epsilon: float, sampling_rate: float, steps: int, delta: float) -> ClaimedRun:
@@ -85,9 +83,9 @@ def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBou
 def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: ClaimedRun) -> LowerBound:
     """Return the bound of mu from many thresholds at once, designed for the claim: the closest here, asymptotic."""
     mu = 1 / claim.noise_multiplier
-    design = estimators.Design.of_log_ratios(mu, min(len(inside), len(outside)))
+    design = Design.of_log_ratios(mu, min(len(inside), len(outside)))
     inside, outside = (mu * mu * (observed - 0.5) for observed in (inside, outside))
-    return estimators.gdp_of_many_thresholds(inside, outside, confidence, design=design)
+    return gdp_of_many_thresholds(inside, outside, confidence, design=design)
 
 
 def run_epsilon(bound: LowerBound, claim: ClaimedRun) -> float:
@@ -95,14 +93,12 @@ def run_epsilon(bound: LowerBound, claim: ClaimedRun) -> float:
 
     A bound in epsilon is first taken for the Gaussian mechanism with that epsilon at delta, as Section 5.5 does.
     """
-    mu = bound.value if bound.parameter == "mu" else _mu_of(bound.value, claim.delta)
+    mu = bound.value
+    if bound.parameter != "mu":
+        mu = conversions.gaussian_mu(mu, claim.delta) if mu > 0 else 0.0
     if mu <= _LEAST_MU:
         return 0.0
     return composed_epsilon(1 / min(mu, _LARGEST_MU), claim.sampling_rate, claim.steps, claim.delta)
-
-
-def _mu_of(epsilon: float, delta: float) -> float:
-    return conversions.gaussian_mu(epsilon, delta) if epsilon > 0 else 0.0
 
 
 @lru_cache(maxsize=256)
@@ -128,38 +124,30 @@ def composed_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, 
     return found if math.isfinite(found) else 0.0
 
 
-def nearest_seen(inside: Floats, outside: Floats, seen: float = 0.5) -> tuple[Floats, Floats]:
-    """Return scores (in, out) of all but the first `seen` of the observations (n,), (m,), which are what was seen.
+def repetition_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
+    """Return a bound of mu that half of the observations (n,), (m,) teach and the others count, by Clopper and Pearson.
 
     For implementations whose noise takes few values. The projection on the canary is the best score where the noise is
-    Gaussian. Noise from few seeds looks Gaussian to it, or nearly, and is known completely to an
-    observer who has seen each of its values.
+    Gaussian. Noise from few seeds looks Gaussian to it, or nearly, and is known completely to an observer who has seen
+    each of its values.
 
     The score is the log of the distance to the nearest observation seen without the canary over that to the nearest
-    seen with it: above 0 for what looks more like those with it. Distances below 1e-6 of the noise count as that.
+    seen with it: above the threshold 0 for what looks more like those with it. Distances below 1e-6 of the noise count
+    as that.
     """
-    cut_in, cut_out = round(len(inside) * seen), round(len(outside) * seen)
+    cut_in, cut_out = round(len(inside) / 2), round(len(outside) / 2)
     with_canary, without = np.sort(inside[:cut_in]), np.sort(outside[:cut_out])
     floor = _NEAREST * float(np.std(without))
 
+    def distance(observed: Floats, known: Floats) -> Floats:
+        place = np.searchsorted(known, observed)
+        ends = known[np.maximum(place - 1, 0)], known[np.minimum(place, len(known) - 1)]
+        return np.maximum(np.minimum(*(np.abs(observed - end) for end in ends)), floor)
+
     def score(observed: Floats) -> Floats:
-        ratio: Floats = np.log(_distance(observed, without, floor)) - np.log(_distance(observed, with_canary, floor))
-        return ratio
+        return np.log(distance(observed, without)) - np.log(distance(observed, with_canary))
 
-    return score(inside[cut_in:]), score(outside[cut_out:])
-
-
-def repetition_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
-    """Return the bound of mu from `nearest_seen`, at its natural threshold 0, by Clopper and Pearson."""
-    return estimators.gdp(*nearest_seen(inside, outside), confidence, threshold=0.0)
-
-
-def _distance(observed: Floats, seen: Floats, floor: float) -> Floats:
-    place = np.searchsorted(seen, observed)
-    below = np.abs(observed - seen[np.maximum(place - 1, 0)])
-    above = np.abs(observed - seen[np.minimum(place, len(seen) - 1)])
-    nearest: Floats = np.maximum(np.minimum(below, above), floor)
-    return nearest
+    return estimators.gdp(score(inside[cut_in:]), score(outside[cut_out:]), confidence, threshold=0.0)
 
 
 def most_errors(mu: float, observations: int, confidence: float) -> int:
@@ -189,15 +177,116 @@ def power(mu: float, ratio: float, observations: int, confidence: float) -> floa
     return float(scipy.stats.binom.cdf(most, 2 * observations, scipy.special.ndtr(-mu / (2 * ratio))))
 
 
-def largest_ratio(mu: float, observations: int, confidence: float, asked: float = POWER) -> float | None:
-    """Return the largest ratio of noises that so many observations convict with the power asked for; None for none."""
-    if power(mu, _LEAST_RATIO, observations, confidence) < asked:
+def largest_ratio(mu: float, observations: int, confidence: float, wanted: float = POWER) -> float | None:
+    """Return the largest ratio of noises that so many observations convict with the power wanted; None for none."""
+
+    def lacking(ratio: float) -> float:
+        return wanted - power(mu, ratio, observations, confidence)
+
+    if lacking(_LEAST_RATIO) > 0:
         return None
-    low, high = _LEAST_RATIO, 1.0
-    while high - low > 1e-4:
-        middle = (low + high) / 2
-        if power(mu, middle, observations, confidence) >= asked:
-            low = middle
-        else:
-            high = middle
-    return low
+    return crossing(lacking, _LEAST_RATIO, 1.0, tolerance=1e-4).met
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was seen of one implementation: observations of all runs together, and the mean accuracy of training."""
+
+    claim: ClaimedRun
+    without: Floats
+    with_canary: Floats
+    accuracy: float
+
+
+CLOSEST = "f-DP (many thresholds)"
+POOLED = "f-DP (CP), pooled errors"
+CHOSEN = "f-DP (CP), chosen threshold"
+REPEATED = "f-DP (CP) of repeated noise"
+CONVICTING = (POOLED, CHOSEN, REPEATED)
+
+
+def confidence_of_each(conviction_confidence: float) -> float:
+    """Return the confidence of each bound that can convict, so that all together have this one."""
+    return estimators.confidence_of_each(conviction_confidence, len(CONVICTING))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's bound: of a step, as an epsilon at delta, and of the run that such steps make."""
+
+    method: str
+    bound: LowerBound
+    step_epsilon: float
+    run_epsilon: float
+
+
+@dataclass(frozen=True)
+class StepFinding:
+    """What an audit of steps found. rows: with `confidence`; sure_mu: a bound of mu with `conviction_confidence`."""
+
+    claim: ClaimedRun
+    observations: int
+    accuracy: float
+    confidence: float
+    conviction_confidence: float
+    rows: tuple[Row, ...]
+    sure_mu: float
+
+    @property
+    def convicted(self) -> bool:
+        """Whether a step tells more than is claimed."""
+        return self.sure_mu > 1 / self.claim.noise_multiplier
+
+    @property
+    def ratio_seen(self) -> float | None:
+        """The largest ratio of the noise to the claimed one that is convicted with the probability POWER."""
+        each = confidence_of_each(self.conviction_confidence)
+        return largest_ratio(1 / self.claim.noise_multiplier, self.observations, each)
+
+    def power(self, ratio: float) -> float:
+        """Return the probability that so many observations convict noise of this ratio to the claimed one."""
+        each = confidence_of_each(self.conviction_confidence)
+        return power(1 / self.claim.noise_multiplier, ratio, self.observations, each)
+
+    def __getitem__(self, method: str) -> Row:
+        """Return the row of a method. Raises KeyError where there were too few observations for it."""
+        for row in self.rows:
+            if row.method == method:
+                return row
+        raise KeyError(method)
+
+
+def judge(measured: Measured, confidence: float, conviction_confidence: float) -> StepFinding:
+    """Return every method's bounds, and whether the claim of the step is refuted.
+
+    Three exact bounds of mu can convict, each allowed a third of 1 - conviction_confidence: of the projection on the
+    canary at the threshold 1/2, which suits the claim; at one chosen on a share of the observations, for a step that is
+    nothing like its claim; and `repetition_bound`. A step that holds its claim is convicted with at most that
+    probability: the observations of a sound step are independent, N(0, s^2) and N(1, s^2) exactly but for rounding,
+    where the auditor takes the other records' part away.
+    """
+    claim, inside, outside = measured.claim, measured.with_canary, measured.without
+    each = confidence_of_each(conviction_confidence)
+    bounds: dict[str, LowerBound] = {}
+    if min(len(inside), len(outside)) >= FEWEST_SCORES:
+        bounds[CLOSEST] = many_thresholds_bound(inside, outside, confidence, claim)
+    bounds[POOLED] = pooled_bound(inside, outside, confidence)
+    bounds[CHOSEN] = estimators.gdp(inside, outside, confidence)
+    bounds[REPEATED] = repetition_bound(inside, outside, confidence)
+    sure_mu = max(
+        pooled_bound(inside, outside, each).value,
+        estimators.gdp(inside, outside, each).value,
+        repetition_bound(inside, outside, each).value,
+    )
+    return StepFinding(
+        claim=claim,
+        observations=len(inside),
+        accuracy=measured.accuracy,
+        confidence=confidence,
+        conviction_confidence=conviction_confidence,
+        rows=tuple(
+            Row(method, bound, bound.epsilon(claim.delta), run_epsilon(bound, claim))
+            for method, bound in bounds.items()
+        ),
+        sure_mu=sure_mu,
+    )

@@ -4,23 +4,21 @@ Networks are fully connected: what is audited is the step, and its guarantee ask
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.pieces import ResultStore
-from audit.white_box.bounds import ClaimedRun, claimed_run
+from audit.white_box.bounds import ClaimedRun, Measured, claimed_run
 from audit.white_box.observations import (
     AuditedStep,
     Canary,
     Descent,
-    DiracCanary,
-    FixedCanary,
-    Floats,
+    Example,
     Records,
-    blank,
+    dirac,
     mislabelled,
     observe_steps,
     quiet_coordinate,
@@ -71,16 +69,6 @@ class Material:
     source: str
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """What was seen of one implementation: observations of all runs together, and the mean accuracy of training."""
-
-    claim: ClaimedRun
-    without: Floats
-    with_canary: Floats
-    accuracy: float
-
-
 def digits(setting: Setting, seed: int) -> Material:
     """Return scikit-learn's digits, drawn by `seed`."""
     inputs, labels = load_digits().scaled()
@@ -113,24 +101,24 @@ def prepare(
 
 
 def canary_of(kind: str, material: Material, seed: int) -> Canary:
-    """Return the canary: a gradient where the probe's are least, or a record.
-
-    mislabelled: one of the probe. blank: of the probe's rarest label. Raises ValueError for another kind.
-    """
+    """Return the canary: a gradient where the probe's are least, or a record. Raises ValueError for another kind."""
+    if kind != "dirac":
+        return record_canary(kind, material, seed)
     network, probe = material.network, material.probe
-    if kind == "dirac":
-        coordinate = quiet_coordinate(network, network.initial(seed), probe.inputs, probe.labels)
-        return DiracCanary(network.size, coordinate, CANARY_LENGTH)
-    return record_canary(kind, material, seed)
+    coordinate = quiet_coordinate(network, network.initial(seed), probe.inputs, probe.labels)
+    return dirac(network.size, coordinate, CANARY_LENGTH)
 
 
-def record_canary(kind: str, material: Material, seed: int) -> FixedCanary:
-    """Return the blank or the mislabelled canary. Raises ValueError for another kind."""
-    probe, classes = material.probe, material.network.widths[-1]
+def record_canary(kind: str, material: Material, seed: int) -> Example:
+    """Return a record: blank (Nasr et al. 2023, Section 6.4) of the probe's rarest label, or one of it mislabelled.
+
+    Raises ValueError for another kind.
+    """
+    probe, widths = material.probe, material.network.widths
     if kind == "blank":
-        return blank(material.network.widths[0], int(np.bincount(probe.labels, minlength=classes).argmin()))
+        return Example(np.zeros(widths[0]), int(np.bincount(probe.labels, minlength=widths[-1]).argmin()))
     if kind == "mislabelled":
-        return mislabelled(probe.inputs, probe.labels, classes, seed)
+        return mislabelled(probe.inputs, probe.labels, widths[-1], seed)
     raise ValueError(f"the canaries are {', '.join(CANARIES)}, not {kind!r}")
 
 
@@ -171,57 +159,34 @@ def measure_implementation(
     canary: Canary | None = None,
 ) -> Measured:
     """Observe `runs` runs of an implementation of the step, made from each run's seed, that claims this."""
-    present = canary or canary_of(setting.canary, material, seed)
+    present = canary_of(setting.canary, material, seed) if canary is None else canary
     pieces = []
     for run in range(setting.runs):
         run_seed = derived_seed(seed, *purpose, f"run {run}")
-        piece = piece_of(setting, purpose, seed, run)
 
         def compute(run_seed: int = run_seed, done: int = run) -> dict[str, Any]:
             def advance(step: int) -> None:
                 progress(" ".join(purpose), (done + step / setting.steps) / setting.runs)
 
-            return _observe(setting, material, implementation(run_seed), present, run_seed, advance)
+            descent = Descent(setting.steps, setting.learning_rate, run_seed)
+            found = observe_steps(implementation(run_seed), material.records, descent, present, advance=advance)
+            right = material.network.logits(found.parameters, material.test.inputs).argmax(axis=1)
+            return {
+                "without": found.without.tolist(),
+                "with": found.with_canary.tolist(),
+                "accuracy": float(np.mean(right == material.test.labels)),
+            }
 
-        pieces.append(store.result(piece, compute))
+        pieces.append(store.result(piece_of(setting, purpose, seed, run), compute))
         progress(" ".join(purpose), (run + 1) / setting.runs)
     without, with_canary = (np.concatenate([np.array(piece[key]) for piece in pieces]) for key in ("without", "with"))
     return Measured(claim, without, with_canary, float(np.mean([piece["accuracy"] for piece in pieces])))
 
 
-def _observe(
-    setting: Setting,
-    material: Material,
-    audited: AuditedStep,
-    canary: Canary,
-    seed: int,
-    advance: Callable[[int], None],
-) -> dict[str, Any]:
-    descent = Descent(setting.steps, setting.learning_rate, seed)
-    found = observe_steps(audited, material.records, descent, canary, advance=advance)
-    logits = material.network.logits(found.parameters, material.test.inputs)
-    return {
-        "without": found.without.tolist(),
-        "with": found.with_canary.tolist(),
-        "accuracy": float(np.mean(logits.argmax(axis=1) == material.test.labels)),
-    }
-
-
 def piece_of(setting: Setting, purpose: Sequence[str], seed: int, run: int) -> dict[str, Any]:
-    """Return what a run's result depends on."""
-    return {
-        "name": f"white-box-{setting.dataset}",
-        "hidden": list(setting.hidden),
-        "records": setting.records,
-        "sampling_rate": setting.sampling_rate,
-        "steps": setting.steps,
-        "learning_rate": setting.learning_rate,
-        "delta": setting.delta,
-        **({} if setting.canary == "dirac" else {"canary": setting.canary}),
-        "purpose": list(purpose),
-        "seed": seed,
-        "run": run,
-    }
+    """Return what a run's result depends on: everything but how many runs there are."""
+    name, depends = f"white-box-{setting.dataset}", asdict(setting) | {"runs": None}
+    return {"name": name, **depends, "purpose": list(purpose), "seed": seed, "run": run}
 
 
 def scaled(setting: Setting, *, canary: str, runs: int | None, steps: int | None) -> Setting:

@@ -13,7 +13,6 @@ holds for every pair of neighbouring data sets, however chosen.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,56 +33,26 @@ class Example:
     label: int
 
 
-class Canary(Protocol):
-    """Either a gradient, the same at all parameters, or an example, which may be made anew for each."""
-
-    def at(self, parameters: Floats) -> "Example | Floats":
-        """Return the canary of the step that starts from these parameters (size,)."""
-        ...
+Canary = Example | Floats | Callable[[Floats], Example]
+"""A gradient (size,), the same at all parameters; a record; or a record made anew for each step's parameters."""
 
 
-@dataclass(frozen=True)
-class DiracCanary:
-    """A gradient (size,) of zeros but for one coordinate, `length` there (Nasr et al. 2023, Section 5.3).
+def dirac(size: int, coordinate: int, length: float) -> Floats:
+    """Return a gradient (size,) of zeros but for one coordinate, `length` there (Nasr et al. 2023, Section 5.3).
 
     Clipping brings any length above the clipping norm down to it, so that a great length changes nothing where
     gradients are clipped one by one, and shows where they are not.
     """
-
-    size: int
-    coordinate: int
-    length: float
-
-    def at(self, parameters: Floats) -> Floats:
-        """Return the gradient."""
-        del parameters
-        gradient = np.zeros(self.size)
-        gradient[self.coordinate] = self.length
-        return gradient
+    gradient = np.zeros(size)
+    gradient[coordinate] = length
+    return gradient
 
 
-@dataclass(frozen=True, eq=False)
-class FixedCanary:
-    """The same record at every step."""
-
-    example: Example
-
-    def at(self, parameters: Floats) -> Example:
-        """Return the record."""
-        del parameters
-        return self.example
-
-
-def blank(width: int, label: int) -> FixedCanary:
-    """Return an input of zeros (Nasr et al. 2023, Section 6.4)."""
-    return FixedCanary(Example(np.zeros(width), label))
-
-
-def mislabelled(inputs: Floats, labels: Labels, classes: int, seed: int) -> FixedCanary:
+def mislabelled(inputs: Floats, labels: Labels, classes: int, seed: int) -> Example:
     """Return one of the records (n, width), drawn evenly, with a wrong label, drawn evenly."""
     draw = np.random.default_rng(seed)
     row = int(draw.integers(len(labels)))
-    return FixedCanary(Example(inputs[row], int((labels[row] + 1 + draw.integers(classes - 1)) % classes)))
+    return Example(inputs[row], int((labels[row] + 1 + draw.integers(classes - 1)) % classes))
 
 
 def quiet_coordinate(network: Network, parameters: Floats, inputs: Floats, labels: Labels) -> int:
@@ -192,7 +161,7 @@ class Moment:
         """Return a step from these parameters, its records sampled."""
         taken = audited.step.sample(len(records.labels))
         inputs, labels = records.inputs[taken], records.labels[taken]
-        present = canary.at(parameters)
+        present = canary(parameters) if callable(canary) else canary
         gradient = _gradient(audited, parameters, present)
         length, clip_norm = float(np.linalg.norm(gradient)), audited.claim.clip_norm
         direction = gradient / max(length, 1e-300) / clip_norm

@@ -21,8 +21,9 @@ from accounting.budgets import Budget
 from accounting.ledger import Charge, ChargeRequest, Standing
 from accounting.losses import Cost, GaussianLoss
 from service.http.app import create_app
+from service.listener import Application, ServiceSettings, bind, run
 from service.metered import MeteredPredictor
-from service.serving import Application, ServiceSettings, bind, run
+from service.models import Models
 from training.bundle import load_bundle
 from training.objective import softmax
 
@@ -72,15 +73,14 @@ async def _opened(bundle: Path, settings: ServiceSettings) -> AsyncIterator[ASGI
     head, ledger = load_bundle(bundle), NoLedger()
     unrestricted: Any = ledger
     predictor = MeteredPredictor(head, NoNoise(), unrestricted, largest_batch=settings.largest_batch)
-    largest_body = settings.largest_body(len(head.certificate.feature_names))
-    yield create_app(predictor, unrestricted, largest_body=largest_body)
+    yield create_app(Models([predictor]), unrestricted, largest_body=settings.largest_body)
     await predictor.drain()
 
 
 def main(bundle: str, port: str) -> None:
     """Answer until told to stop."""
     settings = ServiceSettings(port=int(port))
-    with bind(settings) as listening:
+    with bind(port=settings.port) as listening:
         sys.exit(run(partial(_application, Path(bundle), settings), settings, listening))
 
 

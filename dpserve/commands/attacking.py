@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from dpserve.commands import completing
+from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
-from dpserve.commands.reporting import ReportOptions
-from dpserve.commands.rows import RowOptions
+from dpserve.commands.reporting import ReportOptions, refuse
+from dpserve.commands.tables import RowOptions
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
@@ -67,7 +67,7 @@ class ShadowOptions(Options):
 class BundleOptions(Options):
     """How a bundle is attacked in this process."""
 
-    mechanism: str = option("gaussian", "How answers are made private.", panel=BUNDLE, complete=completing.mechanisms)
+    mechanism: str = option("gaussian", "How answers are made private.", panel=BUNDLE, complete=options.mechanism_names)
     price: str = option("noise-multiplier:20", "The price of one row, as for 'serve'.", panel=BUNDLE)
     keys: int = option(1, "How many keys pool their answers.", panel=BUNDLE, ge=1)
     rho: float | None = option(None, "The budget of every key, as zCDP rho.", panel=BUNDLE)
@@ -125,16 +125,21 @@ def attack(
 
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
 
-    Models that are networks need the extra torch, and so do attack networks, which are left out without it. The noise
-    of a bundle's answers follows from --seed too.
+    Models that are networks need the extra torch. The noise of a bundle's answers follows from --seed too.
     """
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
-        _check_target(context, target, service=service)
+        if service:
+            refuse(context, "on a service, which has its own", *BundleOptions.model_fields)
+        elif Path(target).is_dir():
+            refuse(context, "on a bundle, which asks for no key: --keys says how many pool their answers", "key_file")
+        else:
+            raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         found = of.read(endpoints[0].model())
         from audit import presentation
-        from audit.membership.attack import Attack, Choices, TrainShadows, train_here
+        from audit.membership.attack import Attack, Choices
+        from audit.membership.shadow_models import train_on_ray, train_shadow_models
 
         choices = Choices(
             shadow_models=shadows.shadow_models,
@@ -144,11 +149,7 @@ def attack(
             most=of.candidates,
             seed=seed,
         )
-        train: TrainShadows = train_here
-        if shadows.ray is not None:
-            from audit.membership.shadow_models import train_on_ray
-
-            train = train_on_ray(shadows.ray)
+        train = train_shadow_models if shadows.ray is None else train_on_ray(shadows.ray)
         errors = Console(stderr=True)
         with _resumable(errors, journal), shares("attack") as progress:
             outcome = Attack(
@@ -161,21 +162,6 @@ def attack(
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
     report.show(presentation.of_attack(outcome), "attack")
-
-
-def _check_target(context: typer.Context, target: str, *, service: bool) -> None:
-    """Refuse options that the target would ignore, and what is neither an address nor a folder."""
-    if not service and not Path(target).is_dir():
-        raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
-    for name in BundleOptions.model_fields if service else ("key_file",):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = name.replace("_", "-")
-            raise ValueError(
-                f"--{option} is for bundles; a service has its own"
-                if service
-                else f"--{option} is for services; a bundle asks for no key (--keys says how many pool their answers)"
-            )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpserve.commands import completing, reporting
+from dpserve.commands import options, reporting
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import counting, shares
 from dpserve.commands.reporting import Confidences, ReportOptions, refuse, stored
@@ -50,7 +50,7 @@ def mechanism(
     name: Annotated[
         str,
         typer.Argument(
-            help="gaussian, laplace, label, selected-neuron or published.", autocompletion=completing.mechanisms
+            help="gaussian, laplace, label, selected-neuron or published.", autocompletion=options.mechanism_names
         ),
     ],
     classes: Annotated[int, typer.Option("--classes", help="C.")],
@@ -101,10 +101,10 @@ def mechanism(
     if price is None:
         at = f"@{_DEFAULT_DELTA if delta is None else delta!r}" if name == "gaussian" else ""
         price = f"epsilon:{Decimal(repr(epsilon))}{at}"
-    asked = priced(name, price, classes)
+    chosen = priced(name, price, classes)
     if delta is None:
-        delta = 0.0 if np.isfinite(asked.cost.pure_epsilon) else _DEFAULT_DELTA
-    found, worlds = [], worst_case(asked, classes)
+        delta = 0.0 if np.isfinite(chosen.cost.pure_epsilon) else _DEFAULT_DELTA
+    found, worlds = [], worst_case(chosen, classes)
     with stored(resume) as store, counting(f"asking {name}", trials) as progress:
         for number, start in enumerate(range(0, trials, _PIECE)):
             # A piece's noise follows from the seed and the piece's number.
@@ -118,23 +118,16 @@ def mechanism(
                 "piece": number,
                 "count": count,
             }
-            found.append(kept_scores(store, piece, partial(observe, asked, worlds, count, randomness)))
+            found.append(kept_scores(store, piece, partial(observe, chosen, worlds, count, randomness)))
             progress(count)
     scores_in, scores_out = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
-    finding = judge(
-        asked,
-        scores_in,
-        scores_out,
-        delta=delta,
-        confidence=sure.confidence,
-        conviction_confidence=sure.conviction_confidence,
-    )
+    finding = judge(chosen, scores_in, scores_out, delta=delta, **sure.model_dump())
     report.show(
         presentation.of_mechanism(
             finding,
             scores_in,
             scores_out,
-            f"Audit of the mechanism {name!r} ({asked.status}) with {classes} classes at {price}",
+            f"Audit of the mechanism {name!r} ({chosen.status}) with {classes} classes at {price}",
             {"classes": classes, "price": price, "trials": trials, "seed": seed},
             "The two worlds' logits are exactly as far apart as the sensitivity allows.",
         ),
@@ -148,7 +141,7 @@ class OwnServices(Options):
     kind: str = option(
         "mislabelled", "The record that makes the difference: natural, outlier or mislabelled.", "--record"
     )
-    mechanism: str = option("gaussian", "How the two services make answers private.", complete=completing.mechanisms)
+    mechanism: str = option("gaussian", "How the two services make answers private.", complete=options.mechanism_names)
     price: str = option("noise-multiplier:1", "The price of one row, as of `dpserve serve`.")
     lam: float = option(10.0, "Lambda of the two models.")
 
@@ -220,7 +213,7 @@ def service(
         counting("asking both services", trials) as progress,
     ):
         # Kept scores are bound to both models, the price, the rows and the seed.
-        asked, scores_in, scores_out = observe_services(
+        chosen, scores_in, scores_out = observe_services(
             first,
             second,
             pair.models,
@@ -230,20 +223,13 @@ def service(
             kept=lambda piece, ask: kept_scores(store, {"name": "audit-service", "seed": seed, **piece}, ask),
             progress=progress,
         )
-    finding = judge(
-        asked,
-        scores_in,
-        scores_out,
-        delta=delta,
-        confidence=sure.confidence,
-        conviction_confidence=sure.conviction_confidence,
-    )
+    finding = judge(chosen, scores_in, scores_out, delta=delta, **sure.model_dump())
     movement = float(pair.models.movement(pair.row)[0])
     shown = presentation.of_mechanism(
         finding,
         scores_in,
         scores_out,
-        f"Audit of two services by the mechanism {asked.name!r} ({asked.status})",
+        f"Audit of two services by the mechanism {chosen.name!r} ({chosen.status})",
         {"record": pair.models.kind, "trials": trials, "seed": seed, "movement_over_sensitivity": movement},
         pair.note,
         f"At the strongest row that was found the logits move by {movement:.4g} of their sensitivity.",
@@ -389,7 +375,7 @@ def training(
 ) -> None:
     """Train with DP-SGD on the digits, watch every step for a canary, and hold what is seen against what is claimed."""
     from audit import presentation
-    from audit.white_box import experiments, findings
+    from audit.white_box import bounds, experiments
 
     setting = experiments.scaled(experiments.DIGITS, canary=canary, runs=runs, steps=steps)
     material = experiments.digits(setting, seed)
@@ -397,7 +383,7 @@ def training(
         measured = experiments.measure(setting, epsilon, material, store, seed, progress)
     report.show(
         presentation.of_steps(
-            findings.judge(measured, sure.confidence, sure.conviction_confidence),
+            bounds.judge(measured, **sure.model_dump()),
             measured,
             f"White-box audit of DP-SGD on {setting.dataset}, with a {canary} canary",
             {**asdict(setting), "seed": seed, "epsilon": epsilon},
@@ -435,21 +421,20 @@ def region(
     points, multipliers = [], noise_multiplier or _MULTIPLIERS
     with stored(resume) as store, counting(f"asking {name}", len(multipliers)) as progress:
         for noise in multipliers:
-            asked = regions.mechanism_at(name, classes, noise)
+            chosen = regions.mechanism_at(name, classes, noise)
             piece: dict[str, Any] = {"name": f"region-{name}", "classes": classes, "noise_multiplier": noise}
             piece |= {"releases": releases, "trials": trials, "seed": seed}
             randomness = SeededRandomness(seed, ("region", name, f"{noise!r}"))
-            observe = partial(regions.observe_releases, asked, classes, releases, trials, randomness)
+            observe = partial(regions.observe_releases, chosen, classes, releases, trials, randomness)
             points.append(
                 regions.point_of(
-                    asked,
+                    chosen,
                     noise,
                     releases,
                     kept_scores(store, piece, observe),
                     delta=delta,
-                    confidence=sure.confidence,
-                    conviction_confidence=sure.conviction_confidence,
                     points=len(multipliers),
+                    **sure.model_dump(),
                 )
             )
             progress(1)

@@ -88,7 +88,7 @@ def default_text(default: object) -> str | None:
     """Return a default as the help and the documentation show it; None for none."""
     if isinstance(default, bool):
         return "on" if default else None
-    return None if default is None else str(default)
+    return None if default is None or default == [] else str(default)
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -141,7 +141,7 @@ class Group(typer.Typer):
     """A group of commands with this help, whose options may stand in classes."""
 
     def __init__(self, help: str | None = None, **more: Any) -> None:  # noqa: A002 - as Typer calls it
-        """Take what `typer.Typer` takes. help: one line on what the commands are for."""
+        """Take what `typer.Typer` takes. help: one line on what the commands are for; None for a command by itself."""
         shown: dict[str, Any] = {
             "no_args_is_help": True,
             "rich_markup_mode": None,
@@ -149,6 +149,8 @@ class Group(typer.Typer):
             "add_completion": False,
         }
         super().__init__(**(shown if help is None else shown | {"help": help}) | more)
+        if help is not None:
+            self.callback()(lambda: None)  # a group of one command is a group, too
 
     def command(  # type: ignore[override]
         self, name: str | None = None, *, cls: type[TyperCommand] = Command, **more: Any

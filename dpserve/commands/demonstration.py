@@ -14,19 +14,14 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger
-from dpserve.commands.console import steps_with_progress
-from dpserve.commands.inspecting import print_release
+from dpserve.commands.bundles import print_certificate
+from dpserve.commands.releases import Training, train_release
 from dpserve.local_services import StartedService, started
-from mechanisms.gaussian_vector import mu_for, whole_picorho
-from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
-from service.serving import ServiceSettings, bind
+from service.listener import bind
 from training.data.digits import Digits, load_digits
 from training.lineage import DIGITS
 from training.planning import rules
-from training.releases.dpsgd.choices import by_rule
-from training.releases.dpsgd.model import save_dpsgd
-from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
 
 EPSILON = 3.0
 DELTA = 1e-6
@@ -44,7 +39,7 @@ def demo(
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that a stopped demonstration also cleans up
-    bind(ServiceSettings(port=port)).close()
+    bind(port=port).close()
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
         digits = load_digits()
@@ -66,16 +61,11 @@ def demo(
 
 def _train(console: Console, digits: Digits, folder: Path) -> Path:
     """Return the bundle."""
-    declaration, whole = digits.train.declaration, whole_picorho(f"epsilon:{EPSILON}@{DELTA}")
-    feature_map = rules.feature_map("identity", declaration)
-    size = feature_map.dimension * len(declaration.classes)
-    choices = by_rule(len(digits.train), mu_for(whole), size)
-    with steps_with_progress(choices.steps) as progress:
-        model = train_dpsgd(
-            digits.train, DpSgdRecipe("digits", feature_map, choices, whole), DIGITS, SystemRandomness(), progress
-        )
-    print_release(console, save_dpsgd(folder / "digits", model))
-    return folder / "digits"
+    out, records = folder / "digits", digits.train
+    options = {"price": f"epsilon:{EPSILON}@{DELTA}", "records_declared": len(records)}
+    feature_map = rules.feature_map("identity", records.declaration)
+    print_certificate(console, train_release("dpsgd", Training(records, "digits", DIGITS, feature_map, out, options)))
+    return out
 
 
 def _ask(console: Console, service: StartedService, key: str, digits: Digits) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import typer
@@ -21,11 +20,11 @@ from accounting.explanation import explain as explain_releases
 from accounting.ledger import Ledger
 from accounting.losses import Cost
 from audit.reports import check_files
-from dpserve.commands import completing
+from dpserve.commands import options
 from dpserve.commands.accounts import chosen_lineage
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
-from dpserve.commands.options import LedgerOption
+from dpserve.commands.options import Json, LedgerOption
 
 _PAGE = 1000
 _STEPS = 25
@@ -52,11 +51,11 @@ class ReleasesByHand(Options):
 class AccountToExplain(LedgerOption):
     """An account of the ledger."""
 
-    client: str | None = option(None, "Explain this client's account.", complete=completing.clients)
+    client: str | None = option(None, "Explain this client's account.", complete=options.client_names)
     lineage: str | None = option(
         None,
         "Explain this lineage's account; with --client, the lineage it belongs to.",
-        complete=completing.lineages,
+        complete=options.lineage_names,
     )
     price: str | None = option(
         None,
@@ -77,7 +76,7 @@ class AccountToExplain(LedgerOption):
 def explain(
     by_hand: ReleasesByHand,
     account: AccountToExplain,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Explain releases given by hand (--release), or an account of the ledger (--client, --lineage).
 
@@ -137,15 +136,26 @@ async def _account(opened: Ledger, client: str | None, lineage: str | None, pric
         (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
         price = Cost() if newest.terms.after else newest.cost
     if client is None:
-        return explain_account(whole.tally, whole.budget, price=price, highest_limit=whole.highest_limit)
-    account = await opened.client(whole.lineage, client)
+        return explain_account(
+            whole.tally,
+            whole.budget,
+            price=price,
+            highest_limit=whole.highest_limit,
+            left=whole.remaining,
+            refilled=whole.refilled,
+            scope="lineage",
+        )
+    account, shared = await opened.payers(whole.lineage, client)
     return explain_account(
         account.tally,
         account.budget,
         price=price,
-        lineage_left=whole.remaining,
+        lineage_left=min(each.remaining for each in shared),
         highest_limit=account.highest_limit,
         unlimited=await _holds(opened, whole.lineage, client),
+        left=account.remaining,
+        refilled=account.refilled,
+        group=account.group,
     )
 
 

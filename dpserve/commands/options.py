@@ -1,15 +1,18 @@
-"""Options that several commands share, and what they turn into."""
+"""Options that several commands share, what they turn into, and what the shell offers as values."""
 
 import asyncio
+import getpass
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, cast, get_args
+from typing import Annotated, TypeVar, cast, get_args
 
 import typer
 from platformdirs import user_state_path
 
-from accounting.budgets import Accepts, Budget
+from accounting.budgets import Accepts, Budget, Refill
 from accounting.ledger import Ledger
 from dpserve.commands.command import Options, option
 
@@ -21,6 +24,8 @@ LEDGER = (
     "folder of the embedded ledger."
 )
 LEDGER_DEFAULT = "the embedded one in your state folder"
+_PATIENCE = 5.0
+"""Seconds that a shell waits for the ledger."""
 
 
 class LedgerOption(Options):
@@ -36,6 +41,32 @@ class LedgerOption(Options):
                 return await act(ledger)
 
         return asyncio.run(opened())
+
+
+class ActsOnLedger(LedgerOption):
+    """Which ledger a command changes, and what its audit trail says of it."""
+
+    by: str | None = option(
+        None, "Who does this, for the audit trail.", variable="DPSERVE_BY", default_text="your user name"
+    )
+    why: str = option("", "Why, for the audit trail.", default_text="not said")
+
+    def run(self, act: Callable[[Ledger], Awaitable[_Result]]) -> _Result:
+        """Open the ledger, act on it in this name, close it, and return the result."""
+        by = self.by or operating_systems_user()
+
+        async def acting(ledger: Ledger) -> _Result:
+            return await act(ledger.acting(by, self.why))
+
+        return super().run(acting)
+
+
+def operating_systems_user() -> str:
+    """Return who runs this, as the operating system calls them: by name, or else by number."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"user {os.getuid()}"
 
 
 class BudgetOptions(Options):
@@ -113,6 +144,26 @@ class AccountBudget(BudgetOptions):
     )
 
 
+class PacedBudget(AccountBudget):
+    """The budget of an account, which may be spread over calendar periods."""
+
+    refill: str | None = option(
+        None,
+        "How much of the budget may be spent in each day, week or month (UTC), as epsilon:1@1e-6/month or "
+        "rho:0.01/week; 'none' ends it. The budget itself stays the most that is ever spent.",
+        default_text="as before, or the whole at once",
+    )
+
+    def paced(self, accepts: str, before: Budget | None = None) -> Budget:
+        """Return the budget with its refill, or with the one that it had before."""
+        budget = self.budget(accepts)
+        if self.refill is None:
+            return replace(budget, refill=before.refill if before is not None else None)
+        if self.refill == "none":
+            return budget
+        return replace(budget, refill=Refill.parse(self.refill, budget.accepts))
+
+
 def state_folder() -> Path:
     """Return where an owner's ledger and lineage key live: DPSERVE_HOME, or the user's state folder."""
     return Path(os.environ["DPSERVE_HOME"]) if "DPSERVE_HOME" in os.environ else user_state_path("dpserve")
@@ -139,3 +190,78 @@ def ledger_location(given: str | None) -> str:
             param_hint="--ledger",
         )
     return given
+
+
+def bundle_names(incomplete: str) -> list[str]:
+    """Return the folders that hold a bundle, and those that may lead to one."""
+    from training.sealing import CERTIFICATE_FILE
+
+    folder, _, start = incomplete.rpartition("/")
+    within = Path(folder + "/" if incomplete.startswith("/") or folder else ".").expanduser()
+    found = []
+    with suppress(OSError):
+        for path in sorted(within.iterdir()):
+            if path.is_dir() and path.name.startswith(start) and not path.name.startswith("."):
+                whole = f"{folder}/{path.name}" if folder or incomplete.startswith("/") else path.name
+                found.append(whole if (path / CERTIFICATE_FILE).exists() else f"{whole}/")
+    return found
+
+
+def mechanism_names(incomplete: str) -> list[str]:
+    """Return the names of the mechanisms."""
+    from mechanisms import mechanism
+
+    return [name for name in mechanism.names() if name.startswith(incomplete)]
+
+
+def release_names(incomplete: str) -> list[str]:
+    """Return the kinds of release that `train` makes."""
+    from dpserve.commands.releases import RELEASES
+
+    return [name for name in RELEASES if name.startswith(incomplete)]
+
+
+def form_names(incomplete: str) -> list[str]:
+    """Return the forms that `export` writes."""
+    from training.export.files import FORMS
+
+    return [name for name in FORMS if name.startswith(incomplete)]
+
+
+def feature_names(incomplete: str) -> list[str]:
+    """Return the feature maps that `train` makes."""
+    return [name for name in ("auto", "identity", "bins", "hog", "fourier", "relu") if name.startswith(incomplete)]
+
+
+def lineage_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of the ledger's lineages."""
+    return [name for name in _from_ledger(ctx, lambda ledger: ledger.lineage_names()) if name.startswith(incomplete)]
+
+
+def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of the clients of the lineage that was named, or of all."""
+
+    async def names(ledger: Ledger) -> list[str]:
+        named = ctx.params.get("lineage")
+        found = [named] if named else await ledger.lineage_names()
+        return sorted({account.client for each in found for account in await ledger.clients(each)})
+
+    return [name for name in _from_ledger(ctx, names) if name.startswith(incomplete)]
+
+
+def _from_ledger(ctx: typer.Context, read: Callable[[Ledger], Awaitable[list[str]]]) -> list[str]:
+    async def ask(location: str) -> list[str]:
+        async with asyncio.timeout(_PATIENCE), Ledger.open(location) as ledger:
+            return await read(ledger)
+
+    try:
+        location = ledger_location(ctx.params.get("ledger") or os.environ.get("DPSERVE_LEDGER"))
+        if "://" not in location and not Path(location).exists():
+            return []  # and looking makes none
+        return asyncio.run(ask(location))
+    except Exception:  # noqa: BLE001 - whatever it is, the shell has no place to say it
+        return []
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Bundle = Annotated[Path, typer.Argument(help="The bundle's folder.", autocompletion=bundle_names)]

@@ -1,10 +1,12 @@
-"""`dpserve plan`: what a budget buys, before training and after it.
+"""`dpserve plan`: what a budget buys, before training and after it; and `dpserve train --budget`, which follows it.
 
 No private record is read: an accuracy comes from rows that the owner declares public, from a distribution of
-margins that the owner gives, or, before training, from the largest margin that any head can have.
+margins that the owner gives, or, before training, from what was measured on public sets.
 """
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -12,23 +14,47 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
 from accounting.budgets import Accepts, Budget
-from accounting.planner import MECHANISMS, NO_BETTER, Plan, PublicSample, account_of, accuracy_by_queries
+from accounting.picorho import PICORHO_PER_RHO, to_rho
+from accounting.planner import (
+    MECHANISMS,
+    NO_BETTER,
+    Plan,
+    PublicSample,
+    account_of,
+    accuracy_by_queries,
+)
 from accounting.planner import plan as plan_budget
 from audit.reports import check_files
-from dpserve.commands import completing, options
+from dpserve.commands import options
 from dpserve.commands.command import option
-from dpserve.commands.console import figure, stdout_console, whole
-from dpserve.commands.rows import READING, FileOptions, public_sample
+from dpserve.commands.console import figure, shares, stdout_console
+from dpserve.commands.console import whole as folding
+from dpserve.commands.options import state_folder
+from dpserve.commands.releases import Training, tier_prices
+from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape
+from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.mechanism import priced
-from training.bundle import load_bundle
+from training.bundle import CertifiedHead, load_bundle
+from training.certificate import Certificate
 from training.data.classes import parse_classes
-from training.data.records import Records
+from training.data.digits import load_digits
+from training.data.records import Floats, Records
 from training.errors import TrainingError
-from training.feature_maps import NORM_BOUND
+from training.feature_maps import NORM_BOUND, UNIT_ROWS, Fourier, Hog
+from training.hog import Shape
+from training.lineage import KnownRecords
+from training.planning import rules
+from training.planning.measured import FAR, Nearest
+from training.planning.options import OPTIONS
+from training.planning.recommendation import Recommendation, by_rule, by_simulation, of_kind
+from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options
 from training.recipe import DEFAULT_TOLERANCE
+from training.schema import Schema, declaration_of, read_schema
 from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
 
 if TYPE_CHECKING:
@@ -37,6 +63,9 @@ if TYPE_CHECKING:
 BEFORE = "Before training"
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
+
+MOST_ROWS = 2000
+"""An accuracy on so many is within 0.04 of that on all, and is computed in seconds."""
 
 _POINTS = 41
 _MOST_QUERIES = 1_000_000
@@ -69,6 +98,8 @@ class PlanOptions(FileOptions):
         panel=BEFORE,
         metavar="FILE",
     )
+    schema_file: Path | None = SCHEMA(panel=BEFORE)
+    image_shape: str | None = IMAGE_SHAPE(panel=BEFORE)
     tier: list[str] | None = option(
         None,
         "NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest: PRICE as for train. "
@@ -81,7 +112,20 @@ class PlanOptions(FileOptions):
         panel=BEFORE,
     )
 
-    def rows(self) -> Records | None:
+    def declared_schema(self) -> Schema | None:
+        """Return the schema, if there is one. Raises BadParameter beside what it takes the place of."""
+        if self.schema_file is None:
+            return None
+        for flag, given in (
+            ("--class-names", self.class_names),
+            ("--bounds", self.bounds),
+            ("--classes", self.classes),
+        ):
+            if given:
+                raise typer.BadParameter(f"takes the place of {flag}: leave that out", param_hint="--schema")
+        return read_schema(self.schema_file)
+
+    def rows(self, schema: Schema | None) -> Records | None:
         """Read the rows to simulate on before training, public or private; None for none."""
         if self.public and self.outside:
             raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
@@ -89,24 +133,26 @@ class PlanOptions(FileOptions):
         if not source:
             return None
         names, values = parse_classes(self.class_names) if self.class_names else ((), ())
-        if source != "digits" and not names:
-            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
+        if source != "digits" and not names and schema is None:
+            raise TrainingError(
+                "declare the class names of the rows with --class-names a,b,..., or give their --schema"
+            )
         flag = "--public" if self.public else OUTSIDE
-        return self.read(source, flag, classes=names, values=values, bounds=self.bounds or ())
+        return self.read(source, flag, classes=names, values=values, bounds=self.bounds or (), schema=schema)
 
 
 def plan(
     *,
     bundle: Annotated[
         Path | None,
-        typer.Argument(help="The bundle's folder; none before training.", autocompletion=completing.bundles),
+        typer.Argument(help="The bundle's folder; none before training.", autocompletion=options.bundle_names),
     ] = None,
     budget: options.BudgetOptions,
     given: PlanOptions,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw accuracy against number of queries into FILE.png.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
 
@@ -116,23 +162,10 @@ def plan(
     check_files(plot)
     budgets = budget.budgets()
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
-        from dpserve.commands.choosing import AccuracySource, Question, choose
-
-        question, rows = Question(given.n, given.classes, given.queries), given.rows()
-        source = given.public or given.outside or ""
-        accuracy_from = (
-            None if rows is None else AccuracySource.simulated(source, len(rows), declared_public=bool(given.public))
-        )
-        choose(
-            budgets["gaussian"],
-            question,
-            rows=rows,
-            accuracy_from=accuracy_from,
-            tiers=given.tier or (),
-            as_json=as_json,
-        )
+        _plan_before_training(budgets["gaussian"], given, as_json=as_json)
         return
-    if given.outside or given.bounds or given.tier or (given.class_names and not (bundle and given.public)):
+    before = (given.outside, given.bounds, given.tier, given.schema_file, given.image_shape)
+    if any(before) or (given.class_names and not (bundle and given.public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
     scored = _of_bundle(bundle, given) if bundle is not None else _of_numbers(given)
     if given.margins is not None:
@@ -230,7 +263,7 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
     if found.sensitivity is not None:
         console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
-    table = whole("mechanism", "noise multiplier", "queries", "accuracy")
+    table = folding("mechanism", "noise multiplier", "queries", "accuracy")
     prices = [_served_at(each.mechanism, each.price, found.classes) for each in found.options]
     to_paste = all(" " not in each for each in prices)
     table.add_column("price of a row", overflow="fold", no_wrap=to_paste)
@@ -316,3 +349,285 @@ def draw_accuracy(axes: "Axes", budgets: Mapping[Accepts, Budget], sample: Publi
     axes.set_title(f"epsilon = {epsilon:.3g} at delta = {plan.delta:g}", fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
+
+
+def public_sample(head: CertifiedHead, source: str, class_names: str | None, file: FileOptions) -> PublicSample:
+    """Return the head's logits on rows declared public, with their sensitivities: at most `MOST_ROWS`, spread evenly.
+
+    source: 'digits', a table or FILE.npz. Raises TrainingError for rows that do not fit the bundle, and for a file
+    that holds records of its lineage.
+    """
+    certificate = head.certificate
+    X, y = _held_out_digits(certificate) if source == "digits" else _public(certificate, source, class_names, file)
+    used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
+    phi = head.features(X[used])
+    origin = f"{len(used)} rows of {source}, declared public"
+    commonest = float(np.bincount(y[used]).max() / len(used))
+    return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
+
+
+def _public(
+    certificate: Certificate, source: str, class_names: str | None, file: FileOptions
+) -> tuple[Floats, NDArray[np.int64]]:
+    records = file.read_for(certificate, source, "--public", class_names)
+    known = KnownRecords(state_folder())
+    shared = known.among(known.digests(records)).get(certificate.lineage, 0)
+    if shared:
+        raise TrainingError(
+            f"{source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
+            "them is not covered by any budget. Put rows that are public into a file of their own"
+        )
+    order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
+    return np.ascontiguousarray(records.X[:, order]), records.y
+
+
+def _held_out_digits(certificate: Certificate) -> tuple[Floats, NDArray[np.int64]]:
+    digits = load_digits()
+    declaration = digits.train.declaration
+    if (certificate.feature_names, certificate.classes) != (declaration.feature_names, declaration.classes):
+        raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
+    return digits.held_out_rows, digits.held_out_labels
+
+
+def _plan_before_training(budget: Budget, given: PlanOptions, *, as_json: bool) -> None:
+    """Compare the options, recommend one and print why: by simulation where there are rows, or by what was measured."""
+    if given.queries is not None and given.queries < 1:
+        raise ValueError(f"the number of queries must be at least 1, not {given.queries}")
+    schema, n, whole = given.declared_schema(), given.n, budget.picorho
+    classes, kind = given.classes, None
+    rows = given.rows(schema)
+    declared = rows.declaration if rows is not None else declaration_of(schema, given.label) if schema else None
+    shape = None
+    if given.image_shape is not None:
+        shape = image_shape(given.image_shape, None if declared is None else declared.features)
+        kind = rules.kind_of(declared, shape) if declared else "images"
+    elif declared is not None:
+        kind = rules.kind_of(declared)
+    if declared is not None:
+        classes = len(declared.classes)
+    tiers = planned_tiers(tier_prices(given.tier), whole) if given.tier else ()
+    if rows is not None:
+        found = simulated(rows, n, whole, given.queries, shape)
+        if tiers:
+            figures = {each.option: each.mean or 0.0 for each in found.estimates}
+            better = figures.get("weights-fourier", 0.0) > figures.get("weights", 0.0)
+            tiers = simulated_tiers(tiers, rows, n, "fourier" if better else "identity")
+        n = n or len(rows)
+        origin = _origin(given, len(rows))
+        note = f"Accuracy on {origin}."
+    elif n is not None and classes is not None:
+        found, similar = by_rule(n, classes, whole, given.queries, kind)
+        origin, note = f"measured on {similar.words}", _note(similar)
+    else:
+        raise typer.BadParameter(
+            "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
+            f"--n and --schema, --public FILE or {OUTSIDE} FILE, to choose a mechanism"
+        )
+    data = [f"--schema {given.schema_file}"] if given.schema_file else []
+    data += [f"--label {given.label}"] if given.label != "label" else []
+    command = _command(found, found.training_options(n, whole, given.queries, kind), data, given.image_shape)
+    tiers_command = (
+        _command(Recommendation("weights", ""), tier_options(tiers), data, given.image_shape) if tiers else None
+    )
+    shown = Comparison(budget, given.queries, found, origin, note, command, tiers, tiers_command)
+    if as_json:
+        typer.echo(json.dumps(as_dict(shown), indent=2))
+    else:
+        print_comparison(stdout_console(), shown)
+
+
+def _origin(given: PlanOptions, rows: int) -> str:
+    whose = (
+        "declared public" if given.public else "private: no guarantee covers these figures, so keep them to yourself"
+    )
+    return f"{rows} rows of {given.public or given.outside}, {whose}"
+
+
+def _note(similar: Nearest) -> str:
+    apart = f", though {similar.apart:.0f} times apart: nothing nearer was measured" if similar.apart > FAR else ""
+    return (
+        f"Accuracy as measured on {similar.words}: of the public sets of docs/mechanisms.md the most like yours in "
+        f"classes and mu n / C{apart}. It says which options to expect more of, and not what yours will reach: "
+        "--public FILE simulates on rows like yours."
+    )
+
+
+def _command(found: Recommendation, made: Mapping[str, object], data: Sequence[str], image: str | None) -> str:
+    """Return the command that trains what is recommended. data: how the records are read; image: their shape."""
+    option = found.chosen
+    words = ["dpserve train --data FILE", *data, "--lineage NAME --out MODEL"]
+    words += [f"--image-shape {image}"] if image else []
+    words += [f"--release {option.release}"] if option.release is not None else []
+    for name, value in made.items():
+        words += [f"--{name.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
+    if option.features == "fourier":
+        words.append(f"--features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}")
+        words.append(f"--clip-norm {UNIT_ROWS:.7g}")
+    return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is shown. origin, note: where accuracies come from; command: trains the recommended option."""
+
+    budget: Budget
+    queries: int | None
+    found: Recommendation
+    origin: str
+    note: str
+    command: str
+    tiers: tuple[PlannedTier, ...]
+    tiers_command: str | None
+
+
+OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
+"""What an owner may set in addition to --release KIND --budget. No rule sets a network's width or the tiers."""
+
+
+def as_dict(shown: Comparison) -> dict[str, object]:
+    """Return it for JSON."""
+    budget, found = shown.budget, shown.found
+    return {
+        "delta": budget.delta,
+        "rho": budget.picorho / PICORHO_PER_RHO,
+        "asked_queries": shown.queries,
+        "accuracy_from": shown.origin,
+        "recommended": found.option,
+        "reason": found.reason,
+        "warnings": found.warnings,
+        "command": shown.command,
+        "estimates": [
+            {
+                "option": each.option,
+                "title": OPTIONS[each.option].title,
+                "accuracy": each.mean,
+                "spread": each.spread,
+                "log_loss": each.log_loss,
+                "calibration_error": each.calibration_error,
+                "interval": each.interval,
+                "seeds": each.seeds,
+            }
+            for each in found.estimates
+        ],
+        "tiers": [
+            {
+                "name": each.name,
+                "rho": to_rho(each.whole),
+                "beyond_rho": to_rho(each.beyond),
+                "accuracy": each.accuracy,
+                "spread": each.spread,
+            }
+            for each in shown.tiers
+        ],
+        "tiers_command": shown.tiers_command,
+    }
+
+
+def print_comparison(console: Console, shown: Comparison) -> None:
+    """Print it."""
+    budget, found = shown.budget, shown.found
+    console.print(
+        f"The budget is mu = {math.sqrt(2 * budget.picorho / PICORHO_PER_RHO):.4g} for all answers together, epsilon = "
+        f"{budget.epsilon_at(budget.picorho):.4g} at delta = {budget.delta:g}.",
+        highlight=False,
+    )
+    table = Table("option", "the budget pays for", "accuracy", "spread", "log loss", "seeds")
+    for each in sorted(found.estimates, key=lambda each: -(each.mean or 0.0)):
+        option = OPTIONS[each.option]
+        table.add_row(
+            option.title,
+            option.pays,
+            "unavailable" if each.mean is None else f"{each.mean:.3f}",
+            "" if each.spread is None else f"{each.spread:.3f}",
+            "" if each.log_loss is None else f"{each.log_loss:.3f}",
+            "" if each.seeds is None or each.mean is None else str(each.seeds),
+        )
+    known = {each.option for each in found.estimates}
+    for name in (name for name in OPTIONS if name not in known):
+        table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "", "")
+    console.print(table, highlight=False)
+    console.print(shown.note, highlight=False)
+    console.print(f"Recommended: {found.reason}.", highlight=False)
+    print_warnings(console, found)
+    console.print(f"Next: {shown.command}", highlight=False, soft_wrap=True)
+    if shown.tiers:
+        _print_tiers(console, shown.tiers)
+        console.print(f"In tiers: {shown.tiers_command}", highlight=False, soft_wrap=True)
+    else:
+        console.print(
+            "Released weights can also have tiers, --tier NAME=PRICE from the coarsest to the finest: clients who "
+            "put theirs together know no more than the finest tells, so the lineage pays for that one alone.",
+            highlight=False,
+        )
+
+
+def print_warnings(console: Console, found: Recommendation) -> None:
+    """Print what makes the recommended answers worth little."""
+    for warning in found.warnings:
+        console.print(f"Warning: {warning}.", highlight=False)
+
+
+def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:
+    table = Table("tier", "rho in all", "beyond the one before", "accuracy", "spread")
+    for each in tiers:
+        table.add_row(
+            each.name,
+            f"{to_rho(each.whole):.6g}",
+            f"{to_rho(each.beyond):.6g}",
+            "" if each.accuracy is None else f"{each.accuracy:.3f}",
+            "" if each.spread is None else f"{each.spread:.3f}",
+        )
+    console.print(table, highlight=False)
+    apart = sum(each.whole for each in tiers)
+    console.print(
+        f"Clients who put their tiers together learn what the finest tells, so the lineage pays rho = "
+        f"{to_rho(tiers[-1].whole):.6g} however many they are, and a client that moves to a finer tier pays the "
+        f"difference. As separate models they would cost it {to_rho(apart):.6g}.",
+        highlight=False,
+    )
+
+
+def simulated(records: Records, n: int | None, whole: int, queries: int | None, shape: Shape | None) -> Recommendation:
+    """Simulate on rows, with a bar on the terminal. n, whole, queries: see `by_simulation`."""
+    with shares("simulating") as progress:
+        return by_simulation(records, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
+
+
+def followed(
+    training: Training, release: str | None, budget: str, queries: int | None, public: Records | None
+) -> tuple[str | None, Training]:
+    """Return the release and the training that the planner recommends for a budget, and print why.
+
+    release: the kind, if the owner chose it: its options are then set for the budget. budget: a price for all answers
+    together. public: rows to simulate on. Raises BadParameter for options that are chosen here as well.
+    """
+    own = ("records_declared", "tolerance", *OWN_CHOICES.get(release or "", ()))
+    given = [f"--{name.replace('_', '-')}" for name in training.options if name not in own]
+    if given:
+        raise typer.BadParameter(
+            f"chooses {'the options' if release else 'the mechanism and its options'}: leave {given[0]} out",
+            param_hint="--budget",
+        )
+    n = training.needed("records_declared", "about how many records there are, as a number that may be public")
+    whole = whole_picorho(budget)
+    declared = training.records.declaration
+    shape = training.feature_map.image_shape if isinstance(training.feature_map, Hog) else None
+    kind = rules.kind_of(declared, shape)
+    if release is not None:
+        found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
+    elif public is not None:
+        found = simulated(public, n, whole, queries, shape)
+    else:
+        found, _ = by_rule(n, len(declared.classes), whole, queries, kind)
+    stdout_console().print(f"Chosen: {found.reason}.", highlight=False)
+    print_warnings(stdout_console(), found)
+    options = found.training_options(n, whole, queries, kind)
+    if "hidden" in training.options:
+        options["hidden"] = training.options["hidden"]
+    if "tier" in training.options:
+        options = dict(tier_options(planned_tiers(tier_prices(training.options["tier"]), whole)))
+    option = found.chosen
+    if option.release in (None, "weights", "objective") and "tolerance" in training.options:
+        options["tolerance"] = training.options["tolerance"]
+    feature_map = rules.feature_map(option.features, declared, shape)
+    return option.release, replace(training, feature_map=feature_map, options=options)

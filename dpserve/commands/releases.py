@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from accounting.picorho import to_rho
-from dpserve.commands import completing
+from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import minimising, steps_with_progress
 from dpserve.commands.options import state_folder
@@ -40,7 +40,7 @@ class ReleaseOptions(Options):
         "Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or dpsgd; "
         "or teachers, each of whose answers is paid for.",
         default_text="none, a head, each of whose answers is paid for",
-        complete=completing.releases,
+        complete=options.release_names,
     )
     price: str | None = option(
         None, "--release: what all answers together cost: rho:R, noise-multiplier:M or epsilon:E@DELTA."

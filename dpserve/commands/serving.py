@@ -1,42 +1,53 @@
-"""`dpserve serve`: the command, and the service that comes of its settings, in this process or in several."""
+"""`dpserve serve` and `dpserve config`: the settings, and the service that comes of them, in one process or several."""
 
+import asyncio
 import ctypes
+import json
 import os
 import resource
 import signal
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import typer
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, key_digest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
+from dpserve import configuration
 from dpserve.commands import options
-from dpserve.commands.admin import open_port, where_the_key_is
+from dpserve.commands.command import Group
 from dpserve.settings import DEFAULT_MECHANISM, DEFAULT_PRICE, ServeSettings
 from mechanisms.mechanism import Mechanism, priced
+from service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
 from service.admin.server import AdminPort, admin_port
+from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app
+from service.http.authentication import Authentication
+from service.listener import LARGEST_BODY, Application, ServiceSettings, bind, run, url_of, when_answering
 from service.metered import MeteredPredictor, ServedModel
+from service.models import Models
 from service.opening import check_affordable, check_release, open_lineage
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
-from service.serving import Application, ServiceSettings, bind, run, url_of, when_answering
 from service.telemetry import logs
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
-from service.telemetry.tracing import configured_tracing
+from service.telemetry.tracing import RequestSpans, configured_tracing
+from service.watching import Stamp, Watch, stamp_of
 from training.errors import extra
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork
@@ -50,45 +61,18 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 _SHOWN_AUDIT = "self-audit.json"
 
+config = Group("The settings of the service: flags, environment and file.")
+
 
 class _Stopped(Exception):
     """The owner told the service to stop before it answered."""
 
 
-@dataclass(frozen=True)
-class _Model:
-    """What is served. mechanism: None for a pay-once model."""
+Model = ServedModel | ReleasedModel
 
-    model: ServedModel | ReleasedModel
-    mechanism: Mechanism | None
-
-    @property
-    def cost(self) -> Cost:
-        """What one answer costs, or holding the model."""
-        if self.mechanism is not None:
-            return self.mechanism.cost
-        assert isinstance(self.model, ReleasedModel)
-        return Cost.parse(self.model.certificate.cost)
-
-    def predictor(self, ledger: Ledger, settings: ServiceSettings) -> Predictor:
-        """Return what answers."""
-        if isinstance(self.model, ReleasedModel):
-            return PayOncePredictor(
-                self.model,
-                ledger,
-                largest_batch=settings.largest_batch,
-                max_batch_size=settings.max_batch_size,
-                max_batch_time=settings.max_batch_time,
-            )
-        assert self.mechanism is not None
-        return MeteredPredictor(
-            self.model,
-            self.mechanism,
-            ledger,
-            largest_batch=settings.largest_batch,
-            max_batch_size=settings.max_batch_size,
-            max_batch_time=settings.max_batch_time,
-        )
+_loaded: WeakValueDictionary[tuple[Path, Stamp], Model] = WeakValueDictionary()
+_loading = threading.Lock()
+"""What this process serves: its event loops answer from the same weights."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +80,8 @@ class Service:
     """A service by these settings. It goes to every worker."""
 
     settings: ServeSettings
+    grpc_port: int | None = None
+    """Where each of its processes answers over gRPC."""
 
     @property
     def server(self) -> ServiceSettings:
@@ -137,25 +123,26 @@ class Service:
             raise typer.Exit(status)
 
     def _run(self, opened: ExitStack) -> int:
-        listening = opened.enter_context(bind(self.server))
+        listening = opened.enter_context(bind(self.settings.host, self.settings.port))
         admin = open_port(self.settings, listening.getsockname()[1])
         if admin is not None:
             opened.enter_context(admin.listening)
-        loaded = self._load()
+        loaded = [self._load(bundle) for bundle in self.settings.bundle]
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
         audit = self._audit(loaded, folder)
         # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
         portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
-        portal.call(self._prepare, ledger, loaded)
-        metrics, counts, application = self._application(loaded, folder, None if audit is None else audit.published)
+        models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
+        metrics, counts, application = self._application(folder, None if audit is None else audit.published)
         if admin is not None:
             watched = replace(admin, live_audit=None if audit is None else audit.published)
-            self._open_admin_port(
-                opened, portal, watched, loaded.predictor(ledger, self.server), ledger, metrics, counts
-            )
+            log = _request_log(self.settings)
+            port = admin_port(watched, models, ledger, metrics, counts, tls=self.server.tls, log=log)
+            opened.enter_context(portal.wrap_async_context_manager(port))
         address = url_of(listening, self.server.tls)
-        when_answering(address, self.server.tls, partial(self._announce, loaded, address, admin, audit))
+        names = ", ".join(models.names) or "no model yet"
+        when_answering(address, self.server.tls, partial(self._announce, names, address, admin, audit))
         try:
             return run(application, self.server, listening)
         finally:
@@ -163,71 +150,101 @@ class Service:
                 audit.stop()
 
     def _application(
-        self, loaded: _Model, folder: Path, published: Callable[[], dict[str, Any]] | None
+        self, folder: Path, published: Callable[[], dict[str, Any]] | None
     ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
         """Return where the owner's port counts, what to read all counts from, and what makes an application."""
         metrics = Metrics()
         if self.server.workers == 1:
-            application = Application(self._opened(loaded, metrics, published))
+            application = Application(self._opened(metrics, published))
             return metrics, lambda: [metrics.registry], lambda: application
         os.environ[MULTIPROCESS_FOLDER] = str(folder)
         return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self, folder)
 
-    def _open_admin_port(
-        self,
-        opened: ExitStack,
-        portal: BlockingPortal,
-        admin: AdminPort,
-        predictor: Predictor,
-        ledger: Ledger,
-        metrics: Metrics,
-        counts: Callable[[], Sequence[CollectorRegistry]],
-    ) -> None:
-        port = admin_port(
-            admin, predictor, ledger, metrics, counts, tls=self.server.tls, log=_request_log(self.settings)
-        )
-        opened.enter_context(portal.wrap_async_context_manager(port))
+    @asynccontextmanager
+    async def _models(self, ledger: Ledger, *, first: bool = False) -> AsyncIterator[Models]:
+        """Give what is served, for as long as the block lasts. Raises CannotServe and what a bundle is refused with.
 
-    async def _prepare(self, ledger: Ledger, loaded: _Model) -> None:
+        first: whether to see to the lineages' accounts; those who come after find them.
+        """
+
+        async def opened(bundle: Path) -> Predictor:
+            loaded = await asyncio.to_thread(self._load, bundle)
+            if first:
+                await self._prepare(ledger, loaded)
+            else:
+                await ledger.join(loaded.certificate.lineage)
+                await ledger.lineage(loaded.certificate.lineage)
+            return self._predictor(loaded, ledger)
+
+        models = Models((), self.settings.default, logs.log.debug if first else logs.log.info)
+        for bundle in self.settings.bundle:
+            predictor = await opened(bundle)
+            if (name := predictor.certificate.name) in models.names:
+                raise CannotServe(f"two bundles hold a model called {name}: train one of them under another --name")
+            models.add(predictor)
+        watching = None
+        if self.settings.watch is not None:
+            watch = Watch(self.settings.watch, models, opened)
+            await watch.look(first=True)
+            watching = asyncio.create_task(watch.run())
+        if self.settings.default is not None and models.default is None and watching is None:
+            raise CannotServe(f"--default {self.settings.default}: the models are {', '.join(models.names)}")
+        try:
+            yield models
+        finally:
+            if watching is not None:
+                watching.cancel()
+            await models.close()
+
+    async def _prepare(self, ledger: Ledger, loaded: Model) -> None:
         """See to it that the lineage has an account that can pay, and charge it for a pay-once model of one tier."""
-        certificate = loaded.model.certificate
-        account = await open_lineage(ledger, certificate.lineage, self._budget(loaded))
-        if loaded.mechanism is not None:
-            check_affordable(account, loaded.mechanism)
+        account = await open_lineage(
+            ledger, loaded.certificate.lineage, self._budget(loaded), by=options.operating_systems_user()
+        )
+        predictor = self._predictor(loaded, ledger)
+        if isinstance(predictor, MeteredPredictor):
+            check_affordable(account, predictor.mechanism)
             return
-        assert isinstance(loaded.model, ReleasedModel)
-        await check_release(ledger, loaded.model.certificate)
-        predictor = PayOncePredictor(loaded.model, ledger, largest_batch=self.server.largest_batch)
+        assert isinstance(predictor, PayOncePredictor)
+        await check_release(ledger, predictor.released)
         charged = await predictor.hold_for_owner()
         if charged:
             logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
 
     @asynccontextmanager
-    async def _opened(
-        self, loaded: _Model, metrics: Metrics, published: Callable[[], dict[str, Any]] | None
-    ) -> AsyncIterator[ASGIApp]:
+    async def _opened(self, metrics: Metrics, published: Callable[[], dict[str, Any]] | None) -> AsyncIterator[ASGIApp]:
         """Give the application of one process. published: what the service's own audit has found."""
         http = await _http_options(self.settings)
-        async with self.open_ledger() as ledger:
-            certificate = loaded.model.certificate
-            await ledger.join(certificate.lineage)
+        async with (
+            aclosing(http),
+            self.open_ledger() as ledger,
+            self._models(ledger) as models,
+            self._over_grpc(models, ledger, metrics, http),
+        ):
             if ledger.rehearsal:
                 logs.log.warning("this is a rehearsal: the ledger may lose charges; use no private records")
-            predictor = loaded.predictor(ledger, self.server)
-            logs.log.info("serving %s", certificate.name)
-            try:
-                yield create_app(
-                    predictor,
-                    ledger,
-                    largest_body=self.server.largest_body(len(certificate.feature_names)),
-                    metrics=metrics,
-                    options=http,
-                    audit=published,
-                )
-            finally:
-                await predictor.drain()
-                await http.close()
-                logs.log.info("stopped serving %s", certificate.name)
+            largest = self.server.largest_body
+            yield create_app(models, ledger, largest_body=largest, metrics=metrics, options=http, audit=published)
+
+    def _over_grpc(
+        self, models: Models, ledger: Ledger, metrics: Metrics, http: HttpOptions
+    ) -> AbstractAsyncContextManager[object]:
+        """Return what answers over gRPC too, if that is to be."""
+        if self.grpc_port is None:
+            return nullcontext()
+        with extra("grpc", "answering over gRPC"):
+            from service.rpc.server import GrpcPort
+
+        authentication = Authentication(ledger, http.tokens, http.rate_limit, http.failed_tries)
+        spans = None if http.tracing is None else RequestSpans(http.tracing)
+        port = GrpcPort(models, authentication, metrics, self.server.largest_body, http.log, spans)
+        longest = max((self.server.largest_body(len(each.certificate.feature_names)) for each in models), default=0)
+        return port.listening(
+            _address(self.settings.host, self.grpc_port),
+            longest=longest if self.settings.watch is None else LARGEST_BODY,
+            drain_seconds=self.server.drain_seconds,
+            tls=self.server.tls,
+        )
 
     def worker_application(self, folder: Path) -> Application:
         """Return the application of one of several workers. folder: what they share with the owner's process."""
@@ -239,22 +256,43 @@ class Service:
             from dpserve.self_audit import shown_in
 
             published = partial(shown_in, folder / _SHOWN_AUDIT)
-        return Application(self._opened(self._load(), Metrics(), published))
+        return Application(self._opened(Metrics(), published))
 
-    def _load(self) -> _Model:
-        assert self.settings.bundle is not None  # `ServeSettings.checked`
-        model = load_model(self.settings.bundle, self.settings.device)
+    def _load(self, bundle: Path) -> Model:
+        """Return a bundle's model, which is in memory once."""
+        with _loading:
+            key = bundle, stamp_of(bundle) if bundle.is_dir() else ()
+            model = _loaded.get(key)
+            if model is None:
+                model = _loaded[key] = load_model(bundle, self.settings.device)
         if isinstance(model, ReleasedModel):
             self._check_release(model)
-            return _Model(model, None)
-        return _Model(model, self._priced(model))
+        else:
+            self._priced(model)
+        return model
 
-    def _budget(self, loaded: _Model) -> Budget | None:
-        return (
-            self.settings.budget(self.settings.accepts or accepts_for(loaded.cost)) if self.settings.is_given else None
-        )
+    def _predictor(self, model: Model, ledger: Ledger) -> Predictor:
+        """Return what answers."""
+        settings = self.settings
+        limits: dict[str, Any] = {
+            "largest_batch": settings.largest_batch,
+            "max_batch_size": settings.max_batch_size,
+            "max_batch_time": settings.max_batch_time,
+        }
+        if isinstance(model, ReleasedModel):
+            return PayOncePredictor(model, ledger, **limits)
+        return MeteredPredictor(model, self._priced(model), ledger, **limits)
+
+    def _budget(self, model: Model) -> Budget | None:
+        if not self.settings.is_given:
+            return None
+        cost = Cost.parse(model.certificate.cost) if isinstance(model, ReleasedModel) else self._priced(model).cost
+        return self.settings.budget(self.settings.accepts or accepts_for(cost))
 
     def _check_release(self, model: ReleasedModel) -> None:
+        """Raise CannotServe for settings that concern other models alone, where there is no other."""
+        if len(self.settings.bundle) != 1 or self.settings.watch is not None:
+            return
         if self.settings.self_audit_key is not None:
             raise CannotServe("a pay-once model has no noise left to audit: leave --self-audit-key out")
         if self.settings.mechanism is not None or self.settings.price is not None:
@@ -276,29 +314,60 @@ class Service:
             )
         return chosen
 
-    def _audit(self, loaded: _Model, folder: Path) -> "SelfAudit | None":
-        """Return the service's own audit; the workers show what it writes in `folder`."""
-        key = self.settings.self_audit_key
+    def _audit(self, loaded: Sequence[Model], folder: Path) -> "SelfAudit | None":
+        """Return the service's own audit of the default model; the workers show what it writes in `folder`."""
+        settings, key = self.settings, self.settings.self_audit_key
         if key is None:
             return None
         from dpserve.self_audit import SelfAudit
 
-        assert loaded.mechanism is not None
-        assert not isinstance(loaded.model, ReleasedModel)
+        audited = [model for model in loaded if settings.default in (None, model.certificate.name)]
+        if len(audited) != 1 or isinstance(audited[0], ReleasedModel) or (settings.watch and not settings.default):
+            raise CannotServe("--self-audit-key audits a bundle's model that takes noise: name it with --default")
         kept = options.state_folder() / "self-audit"
         shown = folder / _SHOWN_AUDIT if self.server.workers > 1 else None
-        settings = self.settings
         rows = min(settings.self_audit_rows, settings.largest_batch)
-        return SelfAudit(loaded.model, loaded.mechanism, key, settings.self_audit_seconds, rows, kept, shown)
+        mechanism = self._priced(audited[0])
+        return SelfAudit(audited[0], mechanism, key, settings.self_audit_seconds, rows, kept, shown)
 
-    def _announce(self, loaded: _Model, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
+    def _announce(self, names: str, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
         kind = self.settings.log_format
         if admin is not None:
+            where = where_the_key_is(options.state_folder())
             own = url_of(admin.listening, self.server.tls)
-            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where_the_key_is()}", kind))
-        typer.echo(logs.announcement(f"serving {loaded.model.certificate.name} on {address}", kind))
+            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where}", kind))
+        if self.grpc_port is not None:
+            own = _address(self.settings.host, self.grpc_port)
+            typer.echo(logs.announcement(f"gRPC is answered on {own}", kind))
+        typer.echo(logs.announcement(f"serving {names} on {address}", kind))
         if audit is not None:
             audit.start(address, self.server.tls)
+
+
+def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
+    """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
+    if not settings.admin:
+        return None
+    folder = options.state_folder()
+    key, metrics = admin_key(folder), metrics_key()
+    if key == metrics:
+        raise CannotServe(f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone")
+    return AdminPort(
+        _listening(settings, service_port),
+        key_digest(key),
+        folder / FOLDER,
+        metrics_digest=None if metrics is None else key_digest(metrics),
+    )
+
+
+def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
+    if settings.admin_port is not None:
+        return bind(settings.admin_host, settings.admin_port, "admin-port")
+    following = service_port + 1 if 0 < service_port < 65535 else 0
+    try:
+        return bind(settings.admin_host, following, "admin-port")
+    except CannotServe:
+        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
 
 
 def _raise_file_limit(connections: int) -> None:
@@ -320,6 +389,19 @@ def _stop(*_: object) -> None:
 
 def _worker(service: Service, folder: Path) -> Application:
     return service.worker_application(folder)
+
+
+def _grpc_port(settings: ServeSettings) -> int | None:
+    """Return the port for gRPC, which each worker listens on by itself. Raises CannotServe if it is taken."""
+    if settings.grpc_port is None:
+        return None
+    with bind(settings.host, settings.grpc_port, "grpc-port") as listening:
+        port: int = listening.getsockname()[1]
+    return port
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _request_log(settings: ServeSettings) -> RequestLog | None:
@@ -372,4 +454,45 @@ def serve(settings: ServeSettings) -> None:
     """
     checked = settings.checked()
     logs.configure(checked.log_format)
-    Service(checked).run()
+    Service(checked, _grpc_port(checked)).run()
+
+
+@config.command("show", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def show(
+    ctx: typer.Context,
+    as_json: options.Json = False,
+) -> None:
+    """Show the settings of `dpserve serve` and where each comes from. No key or password is printed.
+
+    Flags of `serve` that are given here count, as in: dpserve config show --port 9000
+    """
+    root: Any = ctx.find_root().command
+    flags = root.get_command(ctx, "serve").make_context("serve", list(ctx.args), parent=ctx.find_root()).params
+    settings = ServeSettings.of_command_line(flags)
+    path = configuration.file_path()
+    rows = [
+        {
+            "setting": configuration.key(name),
+            "value": configuration.shown(name, getattr(settings, name)),
+            "source": source,
+        }
+        for name, source in settings.sources(flags).items()
+    ]
+    if as_json:
+        typer.echo(json.dumps({"file": str(path), "read": path.exists(), "settings": rows}, indent=2))
+        return
+    # A service should not wait for what prints tables.
+    from rich.table import Table
+
+    from dpserve.commands.console import stdout_console
+
+    console = stdout_console()
+    console.print(
+        f"file: {path}{'' if path.exists() else ' (not there)'}", highlight=False, soft_wrap=True, markup=False
+    )
+    table = Table("setting", "value", "source")
+    for row in rows:
+        value = "" if row["value"] is None else str(row["value"])
+        source = "file" if row["source"] == str(path) else str(row["source"])
+        table.add_row(str(row["setting"]), value, source, style=None if row["source"] != "default" else "dim")
+    console.print(table, highlight=False, markup=False)

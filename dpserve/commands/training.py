@@ -12,10 +12,10 @@ import typer
 from pydantic import ValidationError
 
 from accounting.ledger import Ledger, LedgerError, UnknownLineage
-from dpserve.commands import completing, options, rows
+from dpserve.commands import options
+from dpserve.commands.bundles import Certified, print_certificate
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import stdout_console, steps_with_progress
-from dpserve.commands.inspecting import print_certificate, print_release, print_teachers
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import (
     ReleaseOptions,
@@ -26,9 +26,8 @@ from dpserve.commands.releases import (
     train_release,
     train_with_progress,
 )
-from dpserve.commands.rows import FileOptions
+from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape
 from service.errors import CannotServe
-from training import hog
 from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.columns import usual_norm
@@ -44,7 +43,6 @@ from training.releases.certificate import ReleaseCertificate
 from training.releases.objective import NO_UNITS
 from training.schema import Schema, read_schema
 from training.sealing import one_line
-from training.teachers.certificate import TeachersCertificate
 
 FEATURES = "Features"
 SOLVER = "The solver"
@@ -53,8 +51,6 @@ ENCODER = "--encoder"
 _PER_ANSWER = "--epsilon 3 --delta 1e-6"
 _ROWS_IN_A_PART = 256
 
-Written = Certificate | ReleaseCertificate | TeachersCertificate
-
 
 class NewBundle(FileOptions):
     """What is trained on, and the bundle to write."""
@@ -62,19 +58,14 @@ class NewBundle(FileOptions):
     data: str = option(
         ..., "'digits', or your own: a table (CSV, Parquet, Feather; a file, a folder or a URL) or FILE.npz."
     )
-    schema_file: Path | None = option(
-        None,
-        "A Table Schema, .json or .toml, that says what the table's columns are, in place of --classes and --bounds. "
-        "Public: 'dpserve schema draft' writes one to fill in.",
-        "--schema",
-    )
+    schema_file: Path | None = SCHEMA()
     out: Path = option(..., "The bundle: a new folder.")
     lineage: str | None = option(
         None,
         "Your name for the lineage of the records: all models of records that overlap share one, and its budget. "
         "Needed with your own data.",
         default_text="digits: 'digits'",
-        complete=completing.lineages,
+        complete=options.lineage_names,
     )
     classes: str | None = option(
         None, "The class names, separated by commas, or VALUE=NAME of each; for your own data."
@@ -88,7 +79,7 @@ class NewBundle(FileOptions):
         "with --release objective, nor with --budget.",
     )
     engine: str = option(
-        rows.LOCAL,
+        LOCAL,
         "Where a table's records are read and summed: local, or ray://HOST:PORT, a Ray cluster whose workers can read "
         "its files ('ray' starts one here). For a head and for --release class-sums, weights, objective and dpsgd.",
     )
@@ -96,7 +87,7 @@ class NewBundle(FileOptions):
         False, "Train although records are in another lineage: they then have a second budget."
     )
     name: str | None = option(None, "The model's public name.", default_text="the bundle's folder name")
-    clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=rows.READING)
+    clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=READING)
 
     @property
     def model_name(self) -> str:
@@ -117,8 +108,8 @@ class NewBundle(FileOptions):
 
     def records(self) -> Records:
         """Read the records. Raises TrainingError for rows that break the declaration, and for a bundle that exists."""
-        names, values = parse_classes(self.classes) if self.classes else ((), ())
-        schema = self._schema()
+        names, values = self.declared_classes()
+        schema = self.declared_schema()
         if self.data != "digits" and not names and schema is None:
             raise TrainingError(
                 "declare the class names with --classes a,b,..., or the table with --schema FILE: a list read off the "
@@ -133,7 +124,11 @@ class NewBundle(FileOptions):
             )
         return found
 
-    def _schema(self) -> Schema | None:
+    def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
+        return parse_classes(self.classes) if self.classes else ((), ())
+
+    def declared_schema(self) -> Schema | None:
         """Return the schema, if there is one. Raises BadParameter beside what it takes the place of."""
         if self.schema_file is None:
             return None
@@ -154,14 +149,9 @@ class FeatureOptions(Options):
         f"bins of each number for tables of up to {rules.MOST_BINNED} numbers and rows of length 1 for others; "
         "with --clip-norm or --bias, identity.",
         panel=FEATURES,
-        complete=completing.features,
+        complete=options.feature_names,
     )
-    image_shape: str | None = option(
-        None,
-        "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS of images: a record's columns are its pixels row by row, each with its "
-        "channels, 1 or 3.",
-        panel=FEATURES,
-    )
+    image_shape: str | None = IMAGE_SHAPE(panel=FEATURES)
     bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
     clip_norm: float | None = option(
         None,
@@ -194,7 +184,7 @@ class FeatureOptions(Options):
             "fourier": Fourier,
             "relu": Relu,
         }
-        shape = self.shape(declaration)
+        shape = None if self.image_shape is None else image_shape(self.image_shape, declaration.features)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
             return rules.feature_map("identity", declaration, shape)
         kind = "identity" if self.features == "auto" else self.features
@@ -221,22 +211,6 @@ class FeatureOptions(Options):
                 raise TrainingError(f"--features {kind}: {first['msg'].removeprefix('Value error, ')}") from error
             flag = str(first["loc"][0]).replace("_", "-")
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
-
-    def shape(self, declaration: Declaration) -> hog.Shape | None:
-        """Return the shape of the images, or None. Raises TrainingError for one that the records do not have."""
-        if self.image_shape is None:
-            return None
-        sides = [part.strip() for part in self.image_shape.split(",")]
-        if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
-            raise TrainingError(
-                f"--image-shape takes HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28, not {self.image_shape!r}"
-            )
-        height, width, channels = map(int, (*sides, "1")[:3])
-        try:
-            hog.check_shape((height, width, channels), declaration.features)
-        except ValueError as error:
-            raise TrainingError(f"--image-shape: {error}") from error
-        return height, width, channels
 
 
 class EncoderOptions(Options):
@@ -315,10 +289,25 @@ def train(
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
+    written, warning = trained(new, map_, release, choosing, network)
+    budget, queries = choosing.budget, choosing.queries
+    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
+    if isinstance(written, ReleaseCertificate):
+        per_answer, opening = None, budget_hint(written, (release.tier or [release.price or budget or ""])[-1])
+    print_certificate(stdout_console(), written)
+    typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
+
+
+def trained(
+    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
+) -> tuple[Certified, str | None]:
+    """Train what is asked for, write the bundle, and note its records in the lineage.
+
+    Returns its certificate, and the warning of a second budget, if there is one. Raises BadParameter for options that
+    do not go together, and TrainingError.
+    """
     kind, budget, queries = release.release, choosing.budget, choosing.queries
-    if new.engine != rows.LOCAL and (
-        not new.engine.startswith("ray") or kind == "teachers" or budget or network.encoder
-    ):
+    if new.engine != LOCAL and (not new.engine.startswith("ray") or kind == "teachers" or budget or network.encoder):
         raise typer.BadParameter(
             "takes local, ray or ray://HOST:PORT; on Ray neither --release teachers, --budget nor --encoder",
             param_hint="--engine",
@@ -345,27 +334,20 @@ def train(
     training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
     if budget is not None:
         # A simulation needs what training needs and more, which other commands should not wait for.
-        from dpserve.commands.choosing import followed
+        from dpserve.commands.planning import followed
 
         _check_features_are_free(map_, kind)
         kind, training = followed(training, kind, budget, queries, _public_rows(new, choosing, kind, records))
     elif queries is not None or choosing.public is not None:
         raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
-    per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
-    written: Written
+    written: Certified
     if kind is not None:
         written = train_release(kind, training)
-        if isinstance(written, ReleaseCertificate):
-            print_release(stdout_console(), written)
-            per_answer, opening = None, budget_hint(written, (release.tier or [release.price or budget or ""])[-1])
-        else:
-            print_teachers(stdout_console(), written)
     else:
         check_options(None, training.options)
         written = _train_head(training, content)
-        print_certificate(stdout_console(), written)
     known.remember(lineage, digests)
-    typer.echo(f"Wrote the bundle {new.out}. {next_step(new.out, written, opening, per_answer, warning)}")
+    return written, warning
 
 
 def _train_head(training: Training, encoder: bytes | None) -> Certificate:
@@ -441,7 +423,7 @@ class PublishedOptions(Options):
 def train_published(new: NewBundle, network: PublishedOptions) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
     lineage = new.lineage_name
-    for flag, given in (("--unit", new.unit is not None), ("--engine", new.engine != rows.LOCAL)):
+    for flag, given in (("--unit", new.unit is not None), ("--engine", new.engine != LOCAL)):
         if given:
             raise typer.BadParameter("does not go with a network as Lu et al. train it", param_hint=flag)
     with extra("torch", "training networks"):
@@ -487,7 +469,7 @@ def _known(new: NewBundle, records: Records) -> tuple[KnownRecords, Digests, str
 
 
 def next_step(
-    out: Path, certificate: Written, opening: str, price: str | None = None, warning: str | None = None
+    out: Path, certificate: Certified, opening: str, price: str | None = None, warning: str | None = None
 ) -> str:
     """Return the command that serves a bundle, with a budget only where the lineage has none yet.
 
@@ -518,7 +500,7 @@ def next_step(
     return f"Next: {serve} {opening}"
 
 
-async def _budgets(certificate: Written) -> tuple[bool, list[str]]:
+async def _budgets(certificate: Certified) -> tuple[bool, list[str]]:
     """Return whether the lineage has an account, and which others have one.
 
     Raises CannotServe where the lineage's cannot pay for a release.

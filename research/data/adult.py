@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.data.labelled import Features, LabelledSet, Labels, first_existing, missing, read_npz
+from training.columns import Columns, LevelsColumn, NumberColumn
 from training.errors import DataError
 
 CLASSES = 2
@@ -172,3 +173,13 @@ def one_hot(ordinal: LabelledSet) -> LabelledSet:
         else:
             columns.append(column[:, None])
     return LabelledSet(ordinal.name, np.hstack(columns), ordinal.y, ordinal.classes, f"{ordinal.source}, one-hot")
+
+
+def one_hot_columns() -> Columns:
+    """Return the columns that the features of `one_hot` encode: numbers scaled to [0, 1], and levels."""
+    return tuple(
+        LevelsColumn(name=name, levels=tuple(_LEVELS[name]), required=True, missing=())
+        if name in _LEVELS
+        else NumberColumn(name=name, minimum=0, maximum=1, required=True)
+        for name in _COLUMNS
+    )

@@ -34,7 +34,7 @@ class CraftedCanary:
     crafting_steps: int = 10
     step_size: float = 0.5
 
-    def at(self, parameters: Floats) -> Example:
+    def __call__(self, parameters: Floats) -> Example:
         """Return the example crafted for these parameters."""
         typical = self.network.clipped_sum(parameters, self.inputs, self.labels, 2.0**60) / len(self.labels)
         towards = torch.from_numpy(typical / max(float(np.linalg.norm(typical)), 1e-300))

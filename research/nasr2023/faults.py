@@ -13,9 +13,9 @@ from accounting.conversions import gaussian_mu
 from audit import presentation
 from audit.pieces import ResultStore
 from audit.reports import Report
-from audit.white_box import findings
-from audit.white_box.bounds import POWER, ClaimedRun, power
-from audit.white_box.experiments import Material, Measured, Progress, Setting, measure_implementation
+from audit.white_box import bounds
+from audit.white_box.bounds import POWER, ClaimedRun, Measured, power
+from audit.white_box.experiments import Material, Progress, Setting, measure_implementation
 from audit.white_box.observations import AuditedStep, Canary, clipped, sound
 from dpserve.commands.console import shares
 from mechanisms.seeded import SeededRandomness, derived_seed
@@ -191,7 +191,7 @@ def audit_of_fault(
 def _enough_runs(setting: Setting, noise_ratio: float, conviction_confidence: float) -> int:
     """Return how many runs convict noise of this ratio with the power POWER, and say so before they begin."""
     mu = gaussian_mu(FAULT_EPSILON, setting.delta)
-    needed = observations_for(mu, noise_ratio, findings.confidence_of_each(conviction_confidence))
+    needed = observations_for(mu, noise_ratio, bounds.confidence_of_each(conviction_confidence))
     runs = -(-needed // setting.steps)
     said = (
         f"noise {noise_ratio:g} times the claimed is convicted with probability {POWER:g} by {needed:,} "

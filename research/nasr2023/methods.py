@@ -26,14 +26,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import domains
 from audit import estimators
-from audit.estimators import GAUSSIAN, Errors, Family, LowerBound, epsilon_delta_of_errors, gdp_of_errors
-from audit.estimators.bounds import lower_bound
-from audit.estimators.errors import largest_met
-from audit.estimators.families import epsilon_delta as epsilon_delta_family
-from audit.white_box import findings
-from audit.white_box.bounds import ClaimedRun, run_epsilon
-from audit.white_box.experiments import Measured
-from audit.white_box.findings import Row, StepFinding
+from audit.estimators import Errors, LowerBound, epsilon_delta_of_errors, gdp_of_errors, largest_met, lower_bound
+from audit.families import GAUSSIAN, Family
+from audit.families import epsilon_delta as epsilon_delta_family
+from audit.white_box import bounds as step_bounds
+from audit.white_box.bounds import ClaimedRun, Measured, Row, StepFinding, run_epsilon
 
 Floats = NDArray[np.float64]
 Method = Literal["f-DP (CP)", "f-DP (ZB)", "(eps, delta)-DP (CP)", "(eps, delta)-DP (ZB)", "eps-DP (Katz)"]
@@ -46,7 +43,7 @@ _QUANTILES, _WEIGHTS = (_QUANTILES + 1) / 2, _WEIGHTS / 2
 
 def judge(measured: Measured, confidence: float, conviction_confidence: float) -> StepFinding:
     """Return the audit's finding with a row for each of the table's methods."""
-    found = findings.judge(measured, confidence, conviction_confidence)
+    found = step_bounds.judge(measured, confidence, conviction_confidence)
     claim, scores = measured.claim, (measured.with_canary, measured.without)
     bounds = {method: step_bound(*scores, method, confidence, claim) for method in METHODS}
     rows = (Row(method, one, one.epsilon(claim.delta), run_epsilon(one, claim)) for method, one in bounds.items())

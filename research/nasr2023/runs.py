@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from accounting.losses import PrivacyLoss, SubsampledGaussianLoss
 from audit import estimators
-from audit.estimators import Family, LowerBound
+from audit.estimators import LowerBound
+from audit.families import Family, of_composition
 from audit.pieces import ResultStore
 from audit.reports import Report, Table, number
 from audit.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
@@ -25,7 +26,6 @@ from audit.white_box.observations import (
     Canary,
     Descent,
     Example,
-    FixedCanary,
     Moment,
     Records,
     rate_of,
@@ -112,14 +112,12 @@ class RunScores:
     final_model: float
 
 
-def score_run(
-    audited: AuditedStep, records: Records, descent: Descent, canary: FixedCanary, *, member: bool
-) -> RunScores:
+def score_run(audited: AuditedStep, records: Records, descent: Descent, canary: Example, *, member: bool) -> RunScores:
     """Train once with the canary among the records, if it is a `member`, or without, and score the run."""
     run = watch_run(audited, records, descent, canary, member=member)
     claim = audited.claim
     ratios = log_likelihood_ratios(run.observed, claim.noise_multiplier, claim.sampling_rate, run.shifts)
-    return RunScores(float(ratios.sum()), log_odds_of_label(audited, run.parameters, canary.example))
+    return RunScores(float(ratios.sum()), log_odds_of_label(audited, run.parameters, canary))
 
 
 def sampled_run(claim: ClaimedRun) -> Family:
@@ -131,7 +129,7 @@ def sampled_run(claim: ClaimedRun) -> Family:
     def losses(mu: float) -> Counter[PrivacyLoss]:
         return Counter({SubsampledGaussianLoss(1 / mu, claim.sampling_rate): claim.steps})
 
-    return estimators.of_composition("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
+    return of_composition("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
 
 
 def run_bound(

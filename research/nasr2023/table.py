@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from audit import estimators
 from audit.presentation import NOTE_ON_STEPS, seen, steps_content
 from audit.reports import Picture, Report, Table, number
-from audit.white_box.experiments import Measured
-from audit.white_box.findings import CLOSEST, POOLED, StepFinding
+from audit.white_box.bounds import CLOSEST, POOLED, Measured, StepFinding
 from research.nasr2023.methods import METHODS, NOTE, judge
 from research.nasr2023.printed import COLUMNS, TABLE_1
 

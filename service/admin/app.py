@@ -27,12 +27,12 @@ from service.http.authentication import authorization_of, bearer
 from service.http.middleware import Requests
 from service.http.problems import Problem, ProblemType
 from service.http.schemas import PROBLEM_RESPONSES
+from service.models import Models
 from service.page.assets import add_page
-from service.predictor import Predictor
 from service.telemetry.exposition import CONTENT_TYPE, exposition
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import Metrics, owners_route_of
-from service.telemetry.throughput import Throughput
+from service.telemetry.throughput import Throughput, Totals, totals_by_model
 
 LONGEST_KEY = 256
 """Characters of an admin key at most."""
@@ -44,7 +44,7 @@ class LineageOut(BaseModel):
 
     lineage: str
     served: bool
-    """Whether this service's model is of this lineage."""
+    """Whether a model of this service is of this lineage."""
     created: float
     """Seconds since the epoch."""
     releases: int
@@ -71,6 +71,10 @@ class ClientOut(BaseModel):
     """One client's account."""
 
     client: str
+    display: str
+    """How the owner calls it; may be empty."""
+    group: str
+    """What it belongs to; may be empty."""
     revoked: bool
     created: float
     releases: int
@@ -90,7 +94,7 @@ class ClientsOut(BaseModel):
 class Watched:
     """What the owner watches. digest: `key_digest` of the admin key; verdicts: the folder where they are kept."""
 
-    predictor: Predictor
+    models: Models
     ledger: Ledger
     metrics: Metrics
     """Where requests of this port are counted."""
@@ -154,18 +158,29 @@ def _looks(watched: Watched) -> int | None:
 
 
 def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
-    predictor, ledger = watched.predictor, watched.ledger
+    models, ledger = watched.models, watched.ledger
 
     def report(account: Account, *, unlimited: bool = False) -> AccountReport:
-        price = predictor.price_per_row if account.lineage == predictor.lineage else None
+        prices = {predictor.price_per_row for predictor in models.of_lineage(account.lineage)}
+        price = prices.pop() if len(prices) == 1 else None
         return account_report(
-            account.tally, account.budget, price=price, highest_limit=account.highest_limit, unlimited=unlimited
+            account.tally,
+            account.budget,
+            price=price,
+            highest_limit=account.highest_limit,
+            unlimited=unlimited,
+            left=account.remaining,
+            refilled=account.refilled,
         )
+
+    async def holds(client: ClientAccount) -> bool:
+        held = [await predictor.holds(client.client) for predictor in models.of_lineage(client.lineage)]
+        return any(held)
 
     def lineage_out(account: LineageAccount) -> LineageOut:
         return LineageOut(
             lineage=account.lineage,
-            served=account.lineage == predictor.lineage,
+            served=bool(models.of_lineage(account.lineage)),
             created=account.created,
             releases=account.releases,
             newest_receipt=account.newest_receipt,
@@ -175,6 +190,8 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
     def client_out(account: ClientAccount, *, unlimited: bool) -> ClientOut:
         return ClientOut(
             client=account.client,
+            display=account.display,
+            group=account.group,
             revoked=account.revoked,
             keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in account.api_keys],
             created=account.created,
@@ -189,16 +206,14 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
     @app.get("/api/lineages/{lineage}/clients", summary="List a lineage's clients, page by page", dependencies=owner)
     async def clients(
         lineage: str,
-        after: Annotated[str, Query(max_length=128, description="Only clients whose names sort after this.")] = "",
+        after: Annotated[str, Query(max_length=256, description="Only clients whose names sort after this.")] = "",
         count: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
     ) -> ClientsOut:
         if lineage not in await ledger.lineage_names():
             raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
         listed = [account for account in await ledger.clients(lineage) if account.client > after]
         page = listed[:count]
-        held = [False] * len(page)
-        if lineage == predictor.lineage:
-            held = await asyncio.gather(*(predictor.holds(account.client) for account in page))
+        held = await asyncio.gather(*(holds(account) for account in page))
         return ClientsOut(
             clients=[client_out(account, unlimited=held[place]) for place, account in enumerate(page)],
             next_after=page[-1].client if len(listed) > count else None,
@@ -206,11 +221,18 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
 
 
 def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
-    predictor = watched.predictor
+    served = watched.models
 
     @app.get("/api/models", summary="Read the models' certificates and how they are served", dependencies=owner)
     async def models() -> dict[str, list[dict[str, Any]]]:
-        return {"models": [predictor.model() | {"lineage": predictor.lineage}]}
+        counted = await asyncio.to_thread(totals_by_model, watched.counts())
+        return {
+            "models": [
+                predictor.model()
+                | {"lineage": predictor.lineage, "statistics": counted.get(predictor.certificate.name, Totals())}
+                for predictor in served
+            ]
+        }
 
     # In a thread: these read files.
     @app.get("/api/verdicts", summary="Read the newest verdict of each attack and audit", dependencies=owner)
@@ -228,7 +250,7 @@ def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> No
     @app.get("/metrics", summary="Read the metrics, as Prometheus does", dependencies=readers, response_class=Response)
     async def metrics() -> Response:
         convicted = await asyncio.to_thread(_convicted, watched)
-        text = await exposition(predictor, watched.ledger, watched.counts, convicted, _looks(watched))
+        text = await exposition(served, watched.ledger, watched.counts, convicted, _looks(watched))
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     @app.get("/livez", summary="Whether the process answers")
@@ -238,5 +260,5 @@ def _add_watching_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> No
     @app.get("/readyz", summary="Whether the service can charge and answer")
     async def readyz(response: Response) -> dict[str, str]:
         response.headers["Cache-Control"] = "no-store"
-        await predictor.check_ready()
+        await served.check_ready()
         return {"status": "ready"}

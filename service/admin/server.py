@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from accounting.ledger import Ledger
 from service.admin.app import Watched, create_admin_app
-from service.predictor import Predictor
+from service.models import Models
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import Throughput
@@ -39,7 +39,7 @@ class AdminPort:
 @asynccontextmanager
 async def admin_port(
     admin: AdminPort,
-    predictor: Predictor,
+    models: Models,
     ledger: Ledger,
     metrics: Metrics,
     counts: Callable[[], Sequence[CollectorRegistry]],
@@ -53,7 +53,7 @@ async def admin_port(
     """
     throughput = Throughput(counts)
     watched = Watched(
-        predictor,
+        models,
         ledger,
         metrics,
         counts,

@@ -1,6 +1,6 @@
 """What a client may ask about its account without spending anything: its budget and its receipts."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request
 
@@ -8,28 +8,33 @@ from accounting.explanation import AccountExplanation
 from accounting.picorho import to_rho
 from service.http.authentication import BEARER, Authentication
 from service.http.schemas import ClientReceiptOut, ReceiptsOut
+from service.models import Models
 from service.pay_once import HolderExplanation
-from service.predictor import Predictor
 
 _LARGEST_PAGE = 1000
 
 
-def add_account_routes(app: FastAPI, predictor: Predictor, authentication: Authentication) -> None:
-    """Add `GET /budget` and `GET /budget/receipts`."""
+def add_account_routes(app: FastAPI, models: Models, authentication: Authentication) -> None:
+    """Add the account of a model's lineage, and its receipts; of the default model's without a name."""
     security = [Depends(BEARER)]
+    named: dict[str, Any] = {"openapi_extra": {"parameters": [{"name": "name", "in": "path", "required": True}]}}
 
+    @app.get("/models/{name}/budget", summary="See what is spent and left", dependencies=security, **named)
     @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
     async def budget(request: Request) -> HolderExplanation | AccountExplanation:
-        client = (await authentication.caller(request, "budget-read")).client
+        predictor = models.named(request.path_params.get("name"))
+        client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         return await predictor.explained_budget(client)
 
+    @app.get("/models/{name}/budget/receipts", summary="Read your receipts by page", dependencies=security, **named)
     @app.get("/budget/receipts", summary="Read your receipts, page by page", dependencies=security)
     async def receipts(
         request: Request,
         after: Annotated[int, Query(ge=0, le=2**52, description="Only receipts with a number above this.")] = 0,
         count: Annotated[int, Query(ge=1, le=_LARGEST_PAGE, description="At most so many.")] = 100,
     ) -> ReceiptsOut:
-        client = (await authentication.caller(request, "budget-read")).client
+        predictor = models.named(request.path_params.get("name"))
+        client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         page = await predictor.receipts(client, after=after, count=count)
         return ReceiptsOut(
             receipts=[

@@ -1,4 +1,4 @@
-"""The HTTP service: one ASGI application over a predictor.
+"""The HTTP service: one ASGI application over the models that are served.
 
 Every request passes the same middleware. Requests for predictions are answered by plain ASGI endpoints
 (`service.http.predictions`), everything else by FastAPI's routes.
@@ -20,22 +20,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from accounting.ledger import Ledger
 from service.http.accounts import add_account_routes
 from service.http.authentication import Authentication
-from service.http.codec import Answers, RowsCodec
+from service.http.codec import PREDICT, RowsCodec
 from service.http.documentation import add_documentation
 from service.http.exporting import add_export
 from service.http.middleware import FAILED, Requests, response_to
 from service.http.openapi import describe
 from service.http.openinference import INFER, OpenInferenceCodec, add_open_inference
-from service.http.predictions import Codec, PredictionEndpoint
+from service.http.predictions import PredictionEndpoint
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.requests import Bodies
-from service.http.schemas import PROBLEM_RESPONSES
+from service.http.schemas import PROBLEM_RESPONSES, ModelsOut
+from service.models import Models
 from service.page.assets import add_page
-from service.predictor import Predictor
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import Traces
+from service.telemetry.tracing import RequestSpans, Traces
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -86,7 +86,7 @@ class HttpOptions:
     seconds_for_body: float = 30.0
     """How long a request's body may take to arrive."""
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Send what is left of the traces, and close connections."""
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.shutdown)
@@ -95,35 +95,33 @@ class HttpOptions:
 
 
 def create_app(
-    predictor: Predictor,
+    models: Models,
     ledger: Ledger,
     *,
-    largest_body: int,
+    largest_body: Callable[[int], int],
     metrics: Metrics | None = None,
     options: HttpOptions | None = None,
     audit: Callable[[], dict[str, Any]] | None = None,
 ) -> ASGIApp:
     """Return the ASGI application.
 
-    largest_body: bytes; a longer body is refused. metrics: what to count in. audit: what the service's own audit
-    has found, shown to everybody.
+    largest_body: how many bytes a body may have, by the features of the model's rows. metrics: what to count in.
+    audit: what the service's own audit has found, shown to everybody.
     """
     options, metrics = options or HttpOptions(), metrics or Metrics()
-    authentication = Authentication(ledger, predictor.lineage, options.tokens, options.rate_limit, options.failed_tries)
-    answers, bodies = Answers(predictor), Bodies(largest_body, options.seconds_for_body)
-
-    def endpoint(codec: Codec[Any]) -> ASGIApp:
-        return PredictionEndpoint(codec, predictor, authentication, metrics, bodies)
-
-    rows, tensors = endpoint(RowsCodec(predictor, answers)), endpoint(OpenInferenceCodec(predictor, answers))
-    others = _other_routes(predictor, ledger, authentication, audit)
+    authentication = Authentication(ledger, options.tokens, options.rate_limit, options.failed_tries)
+    bodies = Bodies(options.seconds_for_body)
+    rows = PredictionEndpoint(RowsCodec, models, authentication, metrics, bodies, largest_body)
+    tensors = PredictionEndpoint(OpenInferenceCodec, models, authentication, metrics, bodies, largest_body)
+    others = _other_routes(models, ledger, authentication, audit)
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/predict":
+        if (predict := PREDICT.fullmatch(scope["path"])) is not None:
+            scope["path_params"] = predict.groupdict()
             await rows(scope, receive, send)
         elif (infer := INFER.fullmatch(scope["path"])) is not None:
-            named = {name: value for name, value in infer.groupdict().items() if value is not None}
-            await tensors({**scope, "path_params": named}, receive, send)
+            scope["path_params"] = infer.groupdict()
+            await tensors(scope, receive, send)
         else:
             await others(scope, receive, send)
 
@@ -136,15 +134,15 @@ def create_app(
             allow_headers=_REQUEST_HEADERS,
             expose_headers=_RESPONSE_HEADERS,
         )
-    marks = [(b"dpserve-rehearsal", b"true")] if predictor.rehearsal else []
+    marks = [(b"dpserve-rehearsal", b"true")] if ledger.rehearsal else []
     app = Requests(app, count=metrics.count, log=options.log, headers=marks)
     if options.tracing is not None:
-        app = Traces(app, options.tracing)
+        app = Traces(app, RequestSpans(options.tracing))
     return app
 
 
 def _other_routes(
-    predictor: Predictor, ledger: Ledger, authentication: Authentication, audit: Callable[[], dict[str, Any]] | None
+    models: Models, ledger: Ledger, authentication: Authentication, audit: Callable[[], dict[str, Any]] | None
 ) -> FastAPI:
     app = FastAPI(
         title="dpserve",
@@ -155,32 +153,35 @@ def _other_routes(
         redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
     )
-    add_account_routes(app, predictor, authentication)
-    _add_public_routes(app, predictor)
-    add_export(app, predictor, ledger, authentication)
+    add_account_routes(app, models, authentication)
+    _add_public_routes(app, models, ledger)
+    add_export(app, models, ledger, authentication)
     if audit is not None:
 
         @app.get("/audit", summary="See what the service's own audit has found")
         def found() -> dict[str, Any]:
             return audit()
 
-    add_open_inference(app, predictor)
+    add_open_inference(app, models)
     add_page(app, "client")
     add_documentation(app)
     add_problem_handlers(app)
-    describe(app, predictor)
+    describe(app, models)
     return app
 
 
-def _add_public_routes(app: FastAPI, predictor: Predictor) -> None:
+def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
     @app.get("/models", summary="List the models")
-    async def models() -> dict[str, list[str]]:
-        return {"models": [predictor.certificate.name]}
+    async def listed() -> ModelsOut:
+        default = models.default
+        return ModelsOut(
+            models=models.names,
+            default=None if default is None else default.certificate.name,
+        )
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")
     async def model(name: str) -> dict[str, object]:
-        predictor.check_model(name)
-        return predictor.model()
+        return models.named(name).model()
 
     @app.head("/livez", include_in_schema=False)
     @app.get("/livez", summary="Whether the process answers")
@@ -190,8 +191,8 @@ def _add_public_routes(app: FastAPI, predictor: Predictor) -> None:
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether the service can charge and answer")
     async def readyz() -> dict[str, object]:
-        await predictor.check_ready()
-        return {"status": "ready"} | ({"rehearsal": True} if predictor.rehearsal else {})
+        await models.check_ready()
+        return {"status": "ready"} | ({"rehearsal": True} if ledger.rehearsal else {})
 
 
 def add_problem_handlers(app: FastAPI) -> None:

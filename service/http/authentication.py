@@ -16,7 +16,6 @@ from accounting.ledger import (
     UnknownKey,
     key_digest,
 )
-from accounting.ledger.values import checked_client
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
 from service.http.requests import Head, invalid
@@ -38,12 +37,11 @@ _DOTS_OF_A_TOKEN = 2
 
 
 class Authentication:
-    """Tells who sent a request to one lineage's service."""
+    """Tells who sent a request: which client of the lineage that is asked."""
 
     def __init__(
         self,
         ledger: Ledger,
-        lineage: str,
         tokens: "Tokens | None" = None,
         rate_limit: "RateLimit | None" = None,
         failed_tries: "FailedTries | None" = None,
@@ -53,52 +51,51 @@ class Authentication:
         failed_tries: of each address.
         """
         self._ledger = ledger
-        self._lineage = lineage
         self._tokens = tokens
         self._rate_limit = rate_limit
         self._failed_tries = failed_tries
 
-    async def caller(self, request: Request, scope: KeyScope) -> Caller:
+    async def caller(self, request: Request, lineage: str, scope: KeyScope) -> Caller:
         """Return who asks, or raise a problem: 401, 403 for a key that is not good for `scope`, or 429.
 
         A key that is not known is answered alike, whether it is a near miss or a wild guess.
         """
         shown = credential(authorization_of(request))
         peer = request.client.host if request.client is not None else ""
-        by_token = await self._by_token(shown, scope, peer)
+        by_token = await self._by_token(shown, lineage, scope, peer)
         if by_token is not None:
-            await self._check_client(by_token.client)
+            await self._check_client(lineage, by_token.client)
             return by_token
         digest = key_digest(shown)
-        client = self._ledger.remembered(self._lineage, digest)
+        client = self._ledger.remembered(lineage, digest)
         if client is not None:
-            await self._count(client)  # first: what is too often asked the ledger need not read
-        known = await self._by_key(digest, scope, peer)
+            await self._count(lineage, client)  # first: what is too often asked the ledger need not read
+        known = await self._by_key(digest, lineage, scope, peer)
         if known.client != client:
-            await self._count(known.client)
+            await self._count(lineage, known.client)
         return known
 
-    async def payer(self, head: Head) -> Caller:
+    async def payer(self, head: Head, lineage: str) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
 
         A token, or a key that was authenticated before, asks the ledger nothing now: whether it is the client's is
         checked with the charge. A key is looked up by its SHA-256, in time that says nothing about any other key.
         """
         shown = credential(head.header(b"authorization") or "")
-        by_token = await self._by_token(shown, "predict", head.peer)
+        by_token = await self._by_token(shown, lineage, "predict", head.peer)
         if by_token is not None:
             return by_token
         digest = key_digest(shown)
-        client = self._ledger.remembered(self._lineage, digest)
-        known = await self._by_key(digest, "predict", head.peer) if client is None else Caller(client, digest)
-        await self._count(known.client)
+        client = self._ledger.remembered(lineage, digest)
+        known = await self._by_key(digest, lineage, "predict", head.peer) if client is None else Caller(client, digest)
+        await self._count(lineage, known.client)
         return known
 
-    async def _count(self, client: str) -> None:
+    async def _count(self, lineage: str, client: str) -> None:
         if self._rate_limit is not None:
-            await self._rate_limit.check(self._lineage, client)
+            await self._rate_limit.check(lineage, client)
 
-    async def _by_token(self, shown: str, scope: KeyScope, peer: str) -> Caller | None:
+    async def _by_token(self, shown: str, lineage: str, scope: KeyScope, peer: str) -> Caller | None:
         """Return the client that a token names; None for what is no token."""
         if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
             return None
@@ -109,29 +106,25 @@ class Authentication:
                 await self._failed_tries.check(peer)
                 await self._failed_tries.count(peer)
             raise
-        await self._count(token.client)
+        await self._count(lineage, token.client)
         if scope not in token.scopes:
             raise as_problem(ScopeMissing(scope, "token"))
-        try:
-            checked_client(token.client)
-        except ValueError:
-            raise as_problem(UnknownClient(token.client)) from None
         return Caller(token.client, expires=token.expires)
 
-    async def _check_client(self, client: str) -> None:
+    async def _check_client(self, lineage: str, client: str) -> None:
         """Raise a problem unless the ledger knows the client."""
         try:
-            account = await self._ledger.client(self._lineage, client)
+            account = await self._ledger.client(lineage, client)
         except UnknownClient as unknown:
             raise as_problem(unknown) from None
         if account.revoked:
             raise as_problem(ClientRevoked(client))
 
-    async def _by_key(self, digest: bytes, scope: KeyScope, peer: str) -> Caller:
-        if self._failed_tries is not None and self._ledger.remembered(self._lineage, digest) is None:
+    async def _by_key(self, digest: bytes, lineage: str, scope: KeyScope, peer: str) -> Caller:
+        if self._failed_tries is not None and self._ledger.remembered(lineage, digest) is None:
             await self._failed_tries.check(peer)
         try:
-            return Caller((await self._ledger.authenticate(self._lineage, digest, scope)).client, digest)
+            return Caller((await self._ledger.authenticate(lineage, digest, scope)).client, digest)
         except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:
             if self._failed_tries is not None and not isinstance(refused, ScopeMissing):
                 await self._failed_tries.count(peer)

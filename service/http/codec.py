@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
-from starlette.responses import Response
 
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import COVERAGE
+from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty, UnknownNoise
 from service.errors import InvalidRows
 from service.http import npy
 from service.http.predictions import Reply
@@ -29,6 +28,7 @@ from service.http.schemas import (
 )
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
+PREDICT = re.compile(r"(?:/models/(?P<name>[^/]+))?/predict")
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
@@ -92,35 +92,62 @@ class Answers:
             BUDGET: _encode(self.budget(prediction)).decode(),
         }
         noise = prediction.noise
-        if noise is not None:
-            said[NOISE] = _encode(
-                {
-                    "law": noise.law,
-                    "on": noise.on,
-                    "scale": float(noise.scale.max()),
-                    "coverage": COVERAGE,
-                    "above": None if noise.above is None else float(noise.above.max()),
-                    "below": None if noise.below is None else float(noise.below.max()),
-                    "undecided": np.packbits(noise.undecided).tobytes().hex(),
-                }
-            ).decode()
+        above, below = noise.reach or (None, None)
+        said[NOISE] = _encode(
+            {
+                "law": noise.law,
+                "on": noise.on,
+                "holds": noise.holds,
+                "scale": None if noise.scale is None else float(noise.scale.max()),
+                "coverage": COVERAGE,
+                "above": None if above is None else float(above.max()),
+                "below": None if below is None else float(below.max()),
+                "undecided": np.packbits(noise.undecided).tobytes().hex(),
+                "no_interval": noise.no_interval or None,
+            }
+        ).decode()
         return said
 
 
-def noise_out(prediction: Prediction) -> AnswerNoiseOut | None:
+def noise_out(noise: Uncertainty) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
-    noise = prediction.noise
-    if noise is None:
-        return None
+    lower, upper = (None, None) if noise.lower is None or noise.upper is None else _digits(noise.lower, noise.upper)
     return AnswerNoiseOut(
         law=noise.law,
         on=noise.on,
-        scale=noise.scale.tolist(),
+        holds=noise.holds,
+        scale=None if noise.scale is None else noise.scale.tolist(),
         coverage=COVERAGE,
-        lower=None if noise.lower is None else noise.lower.tolist(),
-        upper=None if noise.upper is None else noise.upper.tolist(),
+        lower=lower,
+        upper=upper,
         undecided=noise.undecided.tolist(),
+        no_interval=noise.no_interval or None,
     )
+
+
+def _law_out(noise: AnyNoise) -> NoiseLawOut:
+    if isinstance(noise, UnknownNoise):
+        return NoiseLawOut(law=None, on=None, scale=None, no_interval=noise.why)
+    return NoiseLawOut(law=noise.law, on=noise.on, scale=noise.largest.tolist(), no_interval=noise.no_interval or None)
+
+
+_THOUSAND = np.array([list(b"%03d" % number) for number in range(1000)], dtype=np.uint8)
+
+
+def _digits(*ends: Floats) -> list[Any]:
+    """Return each array (n, C), of whole millionths from 0 to 1, as JSON: all digits of all numbers at once."""
+    millionths = np.rint(np.stack(ends) * 1e6).astype(np.int64)
+    thousands, rest = np.divmod(millionths, 1000)
+    count, rows, classes = millionths.shape
+    text = np.empty((count, rows, 9 * classes + 2), dtype=np.uint8)
+    numbers = text[:, :, 1:-1].reshape(count, rows, classes, 9)
+    numbers[..., 0] = ord("0") + thousands // 1000
+    numbers[..., 1] = ord(".")
+    numbers[..., 2:5] = _THOUSAND[thousands % 1000]
+    numbers[..., 5:8] = _THOUSAND[rest]
+    numbers[..., 8] = ord(",")
+    text[:, :, 0], text[:, :, -2], text[:, :, -1] = b"[],"
+    return [msgspec.Raw(b"[%b]" % each.tobytes()[:-1]) for each in text]
 
 
 class RowsCodec:
@@ -128,15 +155,15 @@ class RowsCodec:
 
     parameters = frozenset({"dry_run", "tier"})
 
-    def __init__(self, predictor: Predictor, answers: Answers) -> None:
+    def __init__(self, predictor: Predictor) -> None:
         """Validate for `predictor`."""
         self._predictor = predictor
-        self._answers = answers
+        self._answers = Answers(predictor)
         self._price = to_rho(predictor.price_per_row.picorho)
         self._rehearsal = True if predictor.rehearsal else msgspec.UNSET
 
     def check_path(self, parameters: Mapping[str, str]) -> None:
-        """Refuse nothing: the service has one model."""
+        """Refuse nothing: the path has no version."""
 
     def decode(self, head: Head, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
@@ -175,14 +202,14 @@ class RowsCodec:
                 prediction.probabilities.tolist(),
                 self._answers.receipt(prediction),
                 self._answers.budget(prediction),
-                noise_out(prediction),
+                noise_out(prediction.noise),
                 self._rehearsal,
             )
         )
 
     def encode_quote(self, quote: RowsQuote) -> Reply:
         """Return a quote in rho."""
-        refusal, noise = quote.refusal, quote.noise
+        refusal = quote.refusal
         kind = None
         if isinstance(refusal, BudgetExhausted):
             kind = ProblemType.BUDGET_EXHAUSTED
@@ -197,14 +224,10 @@ class RowsCodec:
             admitted=refusal is None,
             refusal=kind,
             scope=getattr(refusal, "scope", None),
-            noise=None if noise is None else NoiseLawOut(noise.law, noise.on, noise.scale.tolist()),
+            noise=_law_out(quote.noise),
             tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
         return _json(QuoteResponse(out, self._rehearsal))
-
-    def refuse(self, problem: Problem) -> Response:
-        """Return an RFC 9457 problem."""
-        return problem.response()
 
 
 def _json(content: Any) -> Reply:

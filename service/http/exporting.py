@@ -15,15 +15,16 @@ from accounting.ledger import Ledger, Quote
 from accounting.picorho import to_rho
 from service.http.authentication import BEARER, Authentication
 from service.http.problems import Problem, ProblemType
+from service.models import Models
 from service.pay_once import PayOncePredictor, hold_request
-from service.predictor import Caller, Predictor
+from service.predictor import Caller
 from training.errors import MissingExtra
 from training.export.files import Exported, Form, exported
 
 MEDIA_TYPE = "application/octet-stream"
 
 
-def add_export(app: FastAPI, predictor: Predictor, ledger: Ledger, authentication: Authentication) -> None:
+def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Authentication) -> None:
     """Add the route."""
 
     @app.get(
@@ -42,8 +43,8 @@ def add_export(app: FastAPI, predictor: Predictor, ledger: Ledger, authenticatio
             bool, Query(description="true: move to this precision if you do not hold it, for the difference.")
         ] = False,
     ) -> Response:
-        caller = await authentication.caller(request, "predict")
-        predictor.check_model(name)
+        predictor = models.named(name)
+        caller = await authentication.caller(request, predictor.lineage, "predict")
         if not isinstance(predictor, PayOncePredictor):
             raise Problem(
                 HTTPStatus.FORBIDDEN,
@@ -83,7 +84,8 @@ async def _held(
             ProblemType.NOT_EXPORTABLE,
             f"this service cannot write {form} files; ask for another form, or have its owner install dpserve[onnx]",
         ) from None
-    predictor.check_not_expired(caller)
+    if (ended := predictor.late(caller)) is not None:
+        raise ended
     await ledger.charge(hold_request(predictor.released, caller.client, tier, time.time(), None, caller.key_digest))
     return file
 

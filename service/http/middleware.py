@@ -13,6 +13,9 @@ from service.http.requests import ClientDisconnected
 from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, places, request_id, request_id_of
 from service.telemetry.metrics import DISCONNECTED, PREFLIGHT, problem_of, route_of
 
+MODEL = "dpserve.model"
+"""Where the scope has the name of the model that answers, once that is known."""
+
 FAILED = "the service failed; the owner's log says where"
 
 _log = logging.getLogger("dpserve")
@@ -25,7 +28,7 @@ class Requests:
         self,
         app: ASGIApp,
         *,
-        count: Callable[[str, int, float, str | None], None],
+        count: Callable[[str, str, int, float, str | None], None],
         route: Callable[[str], str] = route_of,
         log: RequestLog | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
@@ -69,7 +72,7 @@ class Requests:
                 await response_to(scope["path"], problem)(scope, receive, watched)
         finally:
             seconds = self._clock() - began
-            self._count(route, status, seconds, refused)
+            self._count(route, scope.get(MODEL, ""), status, seconds, refused)
             if self._log is not None:
                 self._log.write(scope["method"], route, status, seconds)
 

@@ -1,10 +1,13 @@
 """The OpenAPI document of a service: FastAPI's of its own routes, and the requests for predictions from their schemas.
 
-It is exact for the model that is served. A row's length and bounds, the model's name and its tiers are public and fixed
-while the service runs, so that a request that the document allows is one that the service understands.
+It is exact for one model: the default one, or the one whose document is asked for. A row's length and bounds, the
+model's name and its tiers are public and fixed while the service runs, so that a request that the document allows is
+one that the service understands.
 """
 
+from copy import deepcopy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from fastapi import FastAPI
@@ -13,6 +16,7 @@ from service.http import npy, schemas
 from service.http.codec import BUDGET, NOISE, RECEIPT
 from service.http.openinference import DATATYPES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
+from service.models import Models
 from service.predictor import Predictor
 
 _STRUCTS = (
@@ -29,17 +33,32 @@ _DRY_RUN = {
     "schema": {"type": "boolean", "default": False},
     "description": "true: say what the request would cost and whether it would be admitted; answer and spend nothing.",
 }
+_OF_DEFAULT = ("/predict", "/budget", "/budget/receipts")
+"""Paths that name no model."""
+
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
-def describe(app: FastAPI, predictor: Predictor) -> None:
-    """Have `app.openapi()` return the document of this model's service."""
+def describe(app: FastAPI, models: Models) -> None:
+    """Have `app.openapi()` return the document of the default model; without one, of the first. Add each model's."""
     made_by_routes = app.openapi
+    made: WeakKeyDictionary[Predictor, dict[str, Any]] = WeakKeyDictionary()
+
+    def document_of(predictor: Predictor) -> dict[str, Any]:
+        if predictor not in made:
+            made[predictor] = _complete(deepcopy(made_by_routes()), predictor)
+        document = made[predictor]
+        if predictor is models.default:
+            return document
+        return document | {"paths": {path: said for path, said in document["paths"].items() if path not in _OF_DEFAULT}}
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _complete(made_by_routes(), predictor)
-        return app.openapi_schema
+        described = models.default or next(iter(models), None)
+        return made_by_routes() if described is None else document_of(described)
+
+    @app.get("/models/{name}/openapi.json", include_in_schema=False)
+    async def document(name: str) -> dict[str, Any]:
+        return document_of(models.named(name))
 
     app.openapi = openapi  # type: ignore[method-assign]
 
@@ -51,7 +70,8 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     _narrow_rows(components["PredictRequest"], predictor)
     _narrow_tensors(components, predictor)
     document["paths"] |= {
-        "/predict": {"post": _predict(predictor)},
+        "/predict": {"post": _predict(predictor, [])},
+        "/models/{name}/predict": {"post": _predict(predictor, ["name"])},
         f"{MODEL}/infer": {"post": _infer(["name"])},
         f"{MODEL_VERSION}/infer": {"post": _infer(["name", "version"])},
     }
@@ -64,7 +84,7 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     return document
 
 
-def _predict(predictor: Predictor) -> dict[str, Any]:
+def _predict(predictor: Predictor, in_path: list[str]) -> dict[str, Any]:
     tier = {
         "name": "tier",
         "in": "query",
@@ -75,9 +95,10 @@ def _predict(predictor: Predictor) -> dict[str, Any]:
     answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
     return {
         "summary": "Ask for private predictions",
-        "operationId": "predict",
+        "operationId": "_".join(["predict", *in_path]),
         "security": [{"API key": []}],
         "parameters": [
+            *_in_path(in_path),
             IDEMPOTENCY_PARAMETER,
             PREFER_PARAMETER,
             _DRY_RUN,
@@ -117,7 +138,7 @@ def _infer(in_path: list[str]) -> dict[str, Any]:
         "operationId": "_".join(["infer", *in_path]),
         "security": [{"API key": []}],
         "parameters": [
-            *({"name": name, "in": "path", "required": True, "schema": {}} for name in in_path),
+            *_in_path(in_path),
             IDEMPOTENCY_PARAMETER,
             PREFER_PARAMETER,
             json_length,
@@ -134,6 +155,10 @@ def _infer(in_path: list[str]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _in_path(names: list[str]) -> list[dict[str, Any]]:
+    return [{"name": name, "in": "path", "required": True} for name in names]
 
 
 def _narrow_rows(schema: dict[str, Any], predictor: Predictor) -> None:

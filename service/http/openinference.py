@@ -7,7 +7,6 @@ Tensors are JSON, or raw bytes behind it (the binary tensor data extension). Wha
 import json
 import re
 from collections.abc import Mapping
-from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
@@ -15,24 +14,28 @@ import msgspec
 import numpy as np
 from fastapi import FastAPI
 from numpy.typing import NDArray
-from starlette.responses import Response
 
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE
+from service.errors import UnknownModel
 from service.http.codec import Answers, malformed_json
 from service.http.predictions import Reply
-from service.http.problems import Problem, ProblemType, open_inference_error
 from service.http.requests import Head, invalid
 from service.http.schemas import (
     ErrorOut,
     InferRequest,
     InferResponse,
     InputTensor,
+    ModelConfig,
+    ModelIndex,
     ModelMetadata,
     ModelReady,
     OutputTensor,
     ServerMetadata,
+    TensorConfig,
+    TensorMetadata,
 )
+from service.models import Models
 from service.predictor import OUTPUTS, Prediction, Predictor, RowsQuote, RowsRequest
 
 PREFIX = "/v2"
@@ -68,14 +71,14 @@ class OpenInferenceCodec:
 
     parameters = frozenset[str]()
 
-    def __init__(self, predictor: Predictor, answers: Answers) -> None:
+    def __init__(self, predictor: Predictor) -> None:
         """Validate for `predictor`."""
         self._predictor = predictor
-        self._answers = answers
+        self._answers = Answers(predictor)
 
     def check_path(self, parameters: Mapping[str, str]) -> None:
         """Refuse models and versions that are not served."""
-        check_model(self._predictor, parameters["name"], parameters.get("version", VERSION))
+        check_version(parameters.get("version") or VERSION)
 
     def decode(self, head: Head, body: bytes) -> TensorRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
@@ -83,6 +86,11 @@ class OpenInferenceCodec:
             raise invalid("send the body without compression")
         length = head.header(JSON_LENGTH.lower().encode())
         request, raw = parse_request(body, length)
+        # Where the JSON ends decides what the body says.
+        return self.request_of(head, request, raw, f"v2 {length or len(body)}\0".encode() + body)
+
+    def request_of(self, head: Head, request: InferRequest, raw: bytes, said: bytes) -> TensorRequest:
+        """Return what is asked for, by bytes behind the request. said: what the client's name for it stands for."""
         if len(request.inputs) != 1 or request.inputs[0].name != INPUT:
             raise invalid(f"send one input, {INPUT!r}, of the shape [rows, features]")
         if "shared_memory_region" in request.inputs[0].parameters:
@@ -92,8 +100,6 @@ class OpenInferenceCodec:
             raise invalid("the parameter 'tier' is the name of a tier")
         X = array_of(request.inputs[0], raw).astype(np.float64)
         self._predictor.check_tier(tier)
-        # Where the JSON ends decides what the body says.
-        said = f"v2 {length or len(body)}\0".encode() + body
         return TensorRequest(
             self._predictor.check_array(X),
             tier,
@@ -150,28 +156,23 @@ class OpenInferenceCodec:
         del receipt["model"]
         named = msgspec.to_builtins(self._answers.budget(prediction)) | receipt
         named["rehearsal"] = True if self._predictor.rehearsal else None
-        if noise is not None:
-            named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_scale": float(noise.scale.max())}
-            named["coverage"] = COVERAGE
+        named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_holds": noise.holds, "coverage": COVERAGE}
+        named["noise_scale"] = None if noise.scale is None else float(noise.scale.max())
+        named["no_interval"] = noise.no_interval or None
         return {name: value for name, value in named.items() if value is not None}
 
     def encode_quote(self, quote: RowsQuote) -> Reply:
         """Never called: the protocol has no dry run, and a query is refused."""
         raise NotImplementedError
 
-    def refuse(self, problem: Problem) -> Response:
-        """Return an error as the protocol has it."""
-        return open_inference_error(problem)
 
-
-def check_model(predictor: Predictor, name: str, version: str = VERSION) -> None:
-    """Raise UnknownModel or a 404 problem for what is not served."""
-    predictor.check_model(name)
+def check_version(version: str) -> None:
+    """Raise UnknownModel for a version that no model has."""
     if version != VERSION:
-        raise Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, f"{name!r} has the version {VERSION!r} alone")
+        raise UnknownModel(f"a model has the version {VERSION!r} alone")
 
 
-def add_open_inference(app: FastAPI, predictor: Predictor) -> None:
+def add_open_inference(app: FastAPI, models: Models) -> None:
     """Add the protocol's routes for health and metadata."""
     responses: dict[int | str, dict[str, Any]] = {
         "default": {"model": ErrorOut, "description": "An error; its type stands in the header dpserve-problem"}
@@ -183,17 +184,16 @@ def add_open_inference(app: FastAPI, predictor: Predictor) -> None:
 
     @app.get(f"{PREFIX}/health/ready", summary="Whether the service can charge and answer", responses=responses)
     async def ready() -> dict[str, bool]:
-        await predictor.check_ready()
+        await models.check_ready()
         return {"ready": True}
 
     @app.get(PREFIX, summary="What this server is", responses=responses)
     async def server() -> ServerMetadata:
-        return ServerMetadata(name="dpserve", version=version("dpserve"), extensions=["binary_tensor_data"])
+        return server_metadata()
 
     @app.get(f"{MODEL_VERSION}/ready", summary="Whether the model can be asked", responses=responses)
     async def version_ready(name: str, version: str) -> ModelReady:
-        check_model(predictor, name, version)
-        await predictor.check_ready()
+        await served(models, name, version).check_ready()
         return ModelReady(name=name, ready=True)
 
     @app.get(f"{MODEL}/ready", summary="Whether the model can be asked", responses=responses)
@@ -202,15 +202,66 @@ def add_open_inference(app: FastAPI, predictor: Predictor) -> None:
 
     @app.get(MODEL_VERSION, summary="What a model takes and gives", responses=responses)
     async def model_version(name: str, version: str) -> ModelMetadata:
-        check_model(predictor, name, version)
-        return _metadata(predictor)
+        return metadata(served(models, name, version))
 
     @app.get(MODEL, summary="What a model takes and gives", responses=responses)
     async def model(name: str) -> ModelMetadata:
         return await model_version(name, VERSION)
 
+    _add_repository(app, models, responses)
 
-def _metadata(predictor: Predictor) -> ModelMetadata:
+
+def _add_repository(app: FastAPI, models: Models, responses: dict[int | str, dict[str, Any]]) -> None:
+    @app.post(f"{PREFIX}/repository/index", summary="List the models", responses=responses)
+    async def index() -> list[ModelIndex]:
+        return repository_index(models)
+
+    @app.get(f"{MODEL_VERSION}/config", summary="How a model is served", responses=responses)
+    async def version_config(name: str, version: str) -> ModelConfig:
+        return config(served(models, name, version))
+
+    @app.get(f"{MODEL}/config", summary="How a model is served", responses=responses)
+    async def model_config(name: str) -> ModelConfig:
+        return await version_config(name, VERSION)
+
+
+def served(models: Models, name: str, version: str = VERSION) -> Predictor:
+    """Return a model. Raises UnknownModel for a name or version that is not served."""
+    predictor = models.named(name)
+    check_version(version)
+    return predictor
+
+
+def server_metadata() -> ServerMetadata:
+    """Return what the server is."""
+    extensions = ["binary_tensor_data", "model_repository", "model_configuration"]
+    return ServerMetadata(name="dpserve", version=version("dpserve"), extensions=extensions)
+
+
+def repository_index(models: Models) -> list[ModelIndex]:
+    """Return every model that is served."""
+    return [ModelIndex(name=each.certificate.name, version=VERSION, state="READY", reason="") for each in models]
+
+
+def config(predictor: Predictor) -> ModelConfig:
+    """Return how a model is served, as Triton's configuration extension has it."""
+    said = metadata(predictor)
+    return ModelConfig(
+        name=said.name,
+        platform=said.platform,
+        backend=said.platform,
+        max_batch_size=predictor.largest_batch,
+        input=[_without_rows(each) for each in said.inputs],
+        output=[_without_rows(each) for each in said.outputs],
+    )
+
+
+def _without_rows(tensor: TensorMetadata) -> TensorConfig:
+    return TensorConfig(name=tensor.name, data_type=f"TYPE_{tensor.datatype}", dims=tensor.shape[1:])
+
+
+def metadata(predictor: Predictor) -> ModelMetadata:
+    """Return what a model takes and gives, and at which price."""
     certificate = predictor.certificate
     classes = certificate.classes
     return ModelMetadata.model_validate(
@@ -316,8 +367,6 @@ def tensors_of(prediction: Prediction) -> dict[str, NDArray[Any]]:
     """Return an answer's tensors by name: `Predictor.outputs`."""
     noise = prediction.noise
     found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities}
-    if noise is not None:
-        if noise.lower is not None and noise.upper is not None:
-            found |= {"lower": noise.lower, "upper": noise.upper}
-        found["undecided"] = noise.undecided
-    return found
+    if noise.lower is not None and noise.upper is not None:
+        found |= {"lower": noise.lower, "upper": noise.upper}
+    return found | {"undecided": noise.undecided}

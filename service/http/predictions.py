@@ -1,20 +1,22 @@
 """Requests for predictions, of whatever protocol: one way from the bytes of a request to those of its answer."""
 
 import asyncio
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.errors import RequestRefused
 from service.http.authentication import Authentication
+from service.http.middleware import MODEL, response_to
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.requests import Bodies, Head, read_head
+from service.models import Models
 from service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.metrics import Metrics
+from service.telemetry.timeline import Stages
 
 _SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed on the event loop; while a larger one is parsed, other requests go on."""
@@ -49,26 +51,24 @@ class Codec(Protocol[Some]):
         """Return what an answer would cost."""
         ...
 
-    def refuse(self, problem: Problem) -> Response:
-        """Return the answer to a request that is refused."""
-        ...
-
 
 class PredictionEndpoint(Generic[Some]):
     """An ASGI application that answers requests for predictions in one protocol."""
 
     def __init__(
         self,
-        codec: Codec[Some],
-        predictor: Predictor,
+        codec: Callable[[Predictor], Codec[Some]],
+        models: Models,
         authentication: Authentication,
         metrics: Metrics,
         bodies: Bodies,
+        largest_body: Callable[[int], int],
     ) -> None:
-        """Answer from `predictor`."""
+        """Answer from `models`. codec: of a model. largest_body: as `create_app` has it."""
         self._bodies = bodies
+        self._largest_body = largest_body
         self._codec = codec
-        self._predictor = predictor
+        self._models = models
         self._authentication = authentication
         self._metrics = metrics
 
@@ -78,7 +78,7 @@ class PredictionEndpoint(Generic[Some]):
             body, named = await self._answer(scope, receive)
         except REFUSALS as error:
             problem = as_problem(error)
-            response = self._codec.refuse(problem)
+            response = response_to(scope["path"], problem)
             if problem.status is HTTPStatus.METHOD_NOT_ALLOWED:
                 response.headers["allow"] = "POST"
             await response(scope, receive, send)
@@ -92,36 +92,49 @@ class PredictionEndpoint(Generic[Some]):
         if scope["method"] != "POST":
             said = f"{scope['path']} answers POST"
             raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, ProblemType.METHOD_NOT_ALLOWED, said)
-        self._codec.check_path(scope.get("path_params", {}))
-        head = read_head(scope, self._codec.parameters)
-        caller = await self._authentication.payer(head)
-        body = await self._bodies.read(scope, receive)
+        path = scope["path_params"]
+        predictor = self._models.named(path.get("name"))
+        scope[MODEL] = predictor.certificate.name
+        codec = self._codec(predictor)
+        codec.check_path(path)
+        head = read_head(scope, codec.parameters)
+        stages = Stages.of_request()
+        caller = await self._authentication.payer(head, predictor.lineage)
+        stages.end("authentication")
+        largest = self._largest_body(len(predictor.certificate.feature_names))
+        body = await self._bodies.read(scope, receive, largest)
+        stages.end("body")
         try:
-            return await self._answer_body(head, caller, body)
+            encoded, headers = await answer(predictor, codec, self._metrics, head, caller, body)
         finally:
             self._bodies.release(body)
-
-    async def _answer_body(self, head: Head, caller: Caller, body: bytes) -> Reply:
-        try:
-            dry_run = _is_dry_run(head)
-            request = await self._decode(head, body)
-        except (Problem, RequestRefused):
-            # Whose key is gone hears of that alone.
-            await self._predictor.confirm(caller)
-            raise
-        if dry_run:
-            known = await self._predictor.confirm(caller)
-            return self._codec.encode_quote(await self._predictor.quote(known.client, request))
-        prediction = await self._predictor.predict(caller, request)
-        self._metrics.answered(len(prediction.probabilities), prediction.charged_rows)
-        encoded, headers = self._codec.encode(head, request, prediction)
         wait = head.wait
         return encoded, headers if wait is None else {**headers, "preference-applied": f"wait={wait:g}"}
 
-    async def _decode(self, head: Head, body: bytes) -> Some:
+
+async def answer(
+    predictor: Predictor, codec: Codec[Some], metrics: Metrics, head: Head, caller: Caller, body: bytes
+) -> Reply:
+    """Answer what a body asks, or say what that would cost. Raises refusals that `as_problem` knows."""
+    try:
+        dry_run = _is_dry_run(head)
         if len(body) < _SMALL_BODY:
-            return self._codec.decode(head, body)
-        return await asyncio.to_thread(self._codec.decode, head, body)
+            request = codec.decode(head, body)
+        else:
+            request = await asyncio.to_thread(codec.decode, head, body)
+    except (Problem, RequestRefused):
+        # Whose key is gone hears of that alone.
+        await predictor.confirm(caller)
+        raise
+    if dry_run:
+        known = await predictor.confirm(caller)
+        return codec.encode_quote(await predictor.quote(known.client, request))
+    prediction = await predictor.predict(caller, request)
+    metrics.answered(predictor.certificate.name, len(prediction.probabilities), prediction.charged_rows)
+    stages = Stages.of_request()
+    reply = codec.encode(head, request, prediction)
+    stages.end("answer")
+    return reply
 
 
 def _is_dry_run(head: Head) -> bool:

@@ -50,6 +50,11 @@ class Problem(Exception):
         self.detail = detail
         self.members = members
 
+    def content(self) -> dict[str, object]:
+        """Return what it says, as RFC 9457 has it."""
+        plain = {"type": self.kind, "title": self.status.phrase, "status": int(self.status), "detail": self.detail}
+        return plain | self.members
+
     def response(self) -> JSONResponse:
         """Return the HTTP response."""
         headers = {"dpserve-problem": self.kind.rpartition(":")[2]}
@@ -59,8 +64,7 @@ class Problem(Exception):
             headers["Connection"] = "close"  # the rest of the body may not have been read
         if self.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
             headers["Retry-After"] = str(self.members.get("retry_after", 1))
-        content = {"type": self.kind, "title": self.status.phrase, "status": int(self.status), "detail": self.detail}
-        return JSONResponse(content | self.members, status_code=self.status, media_type=MEDIA_TYPE, headers=headers)
+        return JSONResponse(self.content(), status_code=self.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def open_inference_error(problem: Problem) -> Response:

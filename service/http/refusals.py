@@ -20,13 +20,13 @@ from accounting.ledger import (
     UnknownLineage,
 )
 from accounting.picorho import to_rho
-from service.errors import DeadlinePassed, InvalidRows, Overloaded, UnknownModel, UnknownTier
+from service.errors import DeadlinePassed, InvalidRows, NoModel, Overloaded, UnknownModel, UnknownTier
 from service.http.problems import Problem, ProblemType
 from service.telemetry.logs import kinds
 
 _log = logging.getLogger("dpserve")
 
-REFUSALS = (Problem, InvalidRows, UnknownModel, UnknownTier, Overloaded, DeadlinePassed, LedgerError)
+REFUSALS = (Problem, InvalidRows, UnknownModel, UnknownTier, NoModel, Overloaded, DeadlinePassed, LedgerError)
 """What `as_problem` knows."""
 
 
@@ -47,18 +47,14 @@ def _problem_of(error: Exception) -> Problem:
                 row=error.row,
                 column=error.column,
             )
-        case UnknownModel():
-            return Problem(HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL, str(error))
-        case UnknownTier():
-            return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.UNKNOWN_TIER, str(error))
+        case UnknownModel() | UnknownTier() | NoModel() | IdempotencyConflict():
+            return Problem(*_PLAIN[type(error)], str(error))
         case Overloaded() | DeadlinePassed():
             return _too_late(error)
         case BudgetExhausted():
             return _exhausted(error)
         case MechanismNotAccepted():
             return Problem(HTTPStatus.FORBIDDEN, ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
-        case IdempotencyConflict():
-            return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT, str(error))
         case LedgerUnavailable() | UnknownLineage():
             return Problem(HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
     _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
@@ -67,28 +63,40 @@ def _problem_of(error: Exception) -> Problem:
     )
 
 
+_PLAIN = {
+    UnknownModel: (HTTPStatus.NOT_FOUND, ProblemType.UNKNOWN_MODEL),
+    UnknownTier: (HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.UNKNOWN_TIER),
+    NoModel: (HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.NOT_READY),
+    IdempotencyConflict: (HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.IDEMPOTENCY_CONFLICT),
+}
+
+
 def _exhausted(error: BudgetExhausted) -> Problem:
-    """Return a 403 problem, with the account's amounts where it is the client's: the lineage's tell what others ask."""
+    """Return a 403 problem, with the account's amounts where it is the client's: another's tell what others ask."""
     cost = to_rho(error.cost)
-    if error.scope == "lineage":
+    if error.scope != "client":
         return Problem(
             HTTPStatus.FORBIDDEN,
             ProblemType.BUDGET_EXHAUSTED,
-            f"this request costs rho = {cost:.6g}, more than is left in the lineage's budget; nothing was charged",
+            f"this request costs rho = {cost:.6g}, more than is left in the {error.scope}'s budget; nothing was "
+            "charged",
             scope=error.scope,
             unit="rho",
             cost=cost,
         )
     amounts = {name: to_rho(getattr(error, name)) for name in ("spent", "remaining", "limit")}
+    refilled = {"refilled": error.refilled.isoformat()} if error.refilled is not None else {}
+    until = f" until {error.refilled.isoformat()}" if error.refilled is not None else ""
     return Problem(
         HTTPStatus.FORBIDDEN,
         ProblemType.BUDGET_EXHAUSTED,
         f"this request costs rho = {cost:.6g}, and {amounts['remaining']:.6g} of {amounts['limit']:.6g} is left in "
-        "the client's budget; nothing was charged",
+        f"the client's budget{until}; nothing was charged",
         scope=error.scope,
         unit="rho",
         cost=cost,
         **amounts,
+        **refilled,
     )
 
 

@@ -125,27 +125,26 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
 
 
 class Bodies:
-    """Reads bodies, each of at most `largest` bytes within `seconds`, and holds at most `together` bytes of them.
+    """Reads bodies, each within `seconds`, and holds at most `together` bytes of them.
 
     Rows in JSON take up to sixteen times their bytes while they are parsed: who sends many wide rows at once is refused
     before they take the memory that there is.
     """
 
-    def __init__(self, largest: int, seconds: float = 30.0, together: int = 256 * 2**20) -> None:
-        """together: of all bodies of this process whose requests are not answered yet; one body always fits."""
-        self._largest = largest
+    def __init__(self, seconds: float = 30.0, together: int = 256 * 2**20) -> None:
+        """together: of all bodies of this process whose requests are not answered yet."""
         self._seconds = seconds
-        self._room = max(together, largest)
+        self._room = together
 
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """Return the body, which counts until it is given to `release`.
+    async def read(self, scope: Scope, receive: Receive, largest: int) -> bytes:
+        """Return the body of at most `largest` bytes, which counts until it is given to `release`.
 
         Raises a 408 or 413 problem, as soon as it is too late or too long, Overloaded, and ClientDisconnected.
         """
         deadline = asyncio.get_running_loop().time() + self._seconds
-        if _announced(scope) > self._largest:
+        if _announced(scope) > largest:
             await _discard(scope, receive, deadline)
-            raise self._too_long()
+            raise too_long(largest)
         parts, length, more = list[bytes](), 0, True
         try:
             async with asyncio.timeout_at(deadline):
@@ -155,8 +154,8 @@ class Bodies:
                         raise ClientDisconnected
                     part, more = message.get("body", b""), message.get("more_body", False)
                     length, self._room = length + len(part), self._room - len(part)
-                    if length > self._largest or self._room < 0:
-                        raise self._too_long() if length > self._largest else Overloaded(1)
+                    if length > largest or self._room < 0:
+                        raise too_long(largest) if length > largest else Overloaded(1)
                     parts.append(part)
         except BaseException as error:
             self._room += length
@@ -172,13 +171,15 @@ class Bodies:
         """Count a body no more."""
         self._room += len(body)
 
-    def _too_long(self) -> Problem:
-        return Problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            ProblemType.BODY_TOO_LARGE,
-            f"the body is longer than {self._largest} bytes; send fewer rows at a time",
-            limit_bytes=self._largest,
-        )
+
+def too_long(largest: int) -> Problem:
+    """Return the problem of a body of more than `largest` bytes."""
+    return Problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        ProblemType.BODY_TOO_LARGE,
+        f"the body is longer than {largest} bytes; send fewer rows at a time",
+        limit_bytes=largest,
+    )
 
 
 _LONGEST_SILENCE = 1.0

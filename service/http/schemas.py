@@ -69,20 +69,27 @@ class BudgetOut(Struct):
 class NoiseLawOut(Struct):
     """The law of the noise on the answers: public, the same whatever the records are."""
 
-    law: Literal["gaussian", "laplace", "exponential"]
+    law: Annotated[
+        Literal["gaussian", "laplace", "exponential"] | None,
+        Meta(description="Null where it is not known by which law noise moves an answer; `no_interval` says why."),
+    ]
     on: Annotated[
-        Literal["logits", "log-odds", "selection"],
+        Literal["logits", "log-odds", "selection", "training"] | None,
         Meta(
-            description="What has noise: each logit; the log-odds of the one class that was drawn; or which class is "
-            "drawn."
+            description="What has noise: each logit; the log-odds of the one class that was drawn; which class is "
+            "drawn; or what training minimised."
         ),
     ]
     scale: Annotated[
-        list[float],
+        list[float] | None,
         Meta(
-            description="For each row the standard deviation of Gaussian noise; the scale b of Laplace noise, "
+            description="For each row the standard deviation of Gaussian noise, the largest where the classes' differ, "
+            "and for noise in training how far it moves the logits for each unit; the scale b of Laplace noise, "
             "e^(-|x|/b) / 2b; or the s by which a class is drawn in proportion to e^(its logit / s)."
         ),
+    ]
+    no_interval: Annotated[
+        str | None, Meta(description="Why no interval can be given, in words; null where there is one.")
     ]
 
 
@@ -96,13 +103,24 @@ class AnswerNoiseOut(NoiseLawOut):
     lower: Annotated[
         list[list[float]] | None,
         Meta(
-            description="For each row and class the least probability that the model may have given without noise; "
-            "null where a class was drawn, and there is no probability."
+            description="For each row and class the least of the probabilities that `holds` names; null where "
+            "`no_interval` says why."
         ),
     ]
     upper: Annotated[list[list[float]] | None, Meta(description="Likewise the largest.")]
     undecided: Annotated[
-        list[bool], Meta(description="For each row whether the noise could have made the likeliest class so.")
+        list[bool],
+        Meta(
+            description="For each row whether the noise could have made the likeliest class so; true where that is not "
+            "known."
+        ),
+    ]
+    holds: Annotated[
+        Literal["without noise", "median"] | None,
+        Meta(
+            description="What an interval holds: the probability that the model gives without noise, or the median of "
+            "those that it gives with noise drawn anew."
+        ),
     ]
 
 
@@ -115,9 +133,7 @@ class PredictResponse(Struct):
     ]
     receipt: ReceiptOut
     budget: BudgetOut
-    noise: Annotated[
-        AnswerNoiseOut | None, Meta(description="Null where it is not known by which law noise moved the answers.")
-    ]
+    noise: AnswerNoiseOut
     rehearsal: Annotated[
         bool | UnsetType,
         Meta(description="True where the ledger may lose charges, so that nothing here is to be relied upon."),
@@ -140,10 +156,8 @@ class QuoteOut(Struct):
     cost_rho: float
     admitted: bool
     refusal: Annotated[str | None, Meta(description="The type of problem that the request would be refused with.")]
-    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client or lineage.")]
-    noise: Annotated[
-        NoiseLawOut | None, Meta(description="Null where it is not known by which law noise moves an answer.")
-    ]
+    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client, group or lineage.")]
+    noise: NoiseLawOut
     tier: Annotated[
         str | UnsetType,
         Meta(
@@ -237,6 +251,13 @@ class ReceiptsOut(BaseModel):
     """Ask for the next page with this as `after`; null if there is none."""
 
 
+class ModelsOut(BaseModel):
+    """The models by name. default: the one that is asked where the path names none; null where there is none."""
+
+    models: list[str]
+    default: str | None
+
+
 class ServerMetadata(BaseModel):
     """What the server is."""
 
@@ -269,6 +290,34 @@ class ModelMetadata(BaseModel):
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
     parameters: dict[str, Parameter]
+
+
+class ModelIndex(BaseModel):
+    """A model that is served."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class TensorConfig(BaseModel):
+    """A tensor, its number of rows apart."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+
+
+class ModelConfig(BaseModel):
+    """How a model is served."""
+
+    name: str
+    platform: str
+    backend: str
+    max_batch_size: int
+    input: list[TensorConfig]
+    output: list[TensorConfig]
 
 
 class ErrorOut(BaseModel):

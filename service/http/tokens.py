@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from accounting.ledger import SCOPES, KeyScope
+from accounting.ledger.values import checked_client
 from service.errors import CannotServe
 from service.http.problems import Problem, ProblemType
 from service.urls import error_without_secrets, without_secrets
@@ -42,8 +43,6 @@ _KINDS = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 Jwk = dict[str, Any]
 """One public key of a provider's set, as RFC 7517 writes it."""
-
-_LONGEST_NAME = 128
 
 
 @dataclass(frozen=True)
@@ -198,9 +197,10 @@ def _is_for_signatures(key: Jwk) -> bool:
 
 def _name_of(claims: dict[str, Any], claim: str) -> str:
     name = claims[claim]
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        raise _refused(f"the token's claim {claim!r} names no client")
-    return name
+    try:
+        return checked_client(name)  # as it is: nothing is cut, folded or composed
+    except (TypeError, ValueError, AttributeError):
+        raise _refused(f"the token's claim {claim!r} names no client") from None
 
 
 def _scopes_of(claims: dict[str, Any], claim: str | None) -> frozenset[KeyScope]:

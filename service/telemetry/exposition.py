@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from accounting.ledger import Ledger, LedgerError, LineageAccount
 from accounting.picorho import to_rho
-from service.predictor import Predictor
+from service.models import Models
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -19,7 +19,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 async def exposition(
-    predictor: Predictor,
+    models: Models,
     ledger: Ledger,
     counts: Callable[[], Sequence[CollectorRegistry]],
     convicted: Sequence[tuple[str, bool]],
@@ -31,13 +31,11 @@ async def exposition(
     service's own audit took; None without one.
     """
     try:
-        account = await ledger.lineage(predictor.lineage)
+        accounts = [await ledger.lineage(lineage) for lineage in sorted({each.lineage for each in models})]
     except LedgerError:
-        account = None
+        accounts = None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(
-        _Now([*_of_service(predictor), *_of_account(account), _of_verdicts(convicted), *_of_looks(looks)])
-    )
+    registry.register(_Now([_of_service(models), *_of_accounts(accounts), _of_verdicts(convicted), *_of_looks(looks)]))
     counted = await asyncio.to_thread(_read, counts)
     return b"".join([*counted, generate_latest(registry)])
 
@@ -68,45 +66,40 @@ class _Now:
         return self._found
 
 
-def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=list(labels))
-    family.add_metric(list(labels.values()), value)
+def _gauge(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for named, value in values:
+        family.add_metric(named, value)
     return family
 
 
-def _of_service(predictor: Predictor) -> list[Metric]:
-    served = {
-        "version": version("dpserve"),
-        "model": predictor.certificate.name,
-        "mechanism": predictor.mechanism_name,
-        "status": predictor.mechanism_status,
-    }
-    return [_gauge("dpserve_info", "What is served, and how; always 1.", served, 1)]
+def _of_service(models: Models) -> Metric:
+    labels = ("version", "model", "mechanism", "status")
+    served = [
+        ((version("dpserve"), each.certificate.name, each.mechanism_name, each.mechanism_status), 1) for each in models
+    ]
+    return _gauge("dpserve_info", "What is served, and how; always 1.", labels, served)
 
 
-def _of_account(account: LineageAccount | None) -> list[Metric]:
-    up = _gauge(
-        "dpserve_ledger_up", "1 if the ledger answers and holds the lineage's account.", {}, account is not None
-    )
-    if account is None:
+def _of_accounts(accounts: Sequence[LineageAccount] | None) -> list[Metric]:
+    text = "1 if the ledger answers and holds the account of every lineage that is served."
+    up = _gauge("dpserve_ledger_up", text, (), [((), accounts is not None)])
+    if accounts is None:
         return [up]
-    labels = {"lineage": account.lineage}
+    spent = [((each.lineage,), to_rho(each.spent)) for each in accounts]
+    limits = [((each.lineage,), to_rho(each.budget.picorho)) for each in accounts]
     return [
         up,
-        _gauge("dpserve_lineage_rho_spent", "What the lineage has spent, in rho.", labels, to_rho(account.spent)),
-        _gauge("dpserve_lineage_rho_limit", "The lineage's budget, in rho.", labels, to_rho(account.budget.picorho)),
+        _gauge("dpserve_lineage_rho_spent", "What the lineage has spent, in rho.", ("lineage",), spent),
+        _gauge("dpserve_lineage_rho_limit", "The lineage's budget, in rho.", ("lineage",), limits),
     ]
 
 
 def _of_verdicts(convicted: Sequence[tuple[str, bool]]) -> Metric:
-    family = GaugeMetricFamily(
-        "dpserve_audit_convicted", "1 if the newest verdict of an attack or audit convicts.", labels=["verdict"]
-    )
-    for name, convicts in convicted:
-        family.add_metric([name], convicts)
-    return family
+    text = "1 if the newest verdict of an attack or audit convicts."
+    return _gauge("dpserve_audit_convicted", text, ("verdict",), [((name,), found) for name, found in convicted])
 
 
 def _of_looks(looks: int | None) -> list[Metric]:
     text = "Looks that the service's own audit has taken: one that asks in vain takes none."
-    return [] if looks is None else [_gauge("dpserve_self_audit_looks", text, {}, looks)]
+    return [] if looks is None else [_gauge("dpserve_self_audit_looks", text, (), [((), looks)])]

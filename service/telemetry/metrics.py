@@ -1,8 +1,9 @@
 """Counts of what the service did, for Prometheus and for the owner's page. docs/metrics.md lists every one.
 
-Promises: a label's values come from a fixed list (routes, statuses, problem types), never from a request; nothing is
-observed that was computed from logits or from private records. Several workers write their counts to files in a folder
-that they share, as prometheus_client does where `PROMETHEUS_MULTIPROC_DIR` names one; `counts_in` reads them together.
+Promises: a label's values come from a fixed list (routes, models, statuses, problem types), never from a request;
+nothing is observed that was computed from logits or from private records. Several workers write their counts to files
+in a folder that they share, as prometheus_client does where `PROMETHEUS_MULTIPROC_DIR` names one; `counts_in` reads
+them together.
 """
 
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ ROUTES = (
     "/v2",
     "/v2/health/live",
     "/v2/health/ready",
+    "/v2/repository/index",
 )
 """The paths that are counted by name. Any other is counted as what `route_of` says of it."""
 
@@ -64,15 +66,17 @@ def route_of(path: str) -> str:
     match parts[1:]:
         case ["models", _]:
             return "/models/{name}"
-        case ["models", _, "export"]:
-            return "/models/{name}/export"
+        case ["models", _, "predict" | "export" | "budget" | "openapi.json" as what]:
+            return "/models/{name}/" + what
+        case ["models", _, "budget", "receipts"]:
+            return "/models/{name}/budget/receipts"
         case ["v2", "models", _]:
             return "/v2/models/{name}"
-        case ["v2", "models", _, "ready" | "infer" as what]:
+        case ["v2", "models", _, "ready" | "config" | "infer" as what]:
             return "/v2/models/{name}/" + what
         case ["v2", "models", _, "versions", _]:
             return "/v2/models/{name}/versions/{version}"
-        case ["v2", "models", _, "versions", _, "ready" | "infer" as what]:
+        case ["v2", "models", _, "versions", _, "ready" | "config" | "infer" as what]:
             return "/v2/models/{name}/versions/{version}/" + what
     return "other"
 
@@ -94,18 +98,26 @@ class Metrics:
 
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "dpserve_requests", "Requests answered, by route and status.", ("route", "status"), registry=self.registry
+            "dpserve_requests",
+            "Requests answered, by route, model and status.",
+            ("route", "model", "status"),
+            registry=self.registry,
         )
         self.seconds = Histogram(
             "dpserve_request_seconds",
-            "How long requests took, by route.",
-            ("route",),
+            "How long requests took, by route and model.",
+            ("route", "model"),
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.rows = Counter("dpserve_rows", "Rows answered, charged or free.", ("outcome",), registry=self.registry)
+        self.rows = Counter(
+            "dpserve_rows", "Rows answered, charged or free.", ("model", "outcome"), registry=self.registry
+        )
         self.refusals = Counter(
-            "dpserve_refusals", "Requests refused or failed, by the type of problem.", ("type",), registry=self.registry
+            "dpserve_refusals",
+            "Requests refused or failed, by model and type of problem.",
+            ("model", "type"),
+            registry=self.registry,
         )
         self.owners_requests = Counter(
             "dpserve_admin_requests",
@@ -113,29 +125,36 @@ class Metrics:
             ("route", "status"),
             registry=self.registry,
         )
-        self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-        self._charged, self._free = self.rows.labels("charged"), self.rows.labels("free")
+        self._by_route: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._by_model: dict[str, tuple[Counter, Counter]] = {}
 
-    def answered(self, rows: int, charged: int) -> None:
+    def answered(self, model: str, rows: int, charged: int) -> None:
         """Count the rows of one answered request: those that were charged, and the others, which cost nothing."""
-        self._charged.inc(charged)
-        if rows > charged:
-            self._free.inc(rows - charged)
-
-    def count(self, route: str, status: int, seconds: float, refused: str | None = None) -> None:
-        """Count a request that ended. refused: the last word of the type of problem it was answered with, if any."""
-        counted = self._by_route.get((route, status))
+        counted = self._by_model.get(model)
         if counted is None:
-            counted = self.requests.labels(route, str(status)), self.seconds.labels(route)
-            self._by_route[route, status] = counted
+            counted = self.rows.labels(model, "charged"), self.rows.labels(model, "free")
+            self._by_model[model] = counted
+        counted[0].inc(charged)
+        if rows > charged:
+            counted[1].inc(rows - charged)
+
+    def count(self, route: str, model: str, status: int, seconds: float, refused: str | None = None) -> None:
+        """Count a request that ended. model: the name of the one that was asked for an answer, or empty.
+
+        refused: the last word of the type of problem it was answered with, if any.
+        """
+        counted = self._by_route.get((route, model, status))
+        if counted is None:
+            counted = self.requests.labels(route, model, str(status)), self.seconds.labels(route, model)
+            self._by_route[route, model, status] = counted
         counted[0].inc()
         counted[1].observe(seconds)
         if refused is not None:
-            self.refusals.labels(refused).inc()
+            self.refusals.labels(model, refused).inc()
 
-    def count_owners(self, route: str, status: int, seconds: float, refused: str | None = None) -> None:
+    def count_owners(self, route: str, model: str, status: int, seconds: float, refused: str | None = None) -> None:
         """Count a request of the owner's port that ended, apart from those of clients."""
-        del seconds, refused
+        del model, seconds, refused
         self.owners_requests.labels(route, str(status)).inc()
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import chain, pairwise
@@ -30,16 +30,23 @@ class Totals:
         return {name: value - before[name] for name, value in asdict(self).items()}
 
 
-def totals_of(registries: Iterable[CollectorRegistry]) -> Totals:
-    """Return the counts as they are now."""
-    totals = dict.fromkeys(asdict(Totals()), 0.0)
+def totals_by_model(registries: Iterable[CollectorRegistry]) -> dict[str, Totals]:
+    """Return the counts as they are now, by model; those of requests that named none that is served under ""."""
+    found: defaultdict[str, dict[str, float]] = defaultdict(lambda: asdict(Totals()))
     for metric in chain.from_iterable(registry.collect() for registry in registries):
         for sample in metric.samples:
             if sample.name == "dpserve_rows_total":
-                totals[f"rows_{sample.labels['outcome']}"] += sample.value
+                found[sample.labels["model"]][f"rows_{sample.labels['outcome']}"] += sample.value
             elif sample.name == "dpserve_requests_total" and _asks_for_rows(sample.labels["route"]):
-                totals["answered" if sample.labels["status"].startswith("2") else "refused"] += sample.value
-    return Totals(**totals)
+                kind = "answered" if sample.labels["status"].startswith("2") else "refused"
+                found[sample.labels["model"]][kind] += sample.value
+    return {model: Totals(**counts) for model, counts in found.items()}
+
+
+def totals_of(registries: Iterable[CollectorRegistry]) -> Totals:
+    """Return the counts as they are now, of all models."""
+    each = [asdict(totals) for totals in totals_by_model(registries).values()]
+    return Totals(**{name: sum(counts[name] for counts in each) for name in asdict(Totals())})
 
 
 class Throughput:
@@ -86,4 +93,4 @@ class Throughput:
 
 
 def _asks_for_rows(route: str) -> bool:
-    return route == "/predict" or route.endswith("/infer")
+    return route.endswith(("/predict", "/infer", "/ModelInfer"))

@@ -1,10 +1,13 @@
 """OpenTelemetry traces, where the environment names a collector (OTEL_EXPORTER_OTLP_ENDPOINT).
 
-One span for each request of the data port, as a child of the caller's `traceparent` if it sends one. A span has the
-method, the route (one of a fixed list) and the status, and nothing of what was asked or answered.
+One span for each request of the data port or over gRPC, as a child of the caller's `traceparent` if it sends one. It
+has the method, the route (one of a fixed list) and the status. Below it lie the stages of a prediction (`timeline`),
+each with its times alone. A span has nothing of what was asked or answered, and no event.
 """
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,9 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.errors import CannotServe
 from service.telemetry.logs import METHODS
 from service.telemetry.metrics import route_of
+from service.telemetry.timeline import Timeline, timeline
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _CARRIED = (b"traceparent",)
@@ -46,37 +51,67 @@ def configured_tracing() -> "TracerProvider | None":
     return provider
 
 
-class Traces:
-    """Middleware that makes a span of every request."""
+class RequestSpans:
+    """Makes a span of every request, and below it one of each of its stages."""
 
-    def __init__(self, app: ASGIApp, provider: "TracerProvider") -> None:
-        """Wrap `app`."""
+    def __init__(self, provider: "TracerProvider") -> None:
+        """Give the spans to `provider`."""
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self._app = app
         self._tracer = provider.get_tracer("dpserve")
         self._propagator = TraceContextTextMapPropagator()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on within a span."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        from opentelemetry.trace import SpanKind, Status, StatusCode
+    @contextmanager
+    def request(
+        self, name: str, headers: Iterable[tuple[bytes, bytes]], attributes: Mapping[str, Any]
+    ) -> Iterator["Span"]:
+        """Give a request's span for as long as the block lasts."""
+        from opentelemetry.trace import SpanKind, set_span_in_context
 
-        carried = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CARRIED}
-        route = route_of(scope["path"])
-        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        attributes: dict[str, Any] = {"http.request.method": method, "http.route": route}
+        carried = {key.decode(): value.decode("latin-1") for key, value in headers if key in _CARRIED}
         # Nothing of an exception is recorded: its text could hold a number that nobody paid for.
         with self._tracer.start_as_current_span(
-            f"{'HTTP' if method == '_OTHER' else method} {route}",
+            name,
             context=self._propagator.extract(carried),
             kind=SpanKind.SERVER,
             attributes=attributes,
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
+            if not span.is_recording():
+                yield span
+                return
+            noted = Timeline()
+            token = timeline.set(noted)
+            try:
+                yield span
+            finally:
+                timeline.reset(token)
+                context = set_span_in_context(span)
+                for stage, began, ended in noted.stages:
+                    self._tracer.start_span(stage, context=context, start_time=began).end(ended)
+
+
+class Traces:
+    """Middleware that makes spans of every request."""
+
+    def __init__(self, app: ASGIApp, spans: RequestSpans) -> None:
+        """Wrap `app`."""
+        self._app = app
+        self._spans = spans
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on within a span."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        from opentelemetry.trace import Status, StatusCode
+
+        route = route_of(scope["path"])
+        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+        attributes: dict[str, Any] = {"http.request.method": method, "http.route": route}
+        name = f"{'HTTP' if method == '_OTHER' else method} {route}"
+        with self._spans.request(name, scope["headers"], attributes) as span:
 
             async def watched(message: Message) -> None:
                 if message["type"] == "http.response.start":

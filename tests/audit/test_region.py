@@ -53,7 +53,7 @@ def test_the_best_of_three_attacks_is_above_the_truth_no_more_often_than_one_may
         rng = np.random.default_rng(seed)
         scores = rng.normal(0.5, 1, 300), rng.normal(-0.5, 1, 300)
         claim = region.claimed_tradeoff(mechanism.cost, 1e-5)
-        above += max(region.jointly(region._attacks(claim, scores), 0.8).values()) > truth
+        above += max(region.jointly(region.attacks(claim, scores), 0.8).values()) > truth
     assert above <= 120
 
 

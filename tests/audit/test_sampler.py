@@ -15,8 +15,6 @@ FALSE_ALARM = 1e-7
 def test_the_tables_are_within_the_distance():
     assert 0 < sampler.gaussian_table_distance(2**8) <= DISTANCE
     assert 0 < sampler.laplace_table_distance(2**16) <= DISTANCE
-    assert sampler.within_the_distance(DISTANCE)
-    assert not sampler.within_the_distance(2 * DISTANCE)
 
 
 def test_a_table_with_one_wrong_threshold_is_found(monkeypatch):

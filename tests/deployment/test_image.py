@@ -155,7 +155,7 @@ def test_nothing_private_is_sent_to_the_build(name):
 
 
 def test_what_the_package_needs_is_sent_to_the_build():
-    for name in ("pyproject.toml", "service/serving.py", "accounting/ledger/charge.lua", "deploy/constraints.txt"):
+    for name in ("pyproject.toml", "service/listener.py", "accounting/ledger/charge.lua", "deploy/constraints.txt"):
         assert (ROOT / name).exists()
         assert in_context(name)
     assert not in_context("service/__pycache__/serving.cpython-311.pyc")

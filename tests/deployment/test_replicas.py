@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.replicas import NGINX, ROOT, replicas
-from service.serving import ServiceSettings
+from service.listener import ServiceSettings
 from training.bundle import save_bundle
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity

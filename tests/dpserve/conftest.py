@@ -25,7 +25,7 @@ FORKING.set_forkserver_preload(
         "dpserve.cli",
         *(
             f"dpserve.commands.{name}"
-            for name in ("accounts", "attacking", "choosing", "configuring", "explaining", "ledger", "training")
+            for name in ("accounts", "attacking", "explaining", "ledger", "planning", "serving", "training")
         ),
         "audit.presentation",
         "audit.membership.attack",

@@ -6,8 +6,9 @@ import stat
 import httpx
 import pytest
 
-from dpserve.commands.admin import admin_key, open_port
+from dpserve.commands.serving import open_port
 from dpserve.settings import ServeSettings
+from service.admin.keys import admin_key
 from service.errors import CannotServe
 
 KEY_LINE = re.compile(r"dpserve: the owner's port is (http://127\.0\.0\.1:\d+), its key is in (.+)")
@@ -57,24 +58,24 @@ def test_no_key_that_is_guessed_or_never_taken_stands_in_either_place(monkeypatc
     path.chmod(0o600)
     if key.strip() == key:
         with pytest.raises(CannotServe, match="20 characters or more"):
-            admin_key()
+            admin_key(tmp_path)
     monkeypatch.setenv("DPSERVE_ADMIN_KEY", key)
     with pytest.raises(CannotServe, match="DPSERVE_ADMIN_KEY must have 20 characters or more"):
-        admin_key()
+        admin_key(tmp_path)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o602])
 def test_a_key_that_others_could_read_or_write_is_replaced(monkeypatch, tmp_path, caplog, mode):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     monkeypatch.delenv("DPSERVE_ADMIN_KEY", raising=False)
-    key = admin_key()
-    assert admin_key() == key
+    key = admin_key(tmp_path)
+    assert admin_key(tmp_path) == key
     assert not caplog.records
     file = tmp_path / "admin.key"
     file.chmod(mode)
-    new = admin_key()
+    new = admin_key(tmp_path)
     assert new not in (key, "")
-    assert (admin_key(), file.stat().st_mode & 0o777) == (new, 0o600)
+    assert (admin_key(tmp_path), file.stat().st_mode & 0o777) == (new, 0o600)
     assert "a new one" in caplog.text
     assert key not in caplog.text
 
@@ -84,7 +85,7 @@ def test_the_key_for_metrics_is_another_than_the_admin_key(monkeypatch, tmp_path
     monkeypatch.setenv("DPSERVE_METRICS_KEY", "short")
     with pytest.raises(CannotServe, match="DPSERVE_METRICS_KEY must have 20"):
         open_port(OPEN, 0)
-    monkeypatch.setenv("DPSERVE_METRICS_KEY", admin_key())
+    monkeypatch.setenv("DPSERVE_METRICS_KEY", admin_key(tmp_path))
     with pytest.raises(CannotServe, match="must not be the admin key"):
         open_port(OPEN, 0)
     monkeypatch.setenv("DPSERVE_METRICS_KEY", "another-key-for-the-metrics")

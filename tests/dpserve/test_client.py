@@ -1,12 +1,17 @@
 """The public client against a running service."""
 
+import asyncio
 import http.server
+import inspect
 import pickle
 import subprocess
 import sys
 import threading
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from sklearn.base import clone, is_classifier
 from sklearn.calibration import CalibrationDisplay
@@ -14,7 +19,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import get_scorer, log_loss, roc_auc_score
 from sklearn.model_selection import cross_val_score
 
-from dpserve import BudgetExhausted, Client, ServiceError
+from dpserve import AsyncClient, BudgetExhausted, Client, ServiceError
 
 ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0], [50.0, 20000.0]])
 
@@ -105,6 +110,15 @@ def test_columns_of_a_data_frame_are_matched_by_name(service, key):
         assert client.budget()["queries_left"] == 7
 
 
+@pytest.mark.parametrize("made", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_every_kind_of_data_frame_is_matched_by_name(service, key, made):
+    frame = made({"income": ROWS[:, 1], "age": ROWS[:, 0]})
+    with Client(service, key) as client:
+        np.testing.assert_array_equal(client.predict_proba(frame), client.predict_proba(ROWS))
+        by_name = [{"income": income, "age": age} for age, income in ROWS]
+        np.testing.assert_array_equal(client.predict_proba(by_name), client.predict_proba(ROWS))
+
+
 def test_numbered_columns_are_taken_in_their_order(service, key):
     with Client(service, key) as client:
         np.testing.assert_array_equal(client.predict_proba(Frame(range(2), ROWS)), client.predict_proba(ROWS))
@@ -112,20 +126,27 @@ def test_numbered_columns_are_taken_in_their_order(service, key):
 
 def test_a_data_frame_with_other_columns_is_refused_before_anything_is_sent(service, key):
     with Client(service, key) as client:
-        with pytest.raises(ValueError, match=r"lacks 'income' and has the unknown 'Income', 'id'.*features are age, "):
+        with pytest.raises(ValueError, match="should match those that were passed during fit") as refusal:
             client.predict_proba(Frame(["age", "Income", "id"], np.column_stack([ROWS, ROWS[:, 0]])))
-        with pytest.raises(ValueError, match="repeats 'age'"):
+        assert "unseen at fit time:\n- Income\n- id\n" in str(refusal.value)
+        assert "yet now missing:\n- income\n" in str(refusal.value)
+        with pytest.raises(ValueError, match="more than once:\n- age\n"):
             client.predict_proba(Frame(["age", "income", "age"], np.column_stack([ROWS, ROWS[:, 0]])))
+        with pytest.raises(ValueError, match="yet now missing:\n- income\n"):
+            client.predict_proba([{"age": 1.0}])
         assert client.budget()["queries_left"] == 10
 
 
 def test_the_package_names_its_client_where_completion_looks():
-    program = "import dpserve; print(*dir(dpserve)); import sys; print('httpx' in sys.modules)"
+    program = (
+        "import dpserve; print(*dir(dpserve)); import sys; "
+        "print([name for name in ('httpx', 'numpy', 'sklearn', 'torch', 'fastapi', 'pyarrow') if name in sys.modules])"
+    )
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert {"BudgetExhausted", "Client", "ServiceError"} <= set(said[0].split())
-    assert said[1] == "False"
+    assert {"AsyncClient", "BudgetExhausted", "Client", "PrivateClassifier", "ServiceError"} <= set(said[0].split())
+    assert said[1] == "[]"
 
 
 def test_what_cannot_be_a_key_or_a_url_is_refused_without_repeating_the_key(service):
@@ -245,3 +266,76 @@ def test_it_does_not_wait_an_hour(refusing, after):
         client.budget()
     assert refusal.value.status == 429
     assert told["asked"] == 1
+
+
+class TestAsync:
+    """`AsyncClient` sends what `Client` sends."""
+
+    def test_it_answers_as_the_other_client_does(self, service, key):
+        async def ask():
+            async with AsyncClient(service, key) as client:
+                probabilities = await client.predict_proba(ROWS)
+                assert (await client.quote(ROWS))["cost_rho"] == 0
+                answers = await client.answers(ROWS)
+                np.testing.assert_array_equal(answers.probabilities, probabilities)
+                assert (await client.budget())["queries_left"] == 7
+                receipts = [receipt async for receipt in client.receipts()]
+                assert [receipt["charged_rows"] for receipt in receipts] == [3]
+                swapped = pd.DataFrame({"income": ROWS[:, 1], "age": ROWS[:, 0]})
+                return probabilities, await client.predict(swapped), (await client.model())["classes"]
+
+        probabilities, names, classes = asyncio.run(ask())
+        with Client(service, key) as client:
+            np.testing.assert_array_equal(client.predict_proba(ROWS), probabilities)
+            np.testing.assert_array_equal(client.predict(ROWS), names)
+            assert client.model()["classes"] == classes
+            assert client.budget()["queries_left"] == 7
+
+    def test_clients_ask_at_once(self, service, key):
+        async def ask():
+            async with AsyncClient(service, key) as client:
+                await client.model()
+                return await asyncio.gather(*(client.predict_proba(ROWS[[row]]) for row in (0, 1, 2, 0, 1, 2)))
+
+        each = asyncio.run(ask())
+        with Client(service, key) as client:
+            np.testing.assert_array_equal(np.concatenate(each), np.tile(client.predict_proba(ROWS), (2, 1)))
+            assert client.budget()["queries_left"] == 7
+
+    def test_it_is_refused_alike(self, service, key):
+        async def ask():
+            async with AsyncClient(service, key) as client:
+                with pytest.raises(ValueError, match="unseen at fit time"):
+                    await client.predict(pd.DataFrame({"age": [1.0], "Income": [2.0]}))
+                with pytest.raises(BudgetExhausted) as refusal:
+                    await client.predict_proba(np.column_stack([np.arange(11.0), np.arange(11.0)]))
+                return refusal.value
+
+        assert asyncio.run(ask()).scope == "client"
+
+    def test_it_asks_again_and_gives_up_alike(self, refusing, monkeypatch):
+        url, told = refusing
+        paused = []
+
+        async def pause(seconds):
+            paused.append(seconds)
+
+        monkeypatch.setattr("asyncio.sleep", pause)
+        told |= {"times": 2, "after": "7"}
+
+        async def ask(url):
+            async with AsyncClient(url, "key", attempts=3) as client:
+                return await client.budget()
+
+        assert asyncio.run(ask(url)) == {}
+        assert len(paused) == 2
+        assert all(7 <= pause <= 12 for pause in paused)
+        with pytest.raises(ServiceError, match="does not answer"):
+            asyncio.run(ask("http://127.0.0.1:9"))
+
+    def test_its_methods_are_those_of_the_other(self):
+        for name in ("predict_proba", "answers", "predict", "quote", "budget", "receipts", "model", "__init__"):
+            assert (
+                inspect.signature(getattr(AsyncClient, name)).parameters.keys()
+                == inspect.signature(getattr(Client, name)).parameters.keys()
+            )

@@ -146,7 +146,7 @@ def test_paths_are_seen_from_the_file(home):
     found = ServeSettings()
     assert (found.jwt_keys, found.tls_key) == (str(home / "keys.json"), home / "key.pem")
     assert found.ledger == configuration.ledger_in_file() == str(home / "books")
-    assert found.bundle == home / "model"
+    assert found.bundle == [home / "model"]
     write(home, 'ledger = "redis://store:6379/0"\n')
     assert configuration.ledger_in_file() == "redis://store:6379/0"
 

@@ -18,7 +18,7 @@ from cryptography import x509
 from dpserve.client import Client, ServiceError
 from dpserve.configuration import environment_without_settings
 from service.http.problems import Problem, ProblemType
-from service.serving import ServiceSettings, bind, url_of
+from service.listener import bind, url_of
 from service.tls import Tls
 from tests.certificates import write_certificate
 
@@ -118,7 +118,7 @@ def test_a_pinned_certificate_is_the_only_one_that_is_trusted(tmp_path):
     impostor = Tls(*write_certificate(tmp_path, "impostor"))
 
     async def ask(tls):
-        with bind(ServiceSettings(port=0)) as listening:
+        with bind() as listening:
             url = url_of(listening, tls)
             async with (
                 answering(listening, tls),
@@ -135,7 +135,7 @@ def test_the_client_trusts_whom_it_is_told_to(tmp_path):
     tls = Tls(*write_certificate(tmp_path, "own"))
 
     async def ask(trusting):
-        with bind(ServiceSettings(port=0)) as listening:
+        with bind() as listening:
             url = url_of(listening, tls)
             async with answering(listening, tls):
                 with Client(url, "k" * 20, attempts=1, trusting=trusting) as client:

@@ -153,8 +153,8 @@ def test_both_are_one_service(served, run, tmp_path):
         assert answered == 2 * 19 or answered == 19 + statuses[1::2].count(200)
 
         counted = service.metrics()
-        assert counted["dpserve_rows_total", "charged"] == 20
-        assert counted["dpserve_requests_total", "/predict", "200"] == 3 + answered
+        assert counted["dpserve_rows_total", "model", "charged"] == 20
+        assert counted["dpserve_requests_total", "/predict", "model", "200"] == 3 + answered
 
         # The limit is the client's, not each worker's.
         here, there = service.one_each(service.client("bob", 0.02))

@@ -21,6 +21,7 @@ from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from service.http.app import create_app
 from service.metered import MeteredPredictor
+from service.models import Models
 from training.bundle import CertifiedHead
 
 from .books import COST, open_accounts
@@ -158,7 +159,7 @@ async def test_many_clients_spend_everything_over_two_services(services: Service
 
             answered = sum(await asyncio.gather(*map(spend, range(clients))))
         async with Ledger.open(services.ledger) as ledger:
-            account, spenders = await ledger.snapshot(LINEAGE)
+            account, spenders, _ = await ledger.snapshot(LINEAGE)
             right = (await verify(ledger, LINEAGE)).findings == ()
         whole = account.budget.picorho // round(price * 1e12)
         spent = sum(spender.spent for spender in spenders)
@@ -245,7 +246,7 @@ async def test_what_clients_are_told(head: CertifiedHead, tmp_path: Path) -> Non
             short = type(account.budget)(2 * price - 1, "gaussian", account.budget.delta)
             await ledger.add_client(LINEAGE, "short", short, key_digest("short"), time=0.0)
             predictor = MeteredPredictor(head, mechanism, ledger, largest_batch=10_000)
-            app = create_app(predictor, ledger, largest_body=10**7)
+            app = create_app(Models([predictor]), ledger, largest_body=lambda _: 10**7)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
 
                 async def ask(key: str, rows: list[list[float]], idempotency: str = "") -> httpx.Response:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from accounting.losses import GaussianLoss, LaplaceLoss
-from mechanisms.answer_noise import COVERAGE, AnswerNoise
+from mechanisms.answer_noise import COVERAGE, DRAWN, AnswerNoise, UnknownNoise
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -67,6 +67,51 @@ def test_intervals_around_a_class_that_was_drawn_hold_what_the_model_says_of_it(
     assert wrong.mean() <= 1 - COVERAGE + MARGIN
 
 
+@pytest.mark.parametrize("scales", [[0.2, 1.5], [0.1, 2.0, 0.5, 0.0], [3.0, 3.0, 0.1]])
+@pytest.mark.parametrize("spread", [0.0, 2.0])
+def test_each_class_may_have_noise_of_its_own(scales, spread):
+    """And the answer may be another than the softmax of what has the noise: intervals reach to it."""
+    generator, classes = np.random.default_rng(3), len(scales)
+    z = spread * generator.standard_normal(classes)
+    noisy = z + generator.standard_normal((TRIALS, classes)) * scales
+    shown = softmax(0.7 * noisy + 0.1)
+    noise = AnswerNoise("gaussian", np.tile(scales, (TRIALS, 1)), logits=noisy)
+    lower, upper = noise.intervals(shown)
+    exact = softmax(z)
+    assert ((lower <= exact) & (exact <= upper)).mean(axis=0).min() >= COVERAGE - MARGIN
+    assert (lower <= shown).all()
+    assert (shown <= upper).all()
+    wrong = ~noise.undecided(shown) & (exact[shown.argmax(axis=1)] < exact.max())
+    assert wrong.mean() <= 1 - COVERAGE + MARGIN
+    above, below = (ends.max(axis=1, keepdims=True) for ends in noise.reach(shown))
+    assert (shown / (shown + (1 - shown) * np.exp(above)) <= lower + 2e-6).all()
+    assert (shown / (shown + (1 - shown) * np.exp(-below)) >= upper - 2e-6).all()
+
+
+@pytest.mark.parametrize("steepness", [0.3, 5.0])
+def test_of_noise_in_training_intervals_hold_the_median(steepness):
+    """Logits that bend with the noise, as the minimum of an objective does: far from what they are without any."""
+    generator, scale = np.random.default_rng(4), 0.8
+    draws = generator.standard_normal((TRIALS, 3))
+    # |x| is 1-Lipschitz, whatever is done to its sign: the median is not at no noise.
+    logits = scale * np.abs(draws) * [1.0, -1.0, 1.0] * np.tanh(steepness) + [0.5, 0.4, 0.0]
+    shown = softmax(logits)
+    noise = AnswerNoise("gaussian", np.full(TRIALS, scale), "training")
+    lower, upper = noise.intervals(shown)
+    median = np.median(shown, axis=0)
+    assert ((lower <= median) & (median <= upper)).mean(axis=0).min() >= COVERAGE - MARGIN
+    wins = np.bincount(shown.argmax(axis=1), minlength=3) / TRIALS
+    decided = shown.argmax(axis=1)[~noise.undecided(shown)]
+    assert (wins[decided] <= 0.5).sum() / TRIALS <= 1 - COVERAGE + MARGIN
+    assert noise.holds == "median"
+
+
+def test_of_noise_that_nobody_knows_an_answer_says_so_in_words():
+    found = UnknownNoise("nobody knows").uncertainty(np.array([[1.0, 0.0], [0.5, 0.5]])).part(slice(1, 2))
+    assert (found.law, found.lower, found.no_interval) == (None, None, "nobody knows")
+    assert found.undecided.tolist() == [True]
+
+
 def test_of_classes_that_are_all_alike_nobody_knows_which_was_drawn():
     noise = AnswerNoise("gaussian", np.ones(2), "log-odds")
     lower, upper = noise.intervals(np.array([[0.25] * 4, [0.1, 0.1, 0.1, 0.7]]))
@@ -81,6 +126,7 @@ def test_a_draw_has_no_interval_and_is_never_decided():
     answers, sensitivity = released(label, [0.0, 3.0])
     noise = AnswerNoise("exponential", label.scale(sensitivity), "selection")
     assert noise.intervals(answers) is None
+    assert noise.uncertainty(answers).no_interval == DRAWN
     assert noise.undecided(answers).all()
 
 

@@ -43,3 +43,9 @@ def test_each_number_is_computed_alone():
         np.testing.assert_array_equal(elementary.exp(row[::3]), together[index, ::3])
         assert elementary.row_sums(row[None, :])[0] == sums[index]
         assert sums[index] == list(itertools.accumulate(row.tolist()))[-1]
+
+
+def test_tangents_are_as_near_as_is_said():
+    x = np.concatenate([np.linspace(-3, 3, 301), [-800.0, -20.0, 1e-9, 0.0, 40.0]])
+    near = [float(mpmath.tanh(mpmath.mpf(float(each)))) for each in x]
+    np.testing.assert_allclose(elementary.tanh(x), near, rtol=0, atol=2.0**-49)

@@ -17,10 +17,11 @@ from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from service.http.app import create_app
+from service.listener import Application, ServiceSettings, bind, server_config, url_of
 from service.metered import MeteredPredictor
+from service.models import Models
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
-from service.serving import Application, ServiceSettings, bind, server_config, url_of
 from service.telemetry.metrics import Metrics
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
@@ -62,6 +63,7 @@ class RunningService:
     url: str
     ledger: Ledger
     predictor: Predictor
+    models: Models
     loop: asyncio.AbstractEventLoop
     metrics: Metrics
     clients: list[httpx.Client] = field(default_factory=list)
@@ -104,7 +106,10 @@ class Starter:
         accepts="gaussian",
         options=None,
         settings=None,
+        more=None,
     ):
+        """more: returns further predictors of a ledger."""
+
         def make(ledger):
             return MeteredPredictor(
                 head,
@@ -113,7 +118,9 @@ class Starter:
                 largest_batch=LARGEST_BATCH,
             )
 
-        return self.start(make, head.certificate.lineage, lineage_rho, accepts, options=options, settings=settings)
+        return self.start(
+            make, head.certificate.lineage, lineage_rho, accepts, options=options, settings=settings, more=more
+        )
 
     def release(self, model, lineage_rho=1.0):
         """Start a service of a model that is paid for once, as `dpserve serve` does."""
@@ -123,11 +130,11 @@ class Starter:
 
         return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", PayOncePredictor.hold_for_owner)
 
-    def start(self, make, lineage, lineage_rho, accepts, before=None, options=None, settings=None):
+    def start(self, make, lineage, lineage_rho, accepts, before=None, options=None, settings=None, more=None):
         started: list[RunningService] = []
         ready = threading.Event()
         failure: list[BaseException] = []
-        listening = bind(ServiceSettings(port=0))
+        listening = bind()
 
         @asynccontextmanager
         async def opening(ledger):
@@ -135,11 +142,12 @@ class Starter:
             if before is not None:
                 await before(predictor)
             metrics = Metrics()
+            models = Models([predictor, *(more(ledger) if more else ())], default=predictor.certificate.name)
             url = url_of(listening)
-            started.append(RunningService(url, ledger, predictor, asyncio.get_running_loop(), metrics))
+            started.append(RunningService(url, ledger, predictor, models, asyncio.get_running_loop(), metrics))
             ready.set()
-            yield create_app(predictor, ledger, largest_body=LARGEST_BODY, metrics=metrics, options=options)
-            await predictor.drain()
+            yield create_app(models, ledger, largest_body=lambda _: LARGEST_BODY, metrics=metrics, options=options)
+            await models.close()
 
         async def run():
             async with Ledger.open(str(self._folder / "ledger")) as ledger:

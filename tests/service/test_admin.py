@@ -8,7 +8,7 @@ import pytest
 from accounting.ledger import key_digest
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
-from service.serving import ServiceSettings, bind, url_of
+from service.listener import bind, url_of
 
 from .test_http import PRICE, ROW, problem
 
@@ -19,11 +19,11 @@ METRICS_KEY = "the-key-for-metrics-of-these-tests"
 @pytest.fixture
 def owner(service, tmp_path):
     """An HTTP client of the owner's port, with its key."""
-    listening = bind(ServiceSettings(port=0))
+    listening = bind()
     admin = AdminPort(
         listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
     )
-    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
+    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     http = service.http(KEY)
     http.base_url = url_of(listening)
@@ -65,10 +65,10 @@ def test_the_key_for_metrics_reads_metrics_and_nothing_else(service, owner):
 
 
 def test_the_empty_key_is_nobodys_even_where_it_was_configured(service, tmp_path):
-    listening = bind(ServiceSettings(port=0))
+    listening = bind()
     opened = admin_port(
         AdminPort(listening, key_digest(""), tmp_path),
-        service.predictor,
+        service.models,
         service.ledger,
         service.metrics,
         service.counts,

@@ -41,7 +41,7 @@ def heard(connection):
 
 
 def counted(service, status):
-    labels = {"route": "/predict", "status": str(status)}
+    labels = {"route": "/predict", "model": "colours", "status": str(status)}
     return service.metrics.registry.get_sample_value("dpserve_requests_total", labels)
 
 

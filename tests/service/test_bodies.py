@@ -24,27 +24,23 @@ SCOPE = {"headers": []}
 
 
 async def test_a_body_comes_in_parts_and_one_that_is_too_long_is_refused():
-    bodies = Bodies(largest=10)
-    assert await bodies.read(SCOPE, sending(b"12345", b"67890")) == b"1234567890"
+    bodies = Bodies()
+    assert await bodies.read(SCOPE, sending(b"12345", b"67890"), 10) == b"1234567890"
     with pytest.raises(Problem) as refused:
-        await bodies.read(SCOPE, sending(b"12345", b"678901", b"and more"))
+        await bodies.read(SCOPE, sending(b"12345", b"678901", b"and more"), 10)
     assert refused.value.status == 413
 
 
 async def test_bodies_that_are_too_long_together_are_refused_until_some_are_answered():
-    bodies = Bodies(largest=10, together=15)
-    first = await bodies.read(SCOPE, sending(b"1234567890"))
+    bodies = Bodies(together=15)
+    first = await bodies.read(SCOPE, sending(b"1234567890"), 10)
     with pytest.raises(Overloaded):
-        await bodies.read(SCOPE, sending(b"1234", b"56"))
-    second = await bodies.read(SCOPE, sending(b"12345"))  # what was refused takes no room
+        await bodies.read(SCOPE, sending(b"1234", b"56"), 10)
+    second = await bodies.read(SCOPE, sending(b"12345"), 10)  # what was refused takes no room
     bodies.release(first)
-    third = await bodies.read(SCOPE, sending(b"1234567890"))
+    third = await bodies.read(SCOPE, sending(b"1234567890"), 10)
     for body in (second, third):
         bodies.release(body)
     with pytest.raises(ClientDisconnected):
-        await bodies.read(SCOPE, sending(b"1234567890", ends=False))
-    assert await bodies.read(SCOPE, sending(b"1234567890"))
-
-
-async def test_one_body_always_has_room():
-    assert await Bodies(largest=10, together=1).read(SCOPE, sending(b"1234567890")) == b"1234567890"
+        await bodies.read(SCOPE, sending(b"1234567890", ends=False), 10)
+    assert await bodies.read(SCOPE, sending(b"1234567890"), 10)

@@ -6,7 +6,7 @@ from accounting.ledger import new_api_key
 from service.http.app import HttpOptions
 from service.http.failed_tries import FailedTries
 from service.http.problems import Problem
-from service.serving import ServiceSettings
+from service.listener import ServiceSettings
 
 from .test_http import PRICE, ROW, problem
 

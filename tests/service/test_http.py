@@ -17,7 +17,7 @@ from mechanisms.laplace import Laplace
 from service import predictor
 from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
-from service.serving import ServiceSettings, bind
+from service.listener import bind
 from service.telemetry.metrics import route_of
 from training.bundle import CertifiedHead
 from training.objective import softmax
@@ -364,7 +364,7 @@ def test_a_row_that_was_charged_and_not_answered_is_answered_for_nothing(start, 
 
 def test_the_public_page_of_a_model(service):
     page = service.http().get("/models/colours").json()
-    assert service.http().get("/models").json() == {"models": ["colours"]}
+    assert service.http().get("/models").json() == {"models": ["colours"], "default": "colours"}
     assert page["mechanism"] == "gaussian"
     assert page["mechanism_status"] == page["status"] == "proven"
     assert page["weight_sensitivity"] > 0
@@ -372,7 +372,7 @@ def test_the_public_page_of_a_model(service):
 
 
 def test_a_socket_answers_without_delay():
-    with bind(ServiceSettings(port=0)) as listening:
+    with bind() as listening:
         assert listening.proto == socket.IPPROTO_TCP  # what asyncio looks at before it sets TCP_NODELAY
 
 
@@ -467,6 +467,7 @@ def test_an_answer_says_how_noisy_it_is_and_whether_the_noise_made_its_winner(se
     answer = http.post("/predict", json={"instances": [ROW, [1, 1, 0, 0]]}).json()
     noise, predictions = answer["noise"], np.array(answer["predictions"])
     assert (noise["law"], noise["on"], noise["coverage"]) == ("gaussian", "logits", 0.95)
+    assert (noise["holds"], noise["no_interval"]) == ("without noise", None)
     assert (
         noise["scale"]
         == http.post("/predict?dry_run=true", json={"instances": [ROW, [1, 1, 0, 0]]}).json()["quote"]["noise"]["scale"]
@@ -483,8 +484,14 @@ def test_a_class_that_was_drawn_has_no_intervals_and_is_undecided(start, head):
     noise = service.http(service.add_client(accepts="any")).post("/predict", json={"instances": [ROW]}).json()["noise"]
     assert (noise["law"], noise["on"], noise["lower"]) == ("exponential", "selection", None)
     assert noise["undecided"] == [True]
+    assert "drawn by chance" in noise["no_interval"]
 
 
-def test_noise_of_an_unknown_law_is_null(start, head):
+def test_noise_of_an_unknown_law_says_so_in_words(start, head):
     service = start(head, Plain())
-    assert service.http(service.add_client()).post("/predict", json={"instances": [ROW]}).json()["noise"] is None
+    http = service.http(service.add_client())
+    noise = http.post("/predict", json={"instances": [ROW]}).json()["noise"]
+    assert (noise["law"], noise["lower"], noise["undecided"]) == (None, None, [True])
+    assert "the answer does not say which" in noise["no_interval"]
+    quoted = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["noise"]
+    assert (quoted["law"], quoted["no_interval"]) == (None, noise["no_interval"])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mechanisms.answer_noise import DRAWN
 from mechanisms.mechanism import priced
 
 ROW, OTHER = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
@@ -34,7 +35,7 @@ def test_a_dry_run_says_how_much_noise_the_answers_will_have(service, head):
     quote = http.post("/predict?dry_run=true", json={"instances": rows.tolist()}).json()["quote"]
     mechanism = service.predictor.mechanism
     expected = mechanism.noise_scale(head.logit_sensitivity(head.features(rows)), 3)
-    assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist(), "on": "logits"}
+    assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist(), "on": "logits", "no_interval": None}
 
 
 def test_a_dry_run_for_labels_says_how_they_are_chosen(start, head):
@@ -42,7 +43,7 @@ def test_a_dry_run_for_labels_says_how_they_are_chosen(start, head):
     http = service.http(service.add_client(accepts="any"))
     quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
     expected = service.predictor.mechanism.scale(head.logit_sensitivity(head.features(np.array([ROW]))))
-    assert quote["noise"] == {"law": "exponential", "scale": expected.tolist(), "on": "selection"}
+    assert quote["noise"] == {"law": "exponential", "scale": expected.tolist(), "on": "selection", "no_interval": DRAWN}
 
 
 def test_a_dry_run_is_asked_for_in_one_way_and_validated_like_the_request(service):

@@ -18,7 +18,7 @@ from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
 from service.http.app import HttpOptions
 from service.http.problems import ProblemType
-from service.serving import ServiceSettings, bind, url_of
+from service.listener import bind, url_of
 from service.telemetry.exposition import exposition
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, ROUTES, Metrics, counts_in, route_of
 from service.telemetry.throughput import Throughput, totals_of
@@ -37,9 +37,9 @@ BODY = {"instances": [ROW, ROW, [0.5] * 4]}
 
 def exported(service, folder):
     """The families that the owner's port of a service exports, by name."""
-    listening = bind(ServiceSettings(port=0))
+    listening = bind()
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": True, "looks": 3})
-    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
+    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     try:
         service.http("not the owner's key").get(f"{url_of(listening)}/api/models")
@@ -96,10 +96,10 @@ def test_the_page_lists_what_is_exported_and_nothing_else(used):
 
 def test_counts_are_right(used, service):
     assert values(used["dpserve_rows"]) == {
-        ("dpserve_rows_total", ("outcome", "charged")): 3,
-        ("dpserve_rows_total", ("outcome", "free")): 4,
+        ("dpserve_rows_total", ("model", "colours"), ("outcome", "charged")): 3,
+        ("dpserve_rows_total", ("model", "colours"), ("outcome", "free")): 4,
     }
-    refusals = {labels[1]: value for (_, labels), value in values(used["dpserve_refusals"]).items()}
+    refusals = {kind: value for (_, _, (_, kind)), value in values(used["dpserve_refusals"]).items()}
     assert refusals == {
         "invalid-rows": 1,
         "budget-exhausted": 1,
@@ -179,7 +179,7 @@ def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
 
 def test_throughput_reads_the_same_counters():
     metrics = Metrics()
-    metrics.answered(5, 2)
+    metrics.answered("colours", 5, 2)
     totals = totals_of([metrics.registry])
     assert (totals.rows_charged, totals.rows_free) == (2, 3)
 
@@ -187,7 +187,7 @@ def test_throughput_reads_the_same_counters():
 COUNTING = """
 import sys
 from service.telemetry.metrics import Metrics
-Metrics().answered(5, int(sys.argv[1]))
+Metrics().answered("colours", 5, int(sys.argv[1]))
 """
 
 
@@ -249,7 +249,7 @@ def test_metrics_are_read_again_where_a_worker_begins_just_now(service):
             raise RuntimeError("Read beyond file size detected, file is corrupted.")
         return service.counts()
 
-    text = service.call(exposition(service.predictor, service.ledger, counts, []))
+    text = service.call(exposition(service.models, service.ledger, counts, []))
     assert len(readings) == 3
     assert b"dpserve_info" in text
 
@@ -260,5 +260,6 @@ def test_a_page_that_asks_whether_it_may_ask_is_counted_as_that(start, head):
     assert service.http().options("/predict", headers=asked).status_code == 200
     service.call(asyncio.sleep(0))  # a request is counted in the turn of the loop in which it is answered
     (registry,) = service.counts()
-    assert registry.get_sample_value("dpserve_requests_total", {"route": "preflight", "status": "200"}) == 1
+    labels = {"route": "preflight", "model": "", "status": "200"}
+    assert registry.get_sample_value("dpserve_requests_total", labels) == 1
     assert totals_of(service.counts()).answered == 0

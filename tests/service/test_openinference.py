@@ -54,7 +54,11 @@ def test_tritonclient_finds_what_the_server_and_the_model_are(service, client):
     assert client.is_model_ready("colours", "1")
     assert not client.is_model_ready("colours", "2")
     assert not client.is_model_ready("other")
-    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    assert client.get_server_metadata()["extensions"] == [
+        "binary_tensor_data",
+        "model_repository",
+        "model_configuration",
+    ]
     metadata = client.get_model_metadata("colours")
     assert metadata["inputs"] == [{"name": "instances", "datatype": "FP64", "shape": [-1, 4]}]
     assert metadata["outputs"] == [
@@ -268,17 +272,6 @@ def test_errors_under_v2_have_the_protocols_form(service):
     assert http.post("/v2/models/colours/versions/1/infer", json=body_of([ROW])).status_code == 200
 
 
-def test_the_example_of_the_page_runs(service):
-    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert "127.0.0.1:8000" in example
-    names = {"X": np.array([ROW]), "key": service.add_client()}
-    exec(example.replace("127.0.0.1:8000", service.url.removeprefix("http://")), names)
-    assert names["probabilities"].shape == (1, 3)
-    assert names["left"] == service.http(names["key"]).get("/budget").json()["queries_left"] > 0
-    assert service.spent() == PRICE
-
-
 @pytest.mark.parametrize("query", ["dry_run=true", "dry_run=false", "tier=fine", "anything"])
 def test_a_query_is_refused_so_that_no_dry_run_is_charged(service, query):
     http = service.http(service.add_client())
@@ -298,7 +291,7 @@ def test_a_wait_that_was_asked_for_is_confirmed(service):
 
 def test_what_the_page_shows_of_tritonclient_is_answered(service):
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
-    (code,) = re.findall(r"```python\n(import tritonclient.*?)```", page, re.DOTALL)
+    (code,) = re.findall(r"```python\n(import tritonclient.http.*?)```", page, re.DOTALL)
     names = {"key": service.add_client(), "X": np.array([ROW])}
     exec(code.replace("127.0.0.1:8000", service.url.removeprefix("http://")), names)
     assert names["probabilities"].shape == (1, 3)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -340,8 +341,8 @@ def test_rows_that_are_computed_together_are_no_more_than_the_owner_allows(start
     service = start.start(make, tiered.certificate.lineage, 1.0, "gaussian")
     plane = service.predictor
     caller, sizes = Caller("alice", key_digest(service.add_client())), []
-    compute = plane._compute["coarse"]
-    plane._compute["coarse"] = lambda X: sizes.append(len(X)) or compute(X)
+    compute = plane.at("coarse").answers
+    plane._models["coarse"] = SimpleNamespace(answers=lambda X: sizes.append(len(X)) or compute(X))
 
     async def ask():
         asked = [RowsRequest(plane.check_rows(ROWS[:rows].tolist()), "coarse") for rows in (3, 1, 2, 2, 2, 5)]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from service.serving import Application, ServiceSettings, bind, run
+from service.listener import Application, ServiceSettings, bind, run
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -37,7 +37,7 @@ def test_a_signal_before_the_server_has_handlers_of_its_own_ends_it(monkeypatch)
 
     monkeypatch.setattr(uvicorn.Server, "serve", told_first)
     settings = ServiceSettings(port=0)
-    with bind(settings) as listening:
+    with bind() as listening:
         application = Application(opening())
         assert run(lambda: application, settings, listening) == 0
     assert ended == [True]

@@ -61,6 +61,22 @@ def service(start, head, keys):
     return start(head, options=HttpOptions(tokens=asyncio.run(Tokens.open(settings))))
 
 
+@pytest.mark.parametrize(
+    "subject", ["auth0|5f7c8ec7d3b1", "ann+test@example.org", "tenant/7 users/Zoë", "%2e%2e/{a}:b", "é" * 128]
+)
+def test_a_tokens_subject_is_the_client_as_it_is(service, provider, subject):
+    service.add_client(subject)
+    http = service.http(token(provider, sub=subject))
+    assert http.post("/predict", json=BODY).status_code == 200
+    assert service.spent(subject) == PRICE
+    assert [one["id"] for one in http.get("/budget/receipts").json()["receipts"]] == [1]
+
+
+@pytest.mark.parametrize("subject", ["Zoe\u0308", "ann\n", "\ud800", "é" * 129, " ann", 7, ["alice"], None])
+def test_a_subject_that_can_be_no_client_is_refused(service, provider, subject):
+    problem(service.http(token(provider, sub=subject)).post("/predict", json=BODY), 401, "unauthenticated")
+
+
 def test_the_client_that_a_token_names_is_answered_and_charged(service, provider):
     key = service.add_client()
     http = service.http(token(provider))

@@ -21,7 +21,7 @@ from training.feature_maps import AnyFeatureMap
 from training.loading import AnyModel
 from training.releases.calibration import Calibration, losses
 from training.releases.certificate import ReleaseCertificate
-from training.releases.class_sums import TEMPERATURE, ClassSums
+from training.releases.class_sums import ClassSums
 from training.releases.dpsgd.model import DpSgdModel
 from training.releases.model import ReleasedModel, TieredModel
 from training.releases.objective import PerturbedHead
@@ -114,7 +114,7 @@ def _computed(model: ReleasedModel, tier: str) -> Classifier:
             head = _calibrated(model.weights, model.calibration)
             return Classifier(model.certificate, tier, model.tensors, (head,), model.certificate.calibration_mu)
         case ClassSums():
-            head, mu = _calibrated(TEMPERATURE * model.directions, model.calibration), model.certificate.calibration_mu
+            head, mu = _calibrated(model.weights, model.calibration), model.certificate.calibration_mu
             return Classifier(model.certificate, tier, model.tensors, (head,), mu, centre=model.mean)
         case DpSgdModel():
             certificate, mu = model.certificate, model.certificate.calibration_mu

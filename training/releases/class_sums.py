@@ -8,10 +8,12 @@ What is released, in this order, each on exact integer-grid noise (`mechanisms.g
    products with it drown what tells classes apart.
 2. the class sums: for each class the sum of v = (u - m)/||u - m|| over its records.
 
-3. how far to trust them: `training.releases.calibration`.
+3. gradient steps from the sums' directions, where the price allows it: `training.releases.continued`.
+4. how far to trust what came of it: `training.releases.calibration`.
 
-What is computed from that is post-processing: the rows' directions under the noise (`training.releases.shrinkage`),
-and for a row x the softmax of the calibrated TEMPERATURE <direction of class c, v(x)>.
+What is computed from that is post-processing: the classes' directions under the noise (`training.releases.shrinkage`),
+and for a row x the softmax of the calibrated <w_c, v(x)>, where w_c is what the steps led to, or TEMPERATURE times the
+direction of class c where there were none.
 """
 
 import functools
@@ -28,6 +30,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
@@ -35,12 +38,12 @@ from training.certificate import neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
-from training.releases import calibration
+from training.releases import calibration, continued
 from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
 from training.releases.dpsgd.exact import on_grid, squared_lengths
 from training.releases.model import Around
-from training.releases.shrinkage import SHORTEST_ROW, directions
+from training.releases.shrinkage import SHORTEST_ROW, shrunk, unit_rows
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.sums import Features, Rows, Shard, Sums, check_count
 
@@ -59,6 +62,25 @@ GRID = 2**28
 _SHRINK = 1.0 - 2.0**-30
 
 
+STEPS_ASSUMPTIONS = (
+    "In the gradient steps a record's gradient comes of products that round nothing, in any order, and exp gives the "
+    "same bits for the same number wherever it stands in an array. That there were as many steps, with the noise that "
+    "steps_mu says, is the owner's word, which the weights do not refute.",
+)
+"""What a model with gradient steps rests on in addition."""
+
+
+def cost_of(centre_mu: float, sums_mu: float, steps_mu: float, calibration_mu: float) -> Cost:
+    """Return the composition of all: what `ClassSumsCertificate.derived_cost` proves."""
+    before = (GaussianLoss(centre_mu), GaussianLoss(sums_mu))
+    return Cost((*before, *continued.losses(steps_mu), *calibration.losses(calibration_mu)))
+
+
+_OF_STEPS = UnknownNoise(
+    "gradient steps followed the class sums, each with noise: nothing is proved of how far all of it moved an answer"
+)
+
+
 class ClassSumsCertificate(ReleaseCertificate):
     """The certificate of noisy class sums."""
 
@@ -74,11 +96,17 @@ class ClassSumsCertificate(ReleaseCertificate):
     """What the noisy centre costs: mu-GDP."""
     sums_mu: float = Field(gt=0, allow_inf_nan=False)
     """What the noisy class sums cost, given the centre: mu-GDP."""
+    steps_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda mu: not mu)
+    """What the gradient steps cost, given both: mu-GDP; 0 where there are none."""
     calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """What the calibration costs, given both: mu-GDP; 0 where there is none."""
+    """What the calibration costs, given all before: mu-GDP; 0 where there is none."""
+
+    def assumed(self) -> tuple[str, ...]:
+        """Return what the proof assumes: more where there were steps."""
+        return (*super().assumed(), *(STEPS_ASSUMPTIONS if self.steps_mu else ()))
 
     def derived_cost(self) -> Cost:
-        """Return centre_mu-GDP, sums_mu-GDP and calibration_mu-GDP, composed adaptively.
+        """Return centre_mu-GDP, sums_mu-GDP, steps_mu-GDP and calibration_mu-GDP, composed adaptively.
 
         Proof. A neighbour has one record more or less. Its term in the centre is the vector `grid_terms` returns for
         (sqrt(1 - b^2) u, b), a multiple of the grid of norm at most 1, and all other terms are the same, bit for bit,
@@ -87,8 +115,8 @@ class ClassSumsCertificate(ReleaseCertificate):
         a public number, and the record's term in the class sums is again one vector of norm at most 1, in one row
         of the (C, D) matrix: its sensitivity is 1. Both are released by `GaussianVector` with that sensitivity;
         the second depends on the first through its output alone, and adaptive composition adds the squares of the
-        mus (Dong, Roth and Su 2022, Corollary 3.3). What the calibration costs beside them is proved in
-        `training.releases.calibration`. Everything else is computed from the three.
+        mus (Dong, Roth and Su 2022, Corollary 3.3). What steps and calibration cost beside them is proved in
+        `training.releases.continued` and `training.releases.calibration`. Everything else is computed from these.
 
         Privacy units. Let a neighbour have all n records of one unit more or less, each with the weight w <= 1/n that
         `training.data.records.Units` gives it, a function of n alone: no other unit's terms change. The unit's term in
@@ -98,7 +126,9 @@ class ClassSumsCertificate(ReleaseCertificate):
         change, 1/(n (n - 1)) each, and adds its own, 1/n: at most 2/n <= 1.)
         """
         centre, sums = self.mechanisms()
-        return Cost((GaussianLoss(centre.mu), GaussianLoss(sums.mu), *calibration.losses(self.calibration_mu)))
+        if self.steps_mu:
+            continued.law(self.steps_mu, len(self.classes), self.feature_map.dimension)
+        return cost_of(centre.mu, sums.mu, self.steps_mu, self.calibration_mu)
 
     def mechanisms(self) -> tuple[GaussianVector, GaussianVector]:
         """How the centre and the sums are released. Raises ValueError where they cannot be."""
@@ -113,7 +143,7 @@ class ClassSumsCertificate(ReleaseCertificate):
 class ClassSums:
     """Released class sums as a classifier. centre: (D + 1,), sums: (C, D), both noisy; tensors: the map's public ones.
 
-    calibration: of its logits, TEMPERATURE times the cosines.
+    calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None.
 
     Nothing in it but the certificate's lineage and digest is private.
     """
@@ -123,18 +153,77 @@ class ClassSums:
     sums: Floats
     tensors: dict[str, Floats]
     calibration: Calibration
+    stepped: Floats | None = None
 
     def probabilities(self, X: Floats) -> Floats:
         """Return the softmax of the calibrated logits, (n, C)."""
         return softmax(self.calibration(self.logits(X)))
 
+    def answers(self, X: Floats) -> tuple[Floats, AnyNoise]:
+        """See `training.releases.model.ReleasedModel`.
+
+        Let S be the sums, T = S + N those released, N of standard deviation s on each number, and l_c the length of row
+        c once T was shrunk. With b the calibration's scale, logit c of T as it was released is
+
+            r_c = (TEMPERATURE b / l_c) <T_c, v> + a public number,
+
+        and as v is at most 1 long and computed from the centre, which N is independent of, its noise is Gaussian of
+        standard deviation TEMPERATURE b s / l_c at most, and independent of the other classes'. So r is what has known
+        noise, and an interval holds what the same scales and offsets give of S. The answer itself comes of the shrunk
+        sums, which are nearer to S, but how near depends on S: an interval reaches to the answer, and that makes it
+        wider. l and b were computed after N was drawn: they are taken as if they did not depend on it. l_c hangs on
+        the one number <N_c, v> among D; that intervals hold what they should all the same is tested on sums of noise
+        alone.
+
+        Where gradient steps were taken from the sums nothing is proved: see `training.releases.dpsgd.model`.
+        """
+        if self.stepped is not None:
+            return self.probabilities(X), _OF_STEPS
+        both = self._both.products(self.certificate.feature_map(X, self.tensors))
+        classes = both.shape[1] // 2
+        logits = self.calibration(both[:, :classes])
+        scaled = np.broadcast_to(self.calibration.scale * self._noise, logits.shape)
+        noise = AnswerNoise("gaussian", scaled, logits=self.calibration(both[:, classes:]))
+        return softmax(logits), noise
+
     def logits(self, X: Floats) -> Floats:
-        """Return TEMPERATURE times the cosines, (n, C), before calibration."""
-        return TEMPERATURE * self._cosines.products(self.certificate.feature_map(X, self.tensors))
+        """Return the logits (n, C), before calibration."""
+        return self._scores.products(self.certificate.feature_map(X, self.tensors))
 
     @functools.cached_property
-    def _cosines(self) -> Around:
-        return Around.mean(self.mean, self.directions)
+    def _scores(self) -> Around:
+        return Around.mean(self.mean, self.weights)
+
+    @functools.cached_property
+    def weights(self) -> Floats:
+        """What v is multiplied by, (C, D)."""
+        return TEMPERATURE * self.directions if self.stepped is None else self.stepped
+
+    @functools.cached_property
+    def _both(self) -> Around:
+        """The logits, and behind them `answers`' r, before calibration."""
+        return Around.mean(self.mean, self.weights, TEMPERATURE * self.sums / self._lengths[:, None])
+
+    @functools.cached_property
+    def _noise(self) -> Floats:
+        """The noise of r before calibration, (C,)."""
+        noise: Floats = TEMPERATURE * self._standard_deviation / self._lengths
+        return noise
+
+    @functools.cached_property
+    def _lengths(self) -> Floats:
+        """How long each row of the shrunk sums is, (C,): as long as the noisy row where nothing is left of it."""
+        shrunk, noisy = (np.linalg.norm(rows, axis=1) for rows in (self._shrunk, self.sums))
+        lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
+        return lengths
+
+    @functools.cached_property
+    def _shrunk(self) -> Floats:
+        return shrunk(self.sums, self._standard_deviation)
+
+    @property
+    def _standard_deviation(self) -> float:
+        return self.certificate.mechanisms()[1].standard_deviation
 
     @functools.cached_property
     def mean(self) -> Floats:
@@ -144,7 +233,7 @@ class ClassSums:
     @functools.cached_property
     def directions(self) -> Floats:
         """The direction of each class, (C, D)."""
-        return directions(self.sums, self.certificate.mechanisms()[1].standard_deviation)
+        return unit_rows(self._shrunk)
 
 
 def train_class_sums(
@@ -156,28 +245,29 @@ def train_class_sums(
     randomness: Randomness,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ClassSums:
-    """Release the class sums of the records for at most `whole` picorho, and certify them.
+    """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
 
-    progress is told how many rows are done, of two passes. Raises TrainingError for a price that cannot be, and for
-    more than MOST_RECORDS records.
+    progress is told how many rows are done, of two passes over them. Raises TrainingError for a price that cannot be,
+    and for more than MOST_RECORDS records.
     """
     check_count(len(records))
     tensors, declaration = feature_map.public_tensors(), records.declaration
     classes = len(declaration.classes)
     try:
-        for_calibration, for_sums = calibration.divided(whole)
+        for_calibration, others = calibration.divided(whole)
         calibration_mu = calibration.mu_of(for_calibration)
+        for_steps, for_sums = continued.divided(others, classes, feature_map.dimension)
+        steps_mu = mu_for(for_steps) if for_steps else 0.0
         centre_mu, sums_mu = shares(for_sums)
         certificate = ClassSumsCertificate.model_validate(
             release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
-            | neighbouring(records.unit, ClassSumsCertificate.ASSUMPTIONS)
+            | neighbouring(records.unit, ClassSumsCertificate.ASSUMPTIONS + (STEPS_ASSUMPTIONS if steps_mu else ()))
             | {
-                "cost": str(
-                    Cost((GaussianLoss(centre_mu), GaussianLoss(sums_mu), *calibration.losses(calibration_mu)))
-                ),
+                "cost": str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
                 "calibration_mu": calibration_mu,
                 "centre_mu": centre_mu,
                 "sums_mu": sums_mu,
+                "steps_mu": steps_mu,
             }
         )
         centre_release, sums_release = certificate.mechanisms()
@@ -188,6 +278,10 @@ def train_class_sums(
     exact = sums_of(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
     sums = sums_release.release(exact, randomness)
     model = ClassSums(certificate, centre, sums, tensors, Calibration.none(classes))
+    if steps_mu:
+        around = Rows(Centred(rows.make, model.mean))
+        stepped = continued.descended(model.directions, records.sums, around, steps_mu, randomness)
+        model = replace(model, stepped=stepped)
     return replace(
         model,
         calibration=calibration.calibrated(records.sums, model.logits, classes, calibration_mu, randomness),
@@ -231,6 +325,18 @@ class Directions:
     def __call__(self, X: Floats) -> Floats:
         """Return the directions."""
         return unit(self.features(X))
+
+
+@dataclass(frozen=True, eq=False)
+class Centred:
+    """From rows (n, d) to their directions around the mean, v = (u - m)/||u - m||, (n, D)."""
+
+    directions: Callable[[Floats], Floats]
+    mean: Floats
+
+    def __call__(self, X: Floats) -> Floats:
+        """Return them."""
+        return unit(self.directions(X) - self.mean)
 
 
 def centre_of(records: Sums, rows: Rows, progress: Callable[[int], None] = lambda _: None) -> Floats:
@@ -307,6 +413,8 @@ def grid_terms(vectors: Floats, weights: Floats | None = None) -> Floats:
 def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
     own = {"centre": model.centre, "sums": model.sums, "calibration": model.calibration.numbers}
+    if model.stepped is not None:
+        own["stepped"] = model.stepped
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
@@ -315,10 +423,17 @@ def load_class_sums(folder: Path) -> ClassSums:
     certificate, tensors = load_sealed(folder, ClassSumsCertificate)
     dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
     shapes = {"centre": (dimension + 1,), "sums": (classes, dimension), "calibration": (classes + 1,)}
+    if certificate.steps_mu:
+        shapes["stepped"] = (classes, dimension)
     public = certificate.feature_map.public_tensors()
     released = checked_tensors(tensors, shapes, public)
     for name, vector in zip(("centre", "sums"), certificate.mechanisms(), strict=True):
         check_on_grid(name, released[name], vector.step)
     return ClassSums(
-        certificate, released["centre"], released["sums"], public, Calibration.read(released["calibration"])
+        certificate,
+        released["centre"],
+        released["sums"],
+        public,
+        Calibration.read(released["calibration"]),
+        released.get("stepped"),
     )

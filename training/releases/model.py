@@ -10,7 +10,8 @@ from typing import Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from training.quantised import norms, products
+from mechanisms.answer_noise import AnyNoise
+from training.quantised import norms
 from training.releases.certificate import ReleaseCertificate
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,10 @@ class ReleasedModel(Protocol):
         """
         ...
 
+    def answers(self, X: Floats) -> tuple[Floats, AnyNoise]:
+        """Return `probabilities` of rows (n, d), and what is known of the noise in them: public."""
+        ...
+
 
 @runtime_checkable
 class TieredModel(ReleasedModel, Protocol):
@@ -39,19 +44,6 @@ class TieredModel(ReleasedModel, Protocol):
 
     def at(self, tier: str) -> ReleasedModel:
         """Return the model of one tier. Raises KeyError for an unknown name."""
-        ...
-
-
-@runtime_checkable
-class NoisyLogits(ReleasedModel, Protocol):
-    """A released model whose logits are those of the trained one, and Gaussian noise of a known scale."""
-
-    def logit_noise(self, X: Floats) -> Floats:
-        """Return the standard deviation of the noise on each logit of rows (n, d), one for each row: (n,). Public."""
-        ...
-
-    def answers(self, X: Floats) -> tuple[Floats, Floats]:
-        """Return `probabilities` and `logit_noise` of rows (n, d), whose features are computed once."""
         ...
 
 
@@ -97,16 +89,27 @@ class Around:
     parts: Floats
     of_mean: Floats
     squared: float
+    rough: int = 0
 
     @classmethod
-    def mean(cls, mean: Floats, matrix: Floats) -> Self:
-        """Take directions around this mean."""
-        return cls(exact_parts(np.vstack([matrix, mean])), matrix @ mean, float(mean @ mean))
+    def mean(cls, mean: Floats, matrix: Floats, rough: Floats | None = None) -> Self:
+        """Take directions around this mean. rough: (k, D), whose products are known to 2^-26 of its rows' lengths."""
+        parts, k = exact_parts(np.vstack([matrix, mean])), 0
+        if rough is not None:
+            k, matrix = len(rough), np.vstack([matrix, rough])
+            parts = np.vstack([parts, exact_parts(rough)[:k]])
+        return cls(parts, matrix @ mean, float(mean @ mean), k)
 
     def products(self, phi: Floats) -> Floats:
-        """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row without a direction, or on the mean."""
-        lengths = norms(phi)
-        along = products(phi, self.parts) / np.maximum(lengths, _SHORTEST)[:, None]
-        apart = np.sqrt(np.maximum((lengths > 0) - 2 * along[:, -1] + self.squared, 0.0))
-        around: Floats = (along[:, :-1] - self.of_mean) / np.maximum(apart, CLOSEST)[:, None]
-        return around
+        """Return M v, (n, m + k), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean."""
+        lengths, each = norms(phi), phi @ self.parts.T
+        ends = (len(self.parts) - self.rough) // 2
+        along = each[:, :ends] + each[:, ends : 2 * ends]
+        apart = np.sqrt(
+            np.maximum((lengths > 0) - 2 * along[:, -1] / np.maximum(lengths, _SHORTEST) + self.squared, 0.0)
+        )
+        products = along[:, :-1] if not self.rough else np.hstack([along[:, :-1], each[:, 2 * ends :]])
+        products /= np.maximum(lengths, _SHORTEST)[:, None]
+        products -= self.of_mean
+        products /= np.maximum(apart, CLOSEST)[:, None]
+        return products

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import GaussianNoise, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
@@ -26,7 +27,7 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
-from training.quantised import LARGEST_WEIGHT_NORM, products
+from training.quantised import LARGEST_WEIGHT_NORM, norms, products
 from training.releases import calibration
 from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
@@ -129,7 +130,34 @@ class PerturbedHead:
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.releases.model.ReleasedModel`."""
-        return softmax(self.calibration(self.logits(X)))
+        return self.answers(X)[0]
+
+    def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
+        """See `training.releases.model.ReleasedModel`.
+
+        The gradient of the objective without B is Lambda-strongly monotone and -B at its minimum W(B), so that
+        ||W(B) - W(B')|| <= ||B - B'|| / Lambda: W is a Lipschitz function of B, and of the standard Gaussian numbers
+        B / sigma with the constant sigma / Lambda. The noise on the weights, of standard deviation s, adds s to that in
+        squares. A logit is b <W_c, phi> and a public number, b the calibration's scale: the logits of a row move in L2
+        by at most b ||phi|| of what W moves in Frobenius norm. Where the solver stopped and B's rounding put W at most
+        e = (tau + d) / Lambda off (`ObjectiveCertificate.derived_cost`): what is shown and the median by so much each,
+        which 2 e more of the constant makes up for, as t >= 1. So intervals hold the median
+        (`mechanisms.answer_noise`). The answer without noise can be further off than that: all that is proved is that
+        logits differ from it by at most b ||phi|| ||B|| / Lambda, which says little. As for released weights, b is
+        taken as if it did not depend on the noise.
+        """
+        phi = self.certificate.feature_map(X, self.tensors)
+        scale = self.calibration.scale * self._movement * norms(phi)
+        probabilities = softmax(self.calibration(products(phi, self._parts)))
+        return probabilities, AnswerNoise("gaussian", scale, "training")
+
+    @functools.cached_property
+    def _movement(self) -> float:
+        """How far the weights move for each unit of noise: see `answers`."""
+        certificate = self.certificate
+        output = certificate.output()
+        stopped = (certificate.tolerance + certificate.perturbing().rounding) / certificate.strong_convexity
+        return math.hypot(certificate.noise / certificate.strong_convexity, output.standard_deviation) + 2 * stopped
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""

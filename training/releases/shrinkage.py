@@ -51,9 +51,9 @@ def by_both(noisy: Floats, sigma: float) -> Floats:
 ESTIMATORS = (by_coordinate, by_singular_value, by_both)
 
 
-def directions(noisy: Floats, sigma: float) -> Floats:
-    """Return the direction of each row of the matrix under the noise, (C, D): unit rows, or zero where none is left."""
-    return unit_rows(estimator_for(noisy, sigma)(noisy, sigma))
+def shrunk(noisy: Floats, sigma: float) -> Floats:
+    """Return the matrix under the noise, (C, D), as the best of ESTIMATORS has it."""
+    return estimator_for(noisy, sigma)(noisy, sigma)
 
 
 def estimator_for(noisy: Floats, sigma: float) -> Callable[[Floats, float], Floats]:

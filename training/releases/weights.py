@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.grid import rounded_up, square_root_up
@@ -180,14 +181,10 @@ class ReleasedWeights:
         """See `training.releases.model.ReleasedModel`."""
         return self.answers(X)[0]
 
-    def logit_noise(self, X: Floats) -> Floats:
-        """See `training.releases.model.NoisyLogits`."""
-        return self._noise(self.certificate.feature_map(X, self.tensors))
-
-    def answers(self, X: Floats) -> tuple[Floats, Floats]:
-        """See `training.releases.model.NoisyLogits`."""
+    def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
+        """See `training.releases.model.ReleasedModel`."""
         phi = self.certificate.feature_map(X, self.tensors)
-        return softmax(self.calibration(products(phi, self._parts))), self._noise(phi)
+        return softmax(self.calibration(products(phi, self._parts))), AnswerNoise("gaussian", self._noise(phi))
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""

@@ -5,9 +5,9 @@ import { figureUp, probability, whole } from "./format.js";
 
 const PAGE = 20;
 
-/** answers: [{place, row, probabilities, noise: {law, on, scale, interval, undecided} | null}], as the service says. */
+/** answers: [{place, row, probabilities, noise: {on, holds, scale, interval, undecided, no_interval}}], as the service says. */
 export function showAnswers(host, answers, model) {
-  const bands = answers.map(({ noise }) => noise?.interval ?? null);
+  const bands = answers.map(({ noise }) => noise.interval);
   if (answers.length === 1) {
     host.replaceChildren(bars(answers[0], bands[0], model), note(answers, bands, model));
     return;
@@ -93,9 +93,9 @@ function bars(answer, interval, model) {
   );
 }
 
-/** Whether the noise could have made the winner; of a draw the note says more. */
+/** Whether the noise could have made the winner; where that is not known the note says more. */
 function isUndecided({ noise }) {
-  return Boolean(noise?.undecided) && noise.on !== "selection";
+  return noise.undecided && noise.interval !== null;
 }
 
 /**
@@ -117,13 +117,19 @@ function note(answers, bands, model) {
 
 function saidOf(answers, bands, model) {
   const { noise } = answers[0];
-  if (noise?.on === "selection") return ofSelection(Math.max(...answers.map((answer) => answer.noise.scale)), model);
-  if (bands.every((interval) => interval === null)) return WITHOUT_BAND[model.mechanism] ?? UNKNOWN;
+  if (noise.on === "selection") return ofSelection(Math.max(...answers.map((answer) => answer.noise.scale)), model);
+  if (bands.every((interval) => interval === null)) return `There is no band: ${noise.no_interval}.`;
   if (noise.on === "log-odds") {
     const others = model.classes.length > 2 ? " The other classes share the rest evenly, and their whiskers end where that leaves nothing." : "";
     return (
       "One class was drawn, the likelier by the model the likelier drawn. The whiskers are the noise on it: in at least 95 of " +
       `100 answers they hold what the model would say of this class without any.${others} ${OF_MODEL}`
+    );
+  }
+  if (noise.holds === "median") {
+    return (
+      "The whiskers are the noise, which was part of what training minimised: in at least 95 of 100 such models they hold the " +
+      `median of what other noise would have made of this answer. ${OF_MODEL}`
     );
   }
   return model.tiers
@@ -144,14 +150,6 @@ function ofSelection(scale, model) {
 }
 
 const SAYS_NOTHING = 1e6;
-const UNKNOWN = "There is no band: it is not known by which law noise moves this model’s answers.";
-const WITHOUT_BAND = {
-  published: "There is no band: one logit got noise and the others none, and the answer does not say which.",
-  objective: "There is no band: the noise was part of what training minimised, and how far that moved an answer is not known.",
-  "class-sums": "There is no band: the noisy sums were cleaned before the answer, and how much noise is left in one is not known.",
-  dpsgd: "There is no band: every step of training had noise, and how far that moved an answer is not known.",
-  teachers: "There is no band: the noise was in the votes that this model learnt from, and how far that moved an answer is not known.",
-};
 
 function indexOfLargest(values) {
   return values.indexOf(Math.max(...values));
@@ -162,7 +160,7 @@ function download(answers, bands, model) {
   const ends = model.classes.flatMap((name) => [`${name} low`, `${name} high`]);
   const head = ["row", ...model.classes, ...ends, "undecided"].map(quoted);
   const lines = answers.map(({ place, probabilities, noise }, index) =>
-    [place, ...probabilities, ...(bands[index] ?? probabilities.map(() => ["", ""])).flat(), noise?.undecided ?? ""].join(","),
+    [place, ...probabilities, ...(bands[index] ?? probabilities.map(() => ["", ""])).flat(), noise.undecided].join(","),
   );
   const url = URL.createObjectURL(new Blob([[head.join(","), ...lines, ""].join("\n")], { type: "text/csv" }));
   const link = el("a", { href: url, download: "answers.csv" });

@@ -297,10 +297,11 @@ function answersOf(batches) {
       place: (place += 1),
       row: instances[index],
       probabilities,
-      noise: noise && {
-        law: noise.law,
+      noise: {
         on: noise.on,
-        scale: noise.scale[index],
+        holds: noise.holds,
+        no_interval: noise.no_interval,
+        scale: noise.scale?.[index],
         interval: noise.lower?.[index].map((low, each) => [low, noise.upper[index][each]]) ?? null,
         undecided: noise.undecided[index],
       },

@@ -18,6 +18,7 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import NoiseKey
 from service.http.app import create_app
 from service.metered import MeteredPredictor
+from service.models import Models
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
@@ -103,7 +104,7 @@ class Service:
             budget = Budget.from_rho(lineage_rho, DELTA, self._accepts)
             await self._ledger.open_lineage(self._lineage, budget, time=time.time())
             predictor = MeteredPredictor(head, mechanism, self._ledger, largest_batch=50)
-            app = create_app(predictor, self._ledger, largest_body=10**6)
+            app = create_app(Models([predictor]), self._ledger, largest_body=lambda _: 10**6)
             self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
             self._loop = asyncio.get_running_loop()
             self._ready.set()

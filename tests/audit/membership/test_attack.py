@@ -11,11 +11,11 @@ from rich.console import Console
 
 from audit import reports
 from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership import signals
-from audit.membership.attack import Attack, Choices, train_here
+from audit.membership import scoring
+from audit.membership.attack import Attack, Choices
 from audit.membership.candidates import Candidates, Labelled
 from audit.membership.charges import Replays, ask_again
-from audit.membership.mimicry import mimicry_of
+from audit.membership.shadow_models import shadow_setup_of, train_shadow_models
 from audit.presentation import of_attack
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
@@ -245,10 +245,6 @@ def test_too_few_and_misfitting_records_are_refused_before_a_row_is_asked(bundle
         Attack([endpoint], candidates, QUICK).run()
     with pytest.raises(ValueError, match="rows of 2 values"):
         Attack([endpoint], Candidates(candidates.members, Labelled(np.zeros((9, 2)), np.zeros(9, int))), QUICK).run()
-    with pytest.raises(ValueError, match="at least 2 shadow models"):
-        Choices(shadow_models=1)
-    with pytest.raises(ValueError, match="at least one key"):
-        Attack([], candidates, QUICK).run()
     assert endpoint.paid == 0
 
 
@@ -309,7 +305,7 @@ def test_candidates_that_were_not_asked_about_train_shadow_models_too(bundle, ca
 
     def spy(pool, recipe, draws, on_share):
         pools.append((pool, draws))
-        return train_here(pool, recipe, draws, on_share)
+        return train_shadow_models(pool, recipe, draws, on_share)
 
     with_more = Candidates(candidates.members, candidates.others, draw(30, 8))
     outcome = Attack(bundle(rho=0.2001), with_more, QUICK, train=spy).run()
@@ -323,10 +319,10 @@ def test_candidates_that_were_not_asked_about_train_shadow_models_too(bundle, ca
 
 def test_shadow_models_that_cannot_be_like_the_target_are_announced(bundle):
     public = dict(bundle()[0].model())
-    assert mimicry_of(public, 60).departures == ()
+    assert shadow_setup_of(public, 60).departures == ()
     unlike = {name: value for name, value in public.items() if name != "strong_convexity"}
-    assert "the target is another kind of model" in mimicry_of(unlike, 60).departures[0]
-    silent = mimicry_of(public | {"mechanism": "rounding"}, 60)
+    assert "the target is another kind of model" in shadow_setup_of(unlike, 60).departures[0]
+    silent = shadow_setup_of(public | {"mechanism": "rounding"}, 60)
     assert silent.mechanism is None
     assert "without the target's noise" in silent.departures[0]
 
@@ -334,11 +330,11 @@ def test_shadow_models_that_cannot_be_like_the_target_are_announced(bundle):
 @pytest.mark.parametrize("mechanism", [Laplace(0.5), Label(1.0)])
 def test_shadow_models_average_as_many_answers_as_the_target_gave(bundle, mechanism):
     """Not one answer with less noise: the average of Laplace noise is not Laplace, and that of labels is no label."""
-    mimicry = mimicry_of(bundle(mechanism)[0].model(), 60)
+    setup = shadow_setup_of(bundle(mechanism)[0].model(), 60)
     generator = np.random.default_rng(0)
     logits, inputs = generator.standard_normal((2, 40, 3)), generator.random((40, 13)).astype(np.float32) / 4
-    averaged = mimicry.answers(logits, inputs, 5, copies=3)
+    averaged = setup.answers(logits, inputs, 5, copies=3)
     noise = SeededRandomness(5, ("shadow answers",))
-    sensitivity = np.tile(mimicry.sensitivity_per_norm * np.linalg.norm(inputs.astype(float), axis=1), 2)
+    sensitivity = np.tile(setup.sensitivity * np.linalg.norm(inputs.astype(float), axis=1), 2)
     drawn = [mechanism.release(logits.reshape(80, 3), sensitivity, noise) for _ in range(3)]
-    np.testing.assert_allclose(averaged.reshape(80, 3), signals.averaged(np.stack(drawn)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(averaged.reshape(80, 3), scoring.averaged(np.stack(drawn)), rtol=1e-9, atol=1e-12)

@@ -6,7 +6,8 @@ import pytest
 from accounting.losses import Cost, GaussianLoss
 from audit.estimators import Errors
 from audit.membership.claims import claim_of_releases
-from audit.membership.verdict import Scores, advantage_interval, verdict
+from audit.membership.scoring import Scores
+from audit.membership.verdict import advantage_interval, verdict
 
 TIGHT = claim_of_releases(Cost((GaussianLoss(0.1),)), 1, 1e-6)
 LOOSE = claim_of_releases(Cost((GaussianLoss(3.0),)), 1, 1e-6)

@@ -6,9 +6,7 @@ import scipy.stats
 
 from audit import reports
 from audit.presentation import of_steps
-from audit.white_box.bounds import ClaimedRun
-from audit.white_box.experiments import Measured
-from audit.white_box.findings import CLOSEST, POOLED, judge
+from audit.white_box.bounds import CLOSEST, POOLED, ClaimedRun, Measured, judge
 
 CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
 

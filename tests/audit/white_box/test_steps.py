@@ -6,7 +6,7 @@ import scipy.stats
 
 from accounting.conversions import gaussian_mu
 from audit.white_box.bounds import pooled_bound, repetition_bound
-from audit.white_box.observations import Descent, DiracCanary, clipped, observe_steps, sound
+from audit.white_box.observations import Descent, clipped, dirac, observe_steps, sound
 from training.releases.dpsgd.step import StepRelease
 
 DELTA = 1e-5
@@ -16,7 +16,7 @@ SURE = 1 - 1e-6
 
 
 def observed(audited, records, steps):
-    canary = DiracCanary(audited.network.size, 7, 100.0)
+    canary = dirac(audited.network.size, 7, 100.0)
     found = observe_steps(audited, records, Descent(steps, 0.01), canary)
     return found.with_canary, found.without
 

@@ -5,7 +5,7 @@ import pytest
 
 from accounting.conversions import gaussian_mu
 from audit.white_box.bounds import largest_ratio, pooled_bound, power, repetition_bound
-from audit.white_box.observations import Descent, DiracCanary, observe_steps
+from audit.white_box.observations import Descent, dirac, observe_steps
 from research.nasr2023 import faults
 from research.nasr2023.faults import FAULT_EPSILON, FAULTS, faulty, noise_ratio_of, observations_for, planted_fault
 from training.releases.dpsgd.step import StepRelease
@@ -17,7 +17,7 @@ SURE = 1 - 1e-6
 
 
 def observed(audited, records, steps):
-    canary = DiracCanary(audited.network.size, 7, 100.0)
+    canary = dirac(audited.network.size, 7, 100.0)
     found = observe_steps(audited, records, Descent(steps, 0.01), canary)
     return found.with_canary, found.without
 

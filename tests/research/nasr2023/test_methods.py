@@ -6,7 +6,8 @@ import scipy.special
 import scipy.stats
 
 from audit import estimators
-from audit.estimators import GAUSSIAN, Errors
+from audit.estimators import Errors
+from audit.families import GAUSSIAN
 from audit.white_box.bounds import ClaimedRun, run_epsilon
 from research.nasr2023.methods import (
     METHODS,

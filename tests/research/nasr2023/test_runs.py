@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from audit.white_box.bounds import ClaimedRun
-from audit.white_box.observations import Descent, Example, blank, sound
+from audit.white_box.observations import Descent, Example, sound
 from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,
@@ -38,7 +38,7 @@ def cosine(network, parameters, example, records):
 def test_a_crafted_canary_points_away_from_the_others(network, records):
     canary, parameters = crafted(network, records), network.initial(1) + 0.1
     start = Example(records.inputs[3], int(records.labels[3]))
-    example = canary.at(parameters)
+    example = canary(parameters)
     before, after = (cosine(network, parameters, one, records) for one in (start, example))
     assert after < 0.5 * before
     assert example.label == start.label
@@ -75,12 +75,12 @@ def test_log_ratios_are_those_of_the_densities(rate, shift):
 
 def test_whole_runs_are_scored_by_those_who_see_all_and_by_those_who_see_the_model(network, records):
     """The same seed trains alike until the canary is first sampled."""
-    canary = blank(6, 0)
+    canary = Example(np.zeros(6), 0)
     descent = Descent(5, 0.1, seed=4)
     watched = watch_run(sound(network, StepRelease(1.0, 0.5), 9), records, descent, canary, member=False)
     scores = score_run(sound(network, StepRelease(1.0, 0.5), 9), records, descent, canary, member=False)
     audited = sound(network, StepRelease(1.0, 0.5), 9)
-    assert scores.final_model == log_odds_of_label(audited, watched.parameters, canary.example)
+    assert scores.final_model == log_odds_of_label(audited, watched.parameters, canary)
     assert scores.every_step == log_likelihood_ratios(watched.observed, 1.0, 0.5, watched.shifts).sum()
     assert np.all((watched.shifts > 0) & (watched.shifts <= 1))
 

@@ -8,8 +8,7 @@ import scipy.stats
 from typer.testing import CliRunner
 
 from audit import reports
-from audit.white_box.bounds import ClaimedRun
-from audit.white_box.experiments import Measured
+from audit.white_box.bounds import ClaimedRun, Measured
 from research.nasr2023 import table
 from research.nasr2023.__main__ import app
 from research.nasr2023.methods import judge

@@ -13,7 +13,7 @@ from accounting.ledger import key_digest
 from audit import presentation, region, reports
 from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
-from service.serving import ServiceSettings, bind, url_of
+from service.listener import bind, url_of
 
 KEY = "the-owner's-key-of-these-tests"
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -34,9 +34,9 @@ def service(start_for_module, head):
 def url(service, tmp_path_factory):
     folder = tmp_path_factory.mktemp("verdicts")
     keep_verdicts(folder)
-    listening = bind(ServiceSettings(port=0))
+    listening = bind()
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": False, "looks": 3})
-    opened = admin_port(admin, service.predictor, service.ledger, service.metrics, service.counts)
+    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     yield url_of(listening)
     service.call(opened.__aexit__(None, None, None))

@@ -13,7 +13,8 @@ from mechanisms.label import Label
 from mechanisms.randomness import SystemRandomness
 from mechanisms.selected_neuron import SelectedNeuron
 from training.data.records import Declaration, Records
-from training.releases.class_sums import train_class_sums
+from training.releases.dpsgd.choices import Choices
+from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.releases.weights import release_weights
 
 from .test_client_page import lines, paste, violations
@@ -174,10 +175,11 @@ def test_a_release_without_a_known_law_says_why_it_has_no_band(start_for_module,
     known = head.certificate
     declaration = Declaration(known.feature_names, (0.0,) * 4, (1.0,) * 4, known.classes)
     records = Records(X, X[:, :3].argmax(axis=1), declaration, ())
-    model = train_class_sums(records, "sums", known.feature_map, 10**11, known.lineage, SystemRandomness())
-    service = start_for_module.release(model)
+    choices = Choices(records_declared=30, sampling_rate=0.2, steps=5, learning_rate=0.5)
+    recipe = DpSgdRecipe("steps", known.feature_map, choices, 10**11)
+    service = start_for_module.release(train_dpsgd(records, recipe, known.lineage, SystemRandomness()))
     page = tab.sign_in(service.url, service.add_client(client))
     paste(page, lines(ROWS[:1]))
     page.locator("#pay").click()
-    expect(page.locator("#band-note")).to_contain_text("the noisy sums were cleaned")
+    expect(page.locator("#band-note")).to_contain_text("every step of training had noise")
     expect(page.locator(".bars .band")).to_have_count(0)

@@ -18,6 +18,7 @@ from tests.training.conftest import identity, make_records
 from training.errors import BundleError, NotConverged, TrainingError
 from training.loading import load_model
 from training.objective import RegularisedCrossEntropy
+from training.releases.calibration import Calibration
 from training.releases.model import ReleasedModel
 from training.releases.objective import (
     CURVATURE_PER_NOISE,
@@ -167,3 +168,20 @@ def run(world, choices, seed):
     """How far the released weights lie towards the class of the last record."""
     model = train_perturbed(world, "audited", identity(world), choices, 1e-3, "l", Seeded(seed))
     return float(model.weights[0, 0] - model.weights[1, 0])
+
+
+@pytest.mark.parametrize("lam", [None, 60.0])
+def test_intervals_hold_the_median_over_models_with_other_noise(lam):
+    """Of 200 models with a true share of 0.95, fewer than 0.86 hold with a chance below 1e-6."""
+    records, models = make_records(n=60, features=3, classes=3), 200
+    assert stats.binom.cdf(int(0.86 * models), models, 0.95) < FALSE_ALARM
+    row = records.X[:1]
+    found = [trained(records, seed, tolerance=1e-2, lam=lam) for seed in range(models)]
+    bare = [replace(model, calibration=Calibration.none(3)) for model in found]
+    answers = [model.answers(row) for model in bare]
+    median = np.median([shown[0] for shown, _ in answers], axis=0)
+    ends = [noise.intervals(shown) for shown, noise in answers]
+    held = np.array([(lower[0] <= median) & (median <= upper[0]) for lower, upper in ends])
+    assert held.mean(axis=0).min() >= 0.86
+    assert np.mean([upper[0, 0] - lower[0, 0] for lower, upper in ends]) < 0.9  # it says something
+    assert found[0].answers(row)[1].scale[0] == pytest.approx(found[0].calibration.scale * answers[0][1].scale[0])

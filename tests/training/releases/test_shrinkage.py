@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.releases.shrinkage import by_both, by_coordinate, by_singular_value, directions, unit_rows
+from training.releases.shrinkage import by_both, by_coordinate, by_singular_value, shrunk, unit_rows
 
 
 def agreement(found, truth):
@@ -29,7 +29,7 @@ def test_each_estimator_suits_what_it_is_for(generator):
     for truth, best in ((sparse_sums(generator), by_coordinate), (low_rank_sums(generator), by_singular_value)):
         noisy = truth + generator.standard_normal(truth.shape)
         assert agreement(best(noisy, 1.0), truth) > agreement(noisy, truth) + 0.05
-        chosen = agreement(directions(noisy, 1.0), truth)
+        chosen = agreement(shrunk(noisy, 1.0), truth)
         others = [agreement(each(noisy, 1.0), truth) for each in (by_coordinate, by_singular_value, by_both)]
         assert chosen >= max(others) - 0.02
 
@@ -42,7 +42,7 @@ def test_without_noise_nothing_is_changed(generator):
 
 def test_where_there_is_only_noise_nothing_breaks(generator):
     for noisy in (np.zeros((3, 5)), generator.standard_normal((2, 300)), generator.standard_normal((300, 2))):
-        found = directions(noisy, 10.0)
+        found = unit_rows(shrunk(noisy, 10.0))
         lengths = np.linalg.norm(found, axis=1)
         assert np.isfinite(found).all()
         assert np.all((np.abs(lengths - 1) < 1e-12) | (lengths == 0))
@@ -50,4 +50,4 @@ def test_where_there_is_only_noise_nothing_breaks(generator):
 
 def test_the_choice_is_a_function_of_what_was_released(generator):
     noisy = generator.standard_normal((4, 30))
-    np.testing.assert_array_equal(directions(noisy, 1.0), directions(noisy.copy(), 1.0))
+    np.testing.assert_array_equal(shrunk(noisy, 1.0), shrunk(noisy.copy(), 1.0))

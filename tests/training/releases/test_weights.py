@@ -316,4 +316,4 @@ def test_every_tier_is_calibrated_and_pays_for_it(head: CertifiedHead, records: 
     assert np.array_equal(loaded.probabilities(records.X), model.probabilities(records.X))
     row = records.X[:1]
     noise = certificate.precisions[-1].noise * np.linalg.norm(certificate.feature_map(row, model.tensors))
-    assert model.logit_noise(row)[0] == pytest.approx(model.calibration.scale * noise)
+    assert model.answers(row)[1].scale[0] == pytest.approx(model.calibration.scale * noise)

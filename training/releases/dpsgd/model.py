@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mechanisms.elementary import softmax
+from mechanisms import elementary
+from mechanisms.answer_noise import UnknownNoise
 from training.releases.dpsgd.certificate import DpSgdCertificate
+from training.releases.dpsgd.exact import matrix_on_grid, on_grid, product
 from training.releases.dpsgd.network import Floats
 from training.releases.model import Around
 from training.sealing import (
@@ -21,6 +23,8 @@ from training.sealing import (
 )
 
 _CENTRE = "centre"
+
+UNKNOWN = UnknownNoise("every step of training had noise, and how far that moved an answer is not known")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +42,42 @@ class DpSgdModel:
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.releases.model.ReleasedModel`."""
-        return softmax(self.logits(X))
+        return elementary.softmax(self.logits(X))
+
+    def answers(self, X: Floats) -> tuple[Floats, UnknownNoise]:
+        """See `training.releases.model.ReleasedModel`.
+
+        Nothing is proved that would make an interval: a clipped step is a gradient step of no convex function where
+        there are more than two classes, and with momentum none that brings two models closer, so that the noise of
+        early steps may be damped or may grow. To add the steps' noise as if each were kept is no bound either way.
+        """
+        return self.probabilities(X), UNKNOWN
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d): the same bits for a row whatever rows are beside it.
 
-        The first layer is an exact product, and each later one a product for each row by itself.
+        By construction: every product of matrices is exact, whatever the order of its sums, and what is between them
+        are functions of single numbers (`mechanisms.elementary`), and of a row's largest (`exact.on_grid`).
         """
-        (_, biases), *later = self._layers
         first = self._first.products(self.certificate.feature_map(X, self.tensors))
-        values = first * self.certificate.input_norm + biases
-        for weights, biases in later:
-            active = np.tanh(values) if self.certificate.network.activation == "tanh" else np.maximum(values, 0)
-            values = (active[:, None, :] @ weights)[:, 0] + biases
+        values = first * self.certificate.input_norm + self._layers[0][1]
+        for weights, biases in self._later:
+            active = elementary.tanh(values) if self.certificate.activation == "tanh" else np.maximum(values, 0)
+            coarse = on_grid(active)
+            products = product(np.concatenate([coarse, on_grid(active - coarse)]), weights)
+            top, bottom = np.hsplit(products[: len(X)], 2), np.hsplit(products[len(X) :], 2)
+            # The smallest first; each addition is rounded in one way.
+            values = ((bottom[1] + bottom[0]) + top[1]) + top[0] + biases
         return values
+
+    @functools.cached_property
+    def _later(self) -> list[tuple[Floats, Floats]]:
+        """Each later layer's weights as A beside B, (inputs, 2 outputs), A + B being them to 2^-50, and its biases."""
+        found = []
+        for weights, biases in self._layers[1:]:
+            coarse = matrix_on_grid(weights)
+            found.append((np.hstack([coarse, matrix_on_grid(weights - coarse)]), biases))
+        return found
 
     @functools.cached_property
     def _layers(self) -> list[tuple[Floats, Floats]]:

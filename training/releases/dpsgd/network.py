@@ -18,8 +18,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from training.errors import TrainingError
 from training.releases.dpsgd.exact import MOST_CLASSES, matrix_on_grid, on_grid, probabilities, product, squared_lengths
-from training.sums import BLOCK
+from training.sums import BLOCK, Sums
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -32,6 +33,14 @@ SUM_ERROR = 2.0**-16
 """How far, in units of the clipping norm, rounding may move two neighbours' sums apart."""
 
 _NORM_ERROR = 2.0**-30
+
+
+def check_shards(records: Sums) -> None:
+    """Raise TrainingError for records in more shards than sums of gradients are covered for."""
+    if len(records.lengths) > MOST_SHARDS:
+        raise TrainingError(
+            f"gradients are summed over at most {MOST_SHARDS} files, not {len(records.lengths)}: join some of them"
+        )
 
 
 @dataclass(frozen=True)

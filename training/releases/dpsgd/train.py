@@ -23,7 +23,7 @@ from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost
 from training.releases.dpsgd.choices import Choices
 from training.releases.dpsgd.descent import descend, noise_of_weights
 from training.releases.dpsgd.model import DpSgdModel
-from training.releases.dpsgd.network import MOST_SHARDS, Floats
+from training.releases.dpsgd.network import Floats, check_shards
 from training.releases.dpsgd.step import private_step
 from training.sums import ROWS, Features, Rows, check_count, of_rows
 
@@ -145,8 +145,7 @@ def train_dpsgd(
     """
     check_count(len(records))
     sums = records.sums if directions is None else of_rows(directions, records.y)
-    if len(sums.lengths) > MOST_SHARDS:
-        raise TrainingError(f"DP-SGD is covered for at most {MOST_SHARDS} files, not {len(sums.lengths)}: join some")
+    check_shards(sums)
     declaration = records.declaration
     certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage, records.unit)
     tensors = recipe.feature_map.public_tensors()

@@ -94,6 +94,31 @@ def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
     assert np.array_equal(answers[7:8], again.probabilities(X[7:8])), "rows beside a row change nothing"
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activation):
+    """By products that round nothing: another order of a layer's units is another order of its sums."""
+    choices = replace(CHOICES, hidden=(130, 70), activation=activation)
+    model = train_dpsgd(some_records(200), recipe(choices=choices), "l", Seeded(0))
+    network, generator = model.certificate.network, np.random.default_rng(5)
+    parameters = model.parameters * 10.0 ** generator.uniform(-3, 3, model.parameters.shape)
+    model, X = replace(model, parameters=parameters), some_records(60, seed=3).X
+    logits = model.logits(X)
+    for row in range(0, 60, 7):
+        assert np.array_equal(model.logits(X[row : row + 1])[0], logits[row])
+    shuffled = parameters.copy()
+    (_, _), (weights, _), (last, _) = network.layers(shuffled)
+    order = generator.permutation(70)
+    weights[:], last[:] = weights[:, order], last[order]
+    network.layers(shuffled)[1][1][:] = network.layers(parameters)[1][1][order]
+    assert np.array_equal(replace(model, parameters=shuffled).logits(X), logits)
+    (_, biases), *later = network.layers(parameters)
+    values = model._first.products(model.certificate.feature_map(X, model.tensors)) * model.certificate.input_norm
+    values += biases
+    for weights, biases in later:
+        values = (np.tanh(values) if activation == "tanh" else np.maximum(values, 0)) @ weights + biases
+    np.testing.assert_allclose(logits, values, rtol=1e-11, atol=1e-11 * np.abs(values).max())
+
+
 @pytest.mark.parametrize(
     "feature_map",
     [IDENTITY, Fourier(**IDENTITY.model_dump(exclude={"kind"}), random_features=16, bandwidth=0.5, seed=1)],

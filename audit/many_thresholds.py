@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 from accounting import domains
-from audit.estimators.errors import LowerBound, checked, largest_met
+from audit.estimators import LowerBound, checked, largest_met
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,7 +24,7 @@ from service.tls import Tls
 
 _BACKLOG = 2048
 _LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
-_LARGEST_BODY = 64 * 2**20
+LARGEST_BODY = 64 * 2**20
 """Bytes of a body, whatever a model's rows take."""
 _SECONDS_BEFORE_ANOTHER_WORKER = 1.0
 _ANOTHER_WORKER = 75
@@ -59,34 +58,20 @@ class ServiceSettings:
 
     def largest_body(self, features: int) -> int:
         """Return how many bytes a request's body may have: what the largest batch takes in full precision, or less."""
-        return min(4096 + self.largest_batch * (features * _LONGEST_NUMBER + 8), _LARGEST_BODY)
+        return min(4096 + self.largest_batch * (features * _LONGEST_NUMBER + 8), LARGEST_BODY)
 
 
-class Address(Protocol):
-    """Where to listen."""
-
-    @property
-    def host(self) -> str:
-        """A name or an address."""
-        ...
-
-    @property
-    def port(self) -> int:
-        """0 picks a free one."""
-        ...
-
-
-def bind(address: Address, option: str = "port") -> socket.socket:
+def bind(host: str = "127.0.0.1", port: int = 0, option: str = "port") -> socket.socket:
     """Return a listening socket, or raise CannotServe: done first, so that a taken port is found before all else.
 
-    Connections that come before the service is ready wait. option: what the port's option is called.
+    Connections that come before the service is ready wait. port: 0 picks a free one. option: what it is called.
     """
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY; without it an answer waits 40 ms for an acknowledgement.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((address.host, address.port))
+        listening.bind((host, port))
         listening.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listening.close()
@@ -94,7 +79,7 @@ def bind(address: Address, option: str = "port") -> socket.socket:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         with_make = " (PORT= with make)" if option == "port" else ""
         advice = f"choose another with --{option}{with_make}" if taken else f"look at --host and --{option}"
-        raise CannotServe(f"cannot listen on {address.host}:{address.port}: {reason}; {advice}") from error
+        raise CannotServe(f"cannot listen on {host}:{port}: {reason}; {advice}") from error
     return listening
 
 

@@ -1,19 +1,12 @@
-"""The owner's port of `dpserve serve`: where it listens, and the key that opens it."""
+"""The keys of the owner's port: the admin key, and one that reads metrics alone."""
 
 import logging
 import os
-import socket
-from dataclasses import dataclass
 from pathlib import Path
 
-from accounting.ledger import key_digest, new_api_key
-from dpserve.commands import options
-from dpserve.settings import ServeSettings
+from accounting.ledger import new_api_key
 from service.admin.app import LONGEST_KEY
-from service.admin.server import AdminPort
-from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
-from service.serving import bind
 from training.private_files import owners_alone
 
 _log = logging.getLogger("dpserve")
@@ -25,41 +18,8 @@ _SHORTEST_KEY = 20
 _ADVICE = '"import secrets; print(secrets.token_urlsafe(32))"'
 
 
-@dataclass(frozen=True)
-class Listen:
-    """A host and a port to listen on; port 0 picks a free one."""
-
-    host: str
-    port: int
-
-
-def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
-    """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
-    if not settings.admin:
-        return None
-    key, metrics = admin_key(), metrics_key()
-    if key == metrics:
-        raise CannotServe(f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone")
-    return AdminPort(
-        _listening(settings, service_port),
-        key_digest(key),
-        options.state_folder() / FOLDER,
-        metrics_digest=None if metrics is None else key_digest(metrics),
-    )
-
-
-def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
-    if settings.admin_port is not None:
-        return bind(Listen(settings.admin_host, settings.admin_port), "admin-port")
-    following = service_port + 1 if 0 < service_port < 65535 else 0
-    try:
-        return bind(Listen(settings.admin_host, following), "admin-port")
-    except CannotServe:
-        return bind(Listen(settings.admin_host, 0), "admin-port")  # nobody asked for that very port
-
-
-def admin_key() -> str:
-    """Return the owner's admin key: DPSERVE_ADMIN_KEY, or the one in the state folder, made if there is none.
+def admin_key(folder: Path) -> str:
+    """Return the owner's admin key: DPSERVE_ADMIN_KEY, or the one in this folder, made if there is none.
 
     A key in a file that others may read or write is no longer secret: a new one replaces it. On a volume that
     was restored there is nobody who could do so. Raises CannotServe for a key that could be guessed or is never taken,
@@ -68,7 +28,7 @@ def admin_key() -> str:
     given = os.environ.get(KEY_VARIABLE)
     if given is not None:
         return _checked(given, KEY_VARIABLE)
-    path = key_path()
+    path = folder / KEY_FILE
     try:
         mode, key = path.stat().st_mode, path.read_text("utf-8", "replace").strip()
     except FileNotFoundError:
@@ -97,11 +57,6 @@ def _checked(key: str, where: str) -> str:
     return key
 
 
-def key_path() -> Path:
-    """Return where the admin key is kept when the environment names none."""
-    return options.state_folder() / KEY_FILE
-
-
 def _new_key(path: Path) -> str:
     """Write a new key that only its owner may read. Of several processes that do so at once, one writes it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,6 +72,6 @@ def _new_key(path: Path) -> str:
     return path.read_text("utf-8").strip()
 
 
-def where_the_key_is() -> str:
-    """Return where the owner finds the key, in words."""
-    return f"the environment's {KEY_VARIABLE}" if KEY_VARIABLE in os.environ else str(key_path())
+def where_the_key_is(folder: Path) -> str:
+    """Return where the owner finds the key, in words. folder: as for `admin_key`."""
+    return f"the environment's {KEY_VARIABLE}" if KEY_VARIABLE in os.environ else str(folder / KEY_FILE)

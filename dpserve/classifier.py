@@ -1,0 +1,567 @@
+"""Training in Python: `dpserve train` as a scikit-learn classifier, through the command's own function.
+
+from dpserve import PrivateClassifier
+
+model = PrivateClassifier(
+    lineage="patients", lineage_budget=(3, 1e-6), epsilon=1, delta=1e-6, release="class-sums",
+    classes=["ill", "well"], bounds={"age": (0, 120), "pressure": (50, 250)},
+).fit(table, "outcome")
+model.predict_proba(rows)
+model.save("bundle")
+
+Promises: nothing that is declared (bounds, levels, classes, the number of records) is read off the records. A model
+that is private itself is paid for when it is fitted, in the ledger that the service charges: its lineage's account is
+charged durably before anything of it can be seen, and a fit that the account does not pay for leaves nothing. Saving,
+loading and serving such a model then cost nothing more.
+
+Each fit is a release with noise of its own. So an estimator is fitted once, and a clone of one not at all, as a grid
+search or cross-validation would do without a word, unless it was made with `every_fit_is_charged=True`. Even then the
+lineage's account holds, and choosing among fits by their scores on private records is covered by no budget.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import typer
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.metrics import accuracy_score
+from sklearn.utils import assert_all_finite, check_array, check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from accounting import ledger as accounts
+from accounting.budgets import Budget
+from accounting.ledger import Ledger
+from accounting.losses import Cost
+from accounting.picorho import to_rho
+from dpserve.client import BudgetExhausted
+from dpserve.commands.bundles import Certified
+from dpserve.commands.options import journals_folder, ledger_location, operating_systems_user
+from dpserve.commands.releases import ReleaseOptions
+from dpserve.commands.training import ChoosingOptions, EncoderOptions, FeatureOptions, NewBundle, trained
+from dpserve.frames import names_of, rows_for
+from mechanisms.gaussian_vector import whole_picorho
+from service.errors import CannotServe
+from service.opening import hold_for_owner, open_lineage
+from training.errors import TrainingError
+from training.loading import load_model
+from training.published.bundle import UnprovenCertificate
+from training.releases.certificate import ReleaseCertificate
+from training.releases.model import ReleasedModel
+from training.schema import Schema, parse_schema, read_schema
+from training.sealing import write_folder
+
+Floats = NDArray[np.float64]
+_Result = TypeVar("_Result")
+
+METERED = (None, "teachers")
+"""Releases whose answers are paid for one by one, when a service gives them."""
+
+_FEATURES = ("features", "image_shape", "bias", "clip_norm", "random_features", "bandwidth", "seed")
+_RELEASE = (
+    *("lam", "tolerance", "records_declared", "hidden", "activation", "steps", "sampling_rate", "sampling"),
+    *("step_noise", "gradient_clip", "learning_rate", "teachers", "rule"),
+)
+_ENCODER = ("encoder", "encoder_range", "device")
+
+
+class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier that is trained with differential privacy.
+
+    After `fit`: `classes_` (C,), sorted; `n_features_in_`; `feature_names_in_` where the columns have names;
+    `certificate_`, what is proved about the model, with its lineage, its price and its assumptions; `charged_rho_`,
+    what this fit cost the lineage.
+    """
+
+    def __init__(
+        self,
+        *,
+        lineage: str | None = None,
+        release: str | None = "auto",
+        epsilon: float | None = None,
+        delta: float | None = None,
+        schema: Any = None,
+        bounds: Any = None,
+        classes: Any = None,
+        ignore: Sequence[str] | None = None,
+        unit: str | None = None,
+        overlapping_lineage_is_accepted: bool = False,
+        clip: bool = False,
+        name: str = "model",
+        ledger: str | Path | None = None,
+        lineage_budget: tuple[float, float] | None = None,
+        every_fit_is_charged: bool = False,
+        records_declared: int | None = None,
+        tier: Mapping[str, float] | None = None,
+        lam: float | None = None,
+        tolerance: float | None = None,
+        features: str | None = None,
+        image_shape: Sequence[int] | None = None,
+        bias: float | None = None,
+        clip_norm: float | None = None,
+        random_features: int | None = None,
+        bandwidth: float | None = None,
+        seed: int | None = None,
+        hidden: Sequence[int] | None = None,
+        activation: str | None = None,
+        steps: int | None = None,
+        sampling_rate: float | None = None,
+        sampling: str | None = None,
+        step_noise: float | None = None,
+        gradient_clip: float | None = None,
+        learning_rate: float | None = None,
+        teachers: int | None = None,
+        rule: str | None = None,
+        encoder: str | Path | None = None,
+        encoder_range: tuple[float, float] | None = None,
+        device: str | None = None,
+    ) -> None:
+        """Take what `dpserve train` takes, by the same names; None is its default. Nothing is checked before `fit`.
+
+        lineage: the name of the lineage of the records; all models of records that overlap share one, and its budget.
+        release: "class-sums", "objective", "weights" or "dpsgd", a model that is private itself; "auto", the one that
+        the planner chooses, by `records_declared`; None, a head, or "teachers", each of whose answers is paid for when
+        a service gives it.
+        epsilon, delta: what all answers together cost, for a model that is private itself.
+        schema: a Table Schema, as a file's path or a dictionary, in place of the next two.
+        bounds: (low, high) of every column, or {column: (low, high)}. classes: their names, or {value: name}.
+        ignore: columns to leave out. unit: the column that names whose each record is.
+        overlapping_lineage_is_accepted: train although records are in another lineage. clip: draw values back to the
+        bounds instead of refusing them.
+        name: the model's public name. ledger: the URL or folder of the ledger; by default the command line's.
+        lineage_budget: (epsilon, delta) to open the lineage's account with, where it has none.
+        every_fit_is_charged: allow a second fit, and the fits of clones: each costs `epsilon` again.
+        records_declared: about how many records there are, as a number that may be public.
+        tier: {name: epsilon} of "weights" in several precisions, the coarsest first, in place of `epsilon`.
+        """
+        self.lineage = lineage
+        self.release = release
+        self.epsilon = epsilon
+        self.delta = delta
+        self.schema = schema
+        self.bounds = bounds
+        self.classes = classes
+        self.ignore = ignore
+        self.unit = unit
+        self.overlapping_lineage_is_accepted = overlapping_lineage_is_accepted
+        self.clip = clip
+        self.name = name
+        self.ledger = ledger
+        self.lineage_budget = lineage_budget
+        self.every_fit_is_charged = every_fit_is_charged
+        self.records_declared = records_declared
+        self.tier = tier
+        self.lam = lam
+        self.tolerance = tolerance
+        self.features = features
+        self.image_shape = image_shape
+        self.bias = bias
+        self.clip_norm = clip_norm
+        self.random_features = random_features
+        self.bandwidth = bandwidth
+        self.seed = seed
+        self.hidden = hidden
+        self.activation = activation
+        self.steps = steps
+        self.sampling_rate = sampling_rate
+        self.sampling = sampling
+        self.step_noise = step_noise
+        self.gradient_clip = gradient_clip
+        self.learning_rate = learning_rate
+        self.teachers = teachers
+        self.rule = rule
+        self.encoder = encoder
+        self.encoder_range = encoder_range
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train on private records, charge the lineage, and return the estimator.
+
+        X: a data frame of pandas or Polars, an Arrow table, or the path or URL of a table, with y the name of its
+        column of classes; or a data frame or an array (n, d) of numbers, with y the classes (n,). An array's columns
+        are called x0, x1, ...
+
+        Raises ValueError for what is not declared, does not fit, or does not go together, and for a fit that was not
+        allowed (`every_fit_is_charged`); BudgetExhausted if the lineage's account does not pay, when nothing was
+        charged; `LedgerError` where the ledger cannot be asked.
+        """
+        self._check_is_allowed()
+        table, label, columns = self._table(X, y)
+        with _in_python(), TemporaryDirectory(prefix="dpserve-") as folder:
+            schema = self._schema()
+            out = Path(folder) / "bundle"
+            price = self._price()
+            new = self._new_bundle(table, label, schema, out)
+            if price is not None:
+                _run(self._check_account(new.lineage_name, price[0]))
+            written, _ = trained(
+                new,
+                FeatureOptions(**self._given(_FEATURES)),
+                ReleaseOptions(**self._given(_RELEASE), **self._release(price)),
+                ChoosingOptions(budget=price[1] if price and self.release == "auto" else None),
+                EncoderOptions(**self._given(_ENCODER)),
+            )
+            self._take(out, written, _run(self._charged(written)))
+        self.n_features_in_ = len(columns or self.certificate_.feature_names)
+        if columns is not None:
+            self.feature_names_in_ = np.asarray(columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return private class probabilities, (n, C), for rows X, in the order of `classes_`.
+
+        X: as for `fit`, without the column of classes; columns are matched by name, in any order. Costs nothing: the
+        model is private itself. Raises ValueError for rows that do not fit, naming the first, and for a model each of
+        whose answers is paid for.
+        """
+        check_is_fitted(self, "certificate_")
+        if self._model is None:
+            raise ValueError(
+                "each answer of this model is paid for by itself: save it, serve the bundle with 'dpserve serve', and "
+                "ask with dpserve.Client"
+            )
+        answers = self._model.probabilities(rows_for(self.certificate_.public(), self._checked(X)))
+        return np.ascontiguousarray(answers[:, self._order])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the likeliest class of each private answer, (n,)."""
+        answers = self.predict_proba(X)
+        found: NDArray[Any] = self.classes_[np.argmax(answers, axis=1)]
+        return found
+
+    def score(self, X: Any, y: ArrayLike) -> float:
+        """Return the exact accuracy of `predict` on rows X, (n, d), whose classes y, (n,), are known.
+
+        The predictions are private, and this number is not: it is computed from y without noise. Take public rows, or
+        keep it to yourself. No budget covers what is told or chosen by it where X and y are private records.
+        """
+        return float(accuracy_score(y, self.predict(X)))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the bundle, which `dpserve serve` takes, into a new folder; return its path. Raises ValueError."""
+        check_is_fitted(self, "certificate_")
+        with _in_python():
+            write_folder(Path(path), self._files)
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, ledger: str | Path | None = None) -> Self:
+        """Return the fitted estimator of a bundle. Its classes are the certificate's names, and it is not fitted again.
+
+        ledger: as for the constructor. A model that is private itself is charged to its lineage unless it was before.
+        Raises what `fit` raises.
+        """
+        with _in_python():
+            certificate = load_model(Path(path)).certificate
+            if isinstance(certificate, UnprovenCertificate):
+                raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
+            made = cls(lineage=certificate.lineage, name=certificate.name, ledger=ledger)
+            made.release = getattr(certificate, "release", None)
+            made._take(Path(path), certificate, _run(made._charged(certificate)))
+        columns = certificate.feature_map.columns
+        names = [column.name for column in columns] or list(certificate.feature_names)
+        made.n_features_in_, made.feature_names_in_ = len(names), np.asarray(names, dtype=object)
+        return made
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Return the parameters that are not defaults; of a fitted one also what it is and what it cost."""
+        said: str = super().__repr__(N_CHAR_MAX=N_CHAR_MAX)
+        if not hasattr(self, "certificate_"):
+            return said
+        kind = getattr(self.certificate_, "release", "head")
+        price = getattr(self.certificate_, "cost", None)
+        paid = "each answer is paid for" if price is None else f"rho = {float(Cost.parse(price).rho):.4g}, paid once"
+        return f"{said}  # fitted: {kind}, {paid}, lineage {self.certificate_.lineage!r}"
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an unfitted copy that knows to be one: see `every_fit_is_charged`."""
+        made = type(self)(**{name: clone(value, safe=False) for name, value in self.get_params(deep=False).items()})
+        made._is_clone = True
+        return made
+
+    def __sklearn_tags__(self) -> Any:
+        """Say to scikit-learn that noise decides, and that accuracy is not promised."""
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.classifier_tags.poor_score = True
+        return tags
+
+    def _check_is_allowed(self) -> None:
+        again = hasattr(self, "certificate_") or getattr(self, "_is_clone", False)
+        if again and self.release not in METERED and not self.every_fit_is_charged:
+            raise ValueError(
+                "this would train another model on the same records and charge the lineage again: "
+                + ("this one is fitted" if hasattr(self, "certificate_") else "it is a clone, as a search makes them")
+                + ". Make the estimator with every_fit_is_charged=True if it shall"
+            )
+
+    def _table(self, X: Any, y: Any) -> tuple[Any, str, list[str] | None]:
+        """Return a table with a column of classes, that column's name, and the others' where they have names."""
+        if y is None:
+            raise ValueError(
+                "PrivateClassifier requires y to be passed, but the target y is None: the column's name, or the classes"
+            )
+        # Only who trains should wait for Arrow.
+        import pyarrow as pa
+
+        if isinstance(y, str):
+            if isinstance(X, str | Path):
+                from training.data.table_records import column_names
+
+                with _in_python():
+                    return str(X), y, self._features_among(column_names(str(X)), y)
+            names = names_of(X)
+            if names is None:
+                raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
+            return _arrow(X, names), y, self._features_among(names, y)
+        names = names_of(X)
+        if names is None:
+            X = check_array(X, dtype=np.float64, estimator=self)
+            table = pa.table({f"x{index}": np.ascontiguousarray(column) for index, column in enumerate(X.T)})
+        else:
+            table = _arrow(X, names)
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        label = self._label(table.column_names)
+        return table.append_column(label, pa.array(y.tolist())), label, self._features_among(names, label)
+
+    def _features_among(self, names: Sequence[str] | None, label: str) -> list[str] | None:
+        left_out = {label, self.unit, *(self.ignore or ())}
+        schema = self._schema()
+        if names is not None and schema is not None and schema.subset:
+            left_out |= set(names) - {column.name for column in schema.columns}
+        return None if names is None else [name for name in names if name not in left_out]
+
+    def _label(self, names: Sequence[str]) -> str:
+        """Return a name for a column of classes that came by itself."""
+        schema = self._schema()
+        if schema is None:
+            return next(name for name in ("label", "label_", "label__") if name not in names)
+        absent = [column.name for column in schema.columns if column.name not in names]
+        if len(absent) != 1:
+            raise ValueError(
+                "say which field of the schema y is: put it into the table, and pass its name. The table lacks "
+                f"{', '.join(map(repr, absent)) or 'no field'}"
+            )
+        return absent[0]
+
+    def _schema(self) -> Schema | None:
+        if self.schema is None or isinstance(self.schema, Schema):
+            return self.schema
+        with _in_python():
+            return parse_schema(self.schema) if isinstance(self.schema, Mapping) else read_schema(Path(self.schema))
+
+    def _new_bundle(self, table: Any, label: str, schema: Schema | None, out: Path) -> "_Declared":
+        if self.lineage is None:
+            raise ValueError(
+                "name the lineage of these records with lineage=: all models of records that overlap share one name, "
+                "and with it one budget"
+            )
+        if schema is None and (self.classes is None or self.bounds is None):
+            raise ValueError(
+                "declare what is public about the records: bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}, and "
+                "classes=[NAME, ...]; or schema=, which describes every column. They are never read off the records, "
+                "which would say something about single ones"
+            )
+        if schema is not None and not (self.classes is None and self.bounds is None):
+            raise ValueError("schema= takes the place of classes= and bounds=: leave those out")
+        named = isinstance(self.classes, Mapping)
+        return _Declared.model_construct(
+            data=table,
+            schema_file=None,
+            out=out,
+            lineage=self.lineage,
+            classes=None,
+            bounds=_bounds(self.bounds),
+            unit=self.unit,
+            overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
+            name=self.name,
+            clip=self.clip,
+            label=label,
+            ignore=list(self.ignore or ()),
+            where=None,
+            described=schema,
+            names=tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
+            values=tuple(map(str, self.classes if schema is None else ())),
+        )
+
+    def _price(self) -> tuple[int, str] | None:
+        """Return what a fit costs at most, in picorho and in words; None where answers are paid for one by one."""
+        if self.release in METERED:
+            if self.epsilon is not None or self.tier is not None:
+                raise ValueError(
+                    "each answer of this model is paid for when a service gives it, by the service's price: leave "
+                    "epsilon= and tier= out, or choose a release that is private itself"
+                )
+            return None
+        epsilon = self.epsilon if not self.tier else list(self.tier.values())[-1]
+        if epsilon is None or self.delta is None or (self.tier is not None and self.epsilon is not None):
+            raise ValueError("say what all answers together cost: epsilon= (or tier=, of 'weights') and delta=")
+        words = f"epsilon:{epsilon!r}@{self.delta!r}"
+        return whole_picorho(words), words
+
+    def _release(self, price: tuple[int, str] | None) -> dict[str, Any]:
+        """Return which release, and its price."""
+        if self.release in ("auto", None):
+            return {"release": None}
+        if self.tier is not None:
+            tiers = [f"{name}=epsilon:{epsilon!r}@{self.delta!r}" for name, epsilon in self.tier.items()]
+            return {"release": self.release, "tier": tiers}
+        return {"release": self.release} | ({} if price is None else {"price": price[1]})
+
+    def _given(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the parameters that have a value, as the command's options have them."""
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        for name, joint in (("image_shape", ","), ("encoder_range", ":")):
+            if name in given:
+                given[name] = joint.join(map(str, given[name]))
+        return given
+
+    async def _check_account(self, lineage: str, price: int) -> None:
+        """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
+        budget = None if self.lineage_budget is None else Budget.from_epsilon_delta(*self.lineage_budget, "gaussian")
+        async with self._opened() as ledger:
+            account = await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+        if account.remaining < price:
+            raise _exhausted(lineage, price, account.remaining)
+
+    async def _charged(self, written: Certified) -> int:
+        """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho."""
+        if not isinstance(written, ReleaseCertificate):
+            return 0
+        async with self._opened() as ledger:
+            try:
+                await open_lineage(ledger, written.lineage, None, by=operating_systems_user())
+                return await hold_for_owner(ledger, written, written.tiers[-1].name)
+            except accounts.BudgetExhausted as refused:
+                raise _exhausted(written.lineage, refused.cost, refused.remaining) from None
+            except accounts.LedgerRefusal as refused:
+                raise CannotServe(f"the lineage {written.lineage!r} does not pay for this release: {refused}") from None
+
+    def _opened(self) -> Any:
+        given = os.environ.get("DPSERVE_LEDGER") if self.ledger is None else str(self.ledger)
+        return Ledger.open(ledger_location(given), journals=journals_folder())
+
+    def _take(self, folder: Path, certificate: Certified, charged: int) -> None:
+        """Take a bundle as what was fitted."""
+        model = load_model(folder)
+        self.certificate_ = certificate
+        self.charged_rho_ = to_rho(charged)
+        self._files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        self._model = model if isinstance(model, ReleasedModel) else None
+        names = list(certificate.classes)
+        given = names if self.classes is None or isinstance(self.classes, Mapping) else list(self.classes)
+        self._order = sorted(range(len(names)), key=given.__getitem__)
+        self.classes_ = np.asarray([given[place] for place in self._order])
+
+    def _checked(self, X: Any) -> Any:
+        """Return rows without names as an array of the right width; others as they are."""
+        if names_of(X) is not None or (isinstance(X, Sequence) and X and isinstance(X[0], Mapping)):
+            return X
+        if self.certificate_.feature_map.columns:
+            raise ValueError("X must be a data frame, or a list of mappings, with the columns of the schema")
+        X = check_array(X, dtype=np.float64, estimator=self)
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
+                "as input"
+            )
+        return X
+
+
+class _Declared(NewBundle):
+    """What the command line is told, of a table that is in memory or not, declared in Python."""
+
+    data: Any
+    described: Schema | None
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+
+    def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names and the values."""
+        return self.names, self.values
+
+    def declared_schema(self) -> Schema | None:
+        """Return the schema."""
+        return self.described
+
+
+def _arrow(X: Any, names: Sequence[str]) -> Any:
+    """Return a data frame as an Arrow table, without an index."""
+    import pyarrow as pa
+
+    if len(set(names)) < len(names):
+        raise ValueError("every column needs a name of its own")
+    return pa.RecordBatchReader.from_stream(X).read_all().select(list(names))
+
+
+def _bounds(declared: Any) -> list[str]:
+    """Return bounds as the command line takes them."""
+    if declared is None:
+        return []
+    pairs = declared.items() if isinstance(declared, Mapping) else [("", declared)]
+    try:
+        return [f"{name}={float(low)!r}:{float(high)!r}".removeprefix("=") for name, (low, high) in pairs]
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds= takes (LOW, HIGH) or {{COLUMN: (LOW, HIGH)}}, not {declared!r}") from None
+
+
+def _exhausted(lineage: str, cost: int, remaining: int) -> BudgetExhausted:
+    problem = {"scope": "lineage", "cost": to_rho(cost), "remaining": to_rho(remaining), "unit": "rho"}
+    return BudgetExhausted(
+        f"a fit costs the lineage {lineage!r} rho = {to_rho(cost):.6g}, and {to_rho(remaining):.6g} of its budget is "
+        "left; nothing was charged",
+        kind="urn:dpserve:problem:budget-exhausted",
+        problem=problem,
+    )
+
+
+def _run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a coroutine to its end, in a thread of its own: a notebook has an event loop already."""
+    with ThreadPoolExecutor(1, thread_name_prefix="dpserve-ledger") as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+_IN_PYTHON = {
+    "--epsilon E --delta D": "lineage_budget=(EPSILON, DELTA)",
+    "--bounds LOW:HIGH for every feature, --bounds NAME=LOW:HIGH for one": (
+        "bounds=(LOW, HIGH) for every column, bounds={NAME: (LOW, HIGH)} for one"
+    ),
+    "--classes VALUE=NAME,VALUE=NAME": "classes={VALUE: NAME}",
+    "--clip clips": "clip=True clips",
+    ", so name a new one with --out": "",
+    "--price": "epsilon= and delta=",
+    "--budget": "release='auto'",
+    "leave --epsilon and --delta out": "leave lineage_budget= out",
+}
+"""What the command line says, as whoever writes Python would have it."""
+
+
+class _in_python:  # noqa: N801 - it reads as a statement
+    """Raise what the command line refuses as ValueError, with parameters in place of flags."""
+
+    def __enter__(self) -> None:
+        """Enter the block."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Translate the error."""
+        if not isinstance(error, typer.BadParameter | TrainingError | CannotServe):
+            return
+        hint = getattr(error, "param_hint", None)
+        text = f"{hint} {error.message}" if isinstance(error, typer.BadParameter) and hint else str(error)
+        for said, meant in _IN_PYTHON.items():
+            text = text.replace(said, meant)
+        raise ValueError(_FLAG.sub(lambda flag: flag[1].replace("-", "_") + "=", text)) from error

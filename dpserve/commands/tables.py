@@ -1,0 +1,209 @@
+"""Tables of labelled rows: the options that say where they are and how they are read, and `dpserve schema`."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from dpserve.commands.command import Group, Options, option
+from dpserve.commands.console import shares
+from training import hog
+from training.certificate import ModelCertificate
+from training.columns import Columns
+from training.data.classes import values_of
+from training.data.digits import load_digits
+from training.data.npz_file import read_npz
+from training.data.records import Records
+from training.errors import DataError, TrainingError
+from training.hog import Shape
+from training.schema import Schema, schema_of
+from training.schema import draft as drafted
+
+READING = "Reading rows"
+LOCAL = "local"
+"""The engine that has the records here."""
+SCHEMA = partial(
+    option,
+    None,
+    "A Table Schema, .json or .toml, that says what the table's columns are, in place of their classes and bounds. "
+    "Public: 'dpserve schema draft' writes one to fill in.",
+    "--schema",
+)
+IMAGE_SHAPE = partial(
+    option,
+    None,
+    "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS of images: a record's columns are its pixels row by row, each with its "
+    "channels, 1 or 3.",
+)
+
+app = Group("Declare a table's columns in a file, without looking at its values.")
+
+
+def image_shape(text: str, columns: int | None) -> Shape:
+    """Return the shape that --image-shape gives, of records with so many columns. Raises TrainingError."""
+    sides = [part.strip() for part in text.split(",")]
+    if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
+        raise TrainingError(f"--image-shape takes HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28, not {text!r}")
+    height, width, channels = map(int, (*sides, "1")[:3])
+    try:
+        hog.check_shape((height, width, channels), height * width * channels if columns is None else columns)
+    except ValueError as error:
+        raise TrainingError(f"--image-shape: {error}") from error
+    return height, width, channels
+
+
+class RowOptions(Options):
+    """How a table of labelled rows is read."""
+
+    label: str = option("label", "Of a table: the column of class names.", panel=READING)
+    ignore: list[str] | None = option(None, "Of a table: a column to leave out.", panel=READING)
+
+
+class FileOptions(RowOptions):
+    """How labelled rows are read: a table, or NPZ."""
+
+    where: str | None = option(None, "NPZ: the boolean array that picks the rows to use.", panel=READING)
+
+    def read(
+        self,
+        source: Any,
+        flag: str,
+        *,
+        classes: Sequence[str] = (),
+        values: Sequence[str] | None = None,
+        bounds: Sequence[str] = (),
+        clip: bool = False,
+        schema: Schema | None = None,
+        unit: str | None = None,
+        engine: str = LOCAL,
+    ) -> Records:
+        """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.data.tables.open_table`).
+
+        flag: the option that names it.
+        classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
+        or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units.
+        engine: where the records shall be. Raises TrainingError for a file of another kind and for rows that break the
+        declaration.
+        """
+        is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
+        if engine != LOCAL and (not isinstance(source, str) or source == "digits" or is_npz):
+            raise TrainingError("--engine reads the files of a table, and neither digits nor .npz files, elsewhere")
+        if unit is not None and (source == "digits" or is_npz):
+            raise TrainingError("--unit names a column of a table: digits and .npz files have none")
+        if source == "digits":
+            return load_digits().train
+        declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
+        if is_npz:
+            if schema is not None:
+                raise TrainingError(f"{flag}: an .npz file has no columns with names, which a schema could describe")
+            return read_npz(Path(source), where=self.where, **declared)
+        # Only who reads a table should wait for Arrow.
+        from training.data.table_records import read_numbers, read_with_schema
+
+        with shares("reading") as show:
+
+            def progress(records: int, share: float) -> None:
+                show(f"{records:,} records", share)
+
+            shared: dict[str, Any] = {"label": self.label, "ignore": tuple(self.ignore or ()), "unit": unit}
+            reader: Callable[..., Records]
+            if schema is not None:
+                reader = partial(read_with_schema, schema=schema, clip=clip, **shared)
+            else:
+                reader = partial(read_numbers, **shared, **declared)
+            if engine == LOCAL:
+                return reader(source, progress=progress)
+            from training.data.tables import files_of
+            from training.ray_sums import read_on_ray
+
+            # What trains on sums takes these records for others, and the command offers nothing else on Ray.
+            return cast(Records, read_on_ray(engine, files_of(source), reader, progress))
+
+    def read_like(
+        self,
+        source: str,
+        names: Sequence[str],
+        lower: Sequence[float],
+        upper: Sequence[float],
+        classes: Sequence[str],
+        class_names: str | None,
+        columns: Columns = (),
+        flag: str = "--public",
+    ) -> Records:
+        """Read rows by the declaration of a model or of other records. columns: what the features encode.
+
+        flag: the option that names the source. class_names: the declared names, or VALUE=NAME of each, between commas,
+        where the file has other values.
+        """
+        limits = zip(names, lower, upper, strict=True)
+        values = values_of(classes, class_names)
+        return self.read(
+            source,
+            flag,
+            schema=schema_of(columns, self.label, classes, values),
+            classes=classes,
+            values=values,
+            bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+        )
+
+    def read_for(self, certificate: ModelCertificate, source: str, flag: str, class_names: str | None) -> Records:
+        """Read rows by the declaration of a model, as `read_like`."""
+        feature_map = certificate.feature_map
+        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
+        return self.read_like(
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag
+        )
+
+
+@app.command()
+def draft(
+    data: Annotated[str, typer.Argument(help="A table: CSV, Parquet, Feather; a file, a folder or a URL.")],
+    out: Annotated[Path, typer.Option(help="The new schema: a .json or a .toml file.", show_default=False)] = Path(
+        "schema.json"
+    ),
+    label: Annotated[str, typer.Option(help="The column of classes.")] = "label",
+) -> None:
+    """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
+
+    No value is looked at: bounds, levels and classes are public, and must be known without the records.
+    """
+    # Only who reads a table should wait for Arrow.
+    from training.data.tables import open_table
+
+    table = open_table(data)
+    if label not in table.names:
+        raise DataError(f"{data} has no column {label!r}: name the column of classes with --label")
+    content, missing = drafted(list(zip(table.names, table.types, strict=True)), label)
+    text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise DataError(f"{out} exists already: name a new file with --out") from None
+    typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")
+    for each in missing:
+        typer.echo(f" - {each}")
+    of_label = "" if label == "label" else f" --label {label}"
+    typer.echo(f"Next: dpserve plan --schema {out}{of_label} --n RECORDS --epsilon 1 --delta 1e-5")
+
+
+def _as_toml(content: dict[str, Any]) -> str:
+    lines = [f"missingValues = {_toml(content['missingValues'])}"]
+    for field in content["fields"]:
+        lines += ["", "[[fields]]", f"name = {_toml(field['name'])}"]
+        lines.append(f"type = {_toml(field['type'])}" if field["type"] else "# type =")
+        constraints = field["constraints"]
+        if constraints:
+            lines.append("[fields.constraints]")
+            lines += [
+                f"# {name} =" if value is None else f"{name} = {_toml(value)}" for name, value in constraints.items()
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    # A JSON text, list or truth value is one of TOML, too.
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,110 @@
+"""Rows as people have them in Python, for a model's public certificate: by position, or by the names of the columns."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_NAMED = 5
+
+
+def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
+    """Return rows X as the features of a model, (n, d), within its declared bounds.
+
+    model: the public part of its certificate. X: an array (n, d) in the order of the model's features; a data frame of
+    pandas, Polars or Arrow, whose columns are matched by name, in any order; or a list of mappings by name. Where the
+    model was trained by a schema, rows by name are encoded as that says. Raises ValueError, in scikit-learn's words
+    where it has some, naming the columns or the first row that do not fit.
+    """
+    described, names = model["feature_map"].get("columns"), model["feature_names"]
+    if described and (named := _rows_by_name(X)) is not None:
+        # Few models have columns, and only their callers should wait for what reads them.
+        from training.columns import columns_from, encode_rows
+        from training.errors import DataError
+
+        check_names(named[0], [each["name"] for each in described])
+        try:
+            return encode_rows(columns_from(described), named[1])
+        except DataError as error:
+            raise ValueError(str(error)) from None
+    rows, columns = _numbers(X, names)
+    if rows.ndim != 2 or len(rows) == 0:
+        raise ValueError(f"X must have two dimensions, rows and features, and at least one row, not {rows.shape}")
+    if columns is not None:
+        rows = np.ascontiguousarray(rows[:, columns])
+    if rows.shape[1] != len(names):
+        raise ValueError(f"row 0 has {rows.shape[1]} values; the model takes {len(names)}")
+    _check_bounds(rows, model)
+    return rows
+
+
+def check_names(columns: Sequence[str], names: Sequence[str]) -> None:
+    """Raise ValueError, as scikit-learn words it, unless the columns are these names, each once, in any order."""
+    seen, given = set(names), set(columns)
+    wrong = {
+        "Feature names unseen at fit time": [name for name in dict.fromkeys(columns) if name not in seen],
+        "Feature names seen at fit time, yet now missing": [name for name in names if name not in given],
+        "Feature names that are there more than once": sorted(name for name in given if columns.count(name) > 1),
+    }
+    if any(wrong.values()):
+        said = "".join(f"{what}:\n{_listed(found)}" for what, found in wrong.items() if found)
+        raise ValueError(f"The feature names should match those that were passed during fit.\n{said}")
+
+
+def names_of(X: Any) -> list[str] | None:
+    """Return the names of a data frame's columns; None for what has none.
+
+    Columns that are only numbered, as pandas numbers them, count as without names.
+    """
+    columns = list(getattr(X, "column_names", getattr(X, "columns", ())))
+    if all(isinstance(column, int | np.integer) for column in columns):
+        return None
+    return list(map(str, columns))
+
+
+def _numbers(X: Any, names: Sequence[str]) -> tuple[NDArray[np.float64], list[int] | None]:
+    """Return rows of numbers, and where among their columns each feature stands, if they have names."""
+    if _is_of_mappings(X):
+        for row in X:
+            check_names(list(row), names)
+        return np.array([[row[name] for name in names] for row in X], dtype=np.float64), None
+    columns = names_of(X)
+    if columns is None:
+        return np.asarray(X, dtype=np.float64), None
+    check_names(columns, names)
+    return np.asarray(X, dtype=np.float64), [columns.index(name) for name in names]
+
+
+def _rows_by_name(X: Any) -> tuple[list[str], list[dict[str, object]]] | None:
+    """Return the names and the rows of a data frame or of mappings; None for what has no names of columns."""
+    if _is_of_mappings(X):
+        return list(X[0]), [dict(row) for row in X]
+    columns = names_of(X)
+    if columns is None or not hasattr(X, "__arrow_c_stream__"):
+        return None
+    import pyarrow as pa
+
+    if len(set(columns)) < len(columns):
+        return columns, []  # for the names to be refused
+    return columns, pa.RecordBatchReader.from_stream(X).read_all().to_pylist()
+
+
+def _is_of_mappings(X: Any) -> bool:
+    return isinstance(X, Sequence) and len(X) > 0 and all(isinstance(row, Mapping) for row in X)
+
+
+def _check_bounds(rows: NDArray[np.float64], model: Mapping[str, Any]) -> None:
+    bounds = model["feature_map"]
+    inside = (rows >= np.asarray(bounds["lower"])) & (rows <= np.asarray(bounds["upper"]))
+    if not inside.all():
+        row, column = (int(place) for place in np.argwhere(~inside)[0])
+        raise ValueError(
+            f"row {row}, column {column} ({model['feature_names'][column]!r}) is {rows[row, column]:g}; it must be a "
+            f"number from {bounds['lower'][column]:g} to {bounds['upper'][column]:g}"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])]
+    return "".join(f"- {name}\n" for name in shown)

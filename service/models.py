@@ -1,0 +1,93 @@
+"""The models of one service, by name. All are charged to one ledger, those of one lineage to one account.
+
+Promises: what is asked of a model is answered by it, whatever is served beside it, for each has a batcher of its own;
+a model that is replaced or removed answers the requests that had found it, and its memory is free after the last one.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from weakref import WeakSet
+
+from service.errors import NoModel, UnknownModel
+from service.predictor import Predictor
+from service.telemetry.logs import log
+
+
+class Models:
+    """What is served now. Use it on one event loop."""
+
+    def __init__(
+        self,
+        served: Iterable[Predictor] = (),
+        default: str | None = None,
+        say: Callable[[str, str], None] = log.info,
+    ) -> None:
+        """Serve these. default: the model that is asked where none is named; None for the only one that is served.
+
+        say: writes down what begins and ends.
+        """
+        self._say = say
+        self._served: dict[str, Predictor] = {}
+        self._leaving: WeakSet[Predictor] = WeakSet()
+        self._default = default
+        for predictor in served:
+            self.add(predictor)
+
+    def __iter__(self) -> Iterator[Predictor]:
+        """Return every model, by name."""
+        return iter([self._served[name] for name in self.names])
+
+    @property
+    def names(self) -> list[str]:
+        """The models' names, sorted."""
+        return sorted(self._served)
+
+    @property
+    def default(self) -> Predictor | None:
+        """The model that is asked where none is named."""
+        if self._default is not None:
+            return self._served.get(self._default)
+        return next(iter(self._served.values())) if len(self._served) == 1 else None
+
+    def named(self, name: str | None) -> Predictor:
+        """Return the model of this name, the default one for None. Raises UnknownModel."""
+        found = self.default if name is None else self._served.get(name)
+        if found is not None:
+            return found
+        if name is not None:
+            raise UnknownModel(f"there is no model {name!r} here; GET /models lists those that there are")
+        raise UnknownModel("this service has no default model: ask /models/NAME/...; GET /models lists the names")
+
+    def of_lineage(self, lineage: str) -> list[Predictor]:
+        """Return the models whose answers this lineage pays for."""
+        return [predictor for predictor in self if predictor.lineage == lineage]
+
+    def add(self, predictor: Predictor) -> None:
+        """Serve a model from now on, in place of the one of its name."""
+        name = predictor.certificate.name
+        self.remove(name)
+        self._served[name] = predictor
+        self._say("serving %s", name)
+
+    def remove(self, name: str) -> None:
+        """Serve a model no more. Requests that found it are answered."""
+        predictor = self._served.pop(name, None)
+        if predictor is not None:
+            self._leaving.add(predictor)
+            weakref.finalize(predictor, self._say, "stopped serving %s", name).atexit = False
+
+    async def check_ready(self) -> None:
+        """Raise NoModel if there is none, LedgerError unless the ledger can charge every lineage's account now."""
+        if not self._served:
+            raise NoModel("the service has no model yet")
+        by_lineage = {predictor.lineage: predictor for predictor in self._served.values()}
+        await asyncio.gather(*(predictor.check_ready() for predictor in by_lineage.values()))
+
+    async def close(self) -> None:
+        """Wait until every charge that was sent to the ledger is decided, and serve nothing any more."""
+        served, self._served = self._served, {}
+        for predictor in [*served.values(), *self._leaving]:
+            await predictor.drain()
+        for name in served:
+            self._say("stopped serving %s", name)

@@ -1,0 +1,85 @@
+"""A request for inference and its answer as messages, by the same rules as over HTTP."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from service.http.openinference import DATATYPES, VERSION, OpenInferenceCodec, TensorRequest, tensors_of
+from service.http.predictions import Reply
+from service.http.requests import Head, invalid
+from service.http.schemas import InferRequest, InputTensor, RequestedOutput
+from service.predictor import Prediction, Predictor
+from service.rpc.messages import message
+
+_CONTENTS = {"FP64": "fp64_contents", "FP32": "fp32_contents", "INT64": "int64_contents", "INT32": "int_contents"}
+
+
+class MessageCodec(OpenInferenceCodec):
+    """`ModelInfer`."""
+
+    def __init__(self, predictor: Predictor, asked: Any) -> None:
+        """Validate for `predictor`. asked: the message."""
+        super().__init__(predictor)
+        self._asked = asked
+
+    def decode(self, head: Head, body: bytes) -> TensorRequest:
+        """Return what the message asks. body: the message as it came."""
+        del body
+        asked = self._asked
+        raw = _raw_of(asked) if len(asked.inputs) == 1 else b""
+        inputs = [
+            InputTensor(
+                tensor.name,
+                list(tensor.shape),
+                tensor.datatype,
+                _parameters(tensor.parameters) | {"binary_data_size": len(raw)},
+            )
+            for tensor in asked.inputs
+        ]
+        outputs = [RequestedOutput(output.name, _parameters(output.parameters)) for output in asked.outputs]
+        request = InferRequest(inputs, asked.id or None, _parameters(asked.parameters), outputs)
+        # The same message may be written in several ways.
+        said = b"grpc\0" + asked.SerializeToString(deterministic=True)
+        return self.request_of(head, request, raw, said)
+
+    def encode(self, head: Head, request: TensorRequest, prediction: Prediction) -> Reply:
+        """Return the answer with raw tensors."""
+        del head
+        values = {name: tensors_of(prediction)[name] for name in request.outputs}
+        answer = message("ModelInferResponse")(
+            model_name=self._predictor.certificate.name, model_version=VERSION, id=request.id or ""
+        )
+        for name, value in self._parameters(prediction).items():
+            _set(answer.parameters[name], value)
+        for name, tensor in values.items():
+            answer.outputs.add(
+                name=name, datatype="BOOL" if tensor.dtype == np.bool_ else "FP64", shape=list(tensor.shape)
+            )
+            answer.raw_output_contents.append(tensor.tobytes())
+        return answer.SerializeToString(), self._answers.headers(prediction)
+
+
+def _raw_of(asked: Any) -> bytes:
+    """Return the bytes of the one tensor, which are behind it or in its contents. Raises a 400 problem."""
+    tensor, raw = asked.inputs[0], list(asked.raw_input_contents)
+    named = _CONTENTS.get(tensor.datatype)
+    if named is None:
+        raise invalid(f"the datatype must be one of {', '.join(DATATYPES)}")
+    kind = np.dtype(DATATYPES[tensor.datatype])
+    filled = [field.name for field, _ in tensor.contents.ListFields()]
+    if (len(raw), filled) not in ((1, []), (0, [named])):
+        raise invalid(f"the input has either one raw_input_contents or its {named}")
+    found: bytes = raw[0] if raw else np.array(getattr(tensor.contents, named), kind).tobytes()
+    if len(found) != math.prod(tensor.shape) * kind.itemsize:
+        raise invalid(f"the shape {list(tensor.shape)} of {tensor.datatype} does not have {len(found)} bytes")
+    return found
+
+
+def _parameters(parameters: Any) -> dict[str, Any]:
+    return {name: getattr(said, said.WhichOneof("parameter_choice") or "", None) for name, said in parameters.items()}
+
+
+def _set(parameter: Any, value: str | float | bool) -> None:
+    kinds = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+    setattr(parameter, kinds[type(value)], value)

@@ -1,0 +1,167 @@
+"""Scores of single answers against formulas written out one by one; LiRA against SciPy's normal law."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from audit.membership import scoring
+from audit.membership.scoring import KnownAnswers, network_scores, offline_ratio, online_ratio
+
+LOGITS = arrays(np.float64, (7, 4), elements=st.floats(-8, 8))
+Y = np.array([0, 1, 2, 3, 0, 1, 2])
+
+
+def softmax(z):
+    weights = np.exp(z - z.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@given(LOGITS)
+def test_every_signal_is_the_formula(z):
+    p = softmax(z)
+    for row, label in enumerate(Y):
+        own = p[row, label]
+        others = [p[row, other] for other in range(4) if other != label]
+        assert scoring.log_confidence(p, Y)[row] == pytest.approx(math.log(own))
+        assert scoring.scaled_confidence(p, Y)[row] == pytest.approx(math.log(own) - math.log(sum(others)), abs=1e-9)
+        assert scoring.negative_entropy(p, Y)[row] == pytest.approx(sum(q * math.log(q) for q in p[row]))
+        modified = (1 - own) * math.log(own) + sum(q * math.log(1 - q) for q in others)
+        assert scoring.negative_modified_entropy(p, Y)[row] == pytest.approx(modified, abs=1e-12)
+        assert scoring.correctness(p, Y)[row] == (p[row].argmax() == label)
+
+
+def test_a_label_that_was_not_released_has_a_finite_score():
+    p = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    for signal in (
+        scoring.log_confidence,
+        scoring.scaled_confidence,
+        scoring.negative_entropy,
+        scoring.negative_modified_entropy,
+    ):
+        assert np.isfinite(signal(p, np.array([0, 0]))).all()
+
+
+def test_a_sure_answer_counts_for_membership_only_where_it_is_right():
+    p = np.array([[0.9, 0.1], [0.1, 0.9]])
+    sure, wrong = scoring.negative_modified_entropy(p, np.array([0, 0]))
+    assert sure > wrong
+    assert np.ptp(scoring.negative_entropy(p, np.array([0, 0]))) == pytest.approx(0)
+
+
+@given(LOGITS, st.integers(1, 5))
+def test_averaging_answers_is_averaging_their_logits(z, copies):
+    noise = np.random.default_rng(0).normal(size=(copies, *z.shape))
+    np.testing.assert_allclose(scoring.averaged(softmax(z + noise)), softmax((z + noise).mean(axis=0)), atol=1e-9)
+
+
+def test_averaging_leaves_out_what_is_missing():
+    answers = np.array([[[0.8, 0.2]], [[np.nan, np.nan]]])
+    np.testing.assert_allclose(scoring.averaged(answers), [[0.8, 0.2]])
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=12))
+def test_the_best_threshold_is_the_best_of_all(pairs):
+    scores, member = np.array([float(s) for s, _ in pairs]), np.array([m for _, m in pairs])
+    if member.all() or not member.any():
+        return
+
+    def advantage(threshold):
+        said = scores >= threshold
+        return said[member].mean() - said[~member].mean()
+
+    best = max(advantage(threshold) for threshold in scores)
+    assert advantage(scoring.best_threshold(scores, member)) == pytest.approx(best)
+
+
+def test_class_thresholds_fall_back_where_a_class_is_one_sided():
+    scores = np.array([1.0, 0.0, 5.0, 4.0, 9.0])
+    y, member = np.array([0, 0, 1, 1, 2]), np.array([True, False, True, False, True])
+    found = scoring.class_thresholds(scores, y, member, 4)
+    assert found[:2].tolist() == [1.0, 5.0]
+    assert found[2] == found[3] == scoring.best_threshold(scores, member)
+
+
+def simulated(k, n, shift=2.0, seed=0):
+    """Scaled confidences: each row has a mean of its own, and models that saw it are `shift` above."""
+    generator = np.random.default_rng(seed)
+    base = 5 * generator.standard_normal(n)
+    seen = generator.permuted(np.repeat([True, False], [k // 2, k - k // 2])[:, None].repeat(n, axis=1), axis=0)
+    shadow = base + shift * seen + generator.standard_normal((k, n))
+    member = np.arange(n) % 2 == 0
+    return base + shift * member + generator.standard_normal(n), shadow, seen, member
+
+
+def test_with_many_models_it_is_the_ratio_of_two_fitted_normals():
+    x, shadow, seen, _ = simulated(80, 6)
+    found = online_ratio(x, shadow, seen)
+    for row in range(6):
+        inside, outside = shadow[seen[:, row], row], shadow[~seen[:, row], row]
+        expected = scipy.stats.norm.logpdf(x[row], inside.mean(), inside.std(ddof=1)) - scipy.stats.norm.logpdf(
+            x[row], outside.mean(), outside.std(ddof=1)
+        )
+        assert found[row] == pytest.approx(expected)
+        assert offline_ratio(x, shadow, seen)[row] == pytest.approx(
+            scipy.stats.norm.logcdf(x[row], outside.mean(), outside.std(ddof=1))
+        )
+
+
+def test_few_models_share_one_variance():
+    x, shadow, seen, _ = simulated(8, 400)
+    outside = np.where(~seen, shadow, np.nan)
+    pooled = np.sqrt(np.nansum((outside - np.nanmean(outside, axis=0)) ** 2) / (400 * 3))
+    expected = scipy.stats.norm.logcdf(x, np.nanmean(outside, axis=0), pooled)
+    np.testing.assert_allclose(offline_ratio(x, shadow, seen), expected)
+
+
+def test_it_sees_through_rows_that_are_hard_or_easy_by_themselves():
+    x, shadow, seen, member = simulated(16, 2000)
+    for score in (online_ratio(x, shadow, seen), offline_ratio(x, shadow, seen)):
+        ranks = scipy.stats.rankdata(score)
+        auc = (ranks[member].sum() - 1000 * 1001 / 2) / 1000**2
+        # 2,000 rows: the AUC's deviation is below 0.013, so that 0.75 is over 10 of them from 0.9.
+        assert auc > 0.75
+    own = scipy.stats.rankdata(x)
+    assert (own[member].sum() - 1000 * 1001 / 2) / 1000**2 < 0.75
+
+
+def test_a_row_that_too_few_models_saw_takes_the_mean_of_all():
+    x, shadow, seen, _ = simulated(8, 50)
+    seen[:, 0] = False
+    assert np.isfinite(online_ratio(x, shadow, seen)).all()
+
+
+def test_what_cannot_be_fitted_is_refused():
+    x, shadow, seen, _ = simulated(8, 50)
+    with pytest.raises(ValueError, match="train more of them"):
+        online_ratio(x, shadow, np.zeros_like(seen))
+
+
+def surer(n, seed, boost, classes=4):
+    """Members' answers are surer of the true label by `boost` in logits."""
+    generator = np.random.default_rng(seed)
+    y, member = generator.integers(classes, size=n), np.arange(n) % 2 == 0
+    z = generator.standard_normal((n, classes))
+    z[np.arange(n), y] += 1 + boost * member
+    return KnownAnswers(softmax(z), y, member)
+
+
+@pytest.mark.parametrize("per_class", [True, False])
+def test_attack_networks_tell_members_apart_and_guess_where_they_are_alike(per_class):
+    known, seen, alike = surer(800, 0, boost=3.0), surer(1000, 1, boost=3.0), surer(1000, 2, boost=0.0)
+    said = network_scores(known, seen.answers, seen.y, 0, per_class=per_class, epochs=24) > 0
+    # The best rule has TPR - FPR of 0.7 here; 500 of each leave a deviation of 0.03.
+    assert said[seen.member].mean() - said[~seen.member].mean() > 0.4
+    said = network_scores(known, alike.answers, alike.y, 0, per_class=per_class, epochs=24) > 0
+    # No rule does better than chance: Hoeffding puts 0.25 at 2 exp(-2 * 500 * 0.125^2) < 4e-7 for either rate.
+    assert abs(said[alike.member].mean() - said[~alike.member].mean()) < 0.25
+
+
+def test_a_class_that_shadow_models_never_saw_from_both_sides_is_left_to_all():
+    known = surer(600, 0, boost=3.0)
+    lacking = KnownAnswers(known.answers, known.y, known.member & (known.y != 2))
+    assert np.isfinite(network_scores(lacking, known.answers, known.y, 0, per_class=True, epochs=2)).all()

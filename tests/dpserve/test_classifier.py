@@ -1,0 +1,389 @@
+"""The estimator: scikit-learn's conventions, and what privacy takes from them."""
+
+import asyncio
+import pickle
+import subprocess
+import sys
+from itertools import count
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+from accounting.ledger import Ledger
+from accounting.ledger.embedded import EmbeddedStore
+from accounting.picorho import to_rho
+from dpserve import BudgetExhausted, Client, PrivateClassifier
+from training.loading import load_model
+
+GENERATOR = np.random.default_rng(0)
+SIDE = np.repeat([-1.0, 1.0], 200)
+X = SIDE[:, None] * GENERATOR.uniform(0.3, 0.9, size=(400, 2))
+"""Two clusters, so far apart that no noise of these tests mixes them: it is many times smaller than their sums."""
+Y = np.where(SIDE > 0, "yes", "no")
+FRAME = pd.DataFrame({"age": X[:, 0], "income": X[:, 1], "ok": Y}, index=range(1000, 1400))
+ROWS = FRAME[["age", "income"]]
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with EmbeddedStore(tmp_path_factory.mktemp("ledger")) as opened:
+        yield opened.url
+
+
+@pytest.fixture
+def home(store, tmp_path, monkeypatch):
+    """An owner's state folder, beside a ledger that is running."""
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DPSERVE_LEDGER", store)
+    return tmp_path
+
+
+@pytest.fixture
+def declared(home):
+    """Parameters of an estimator on a lineage of the test's own."""
+    return {
+        "lineage": f"people-{next(_names)}",
+        "lineage_budget": (4, 1e-6),
+        "release": "class-sums",
+        "epsilon": 2,
+        "delta": 1e-6,
+        "bounds": (-1, 1),
+        "classes": ["yes", "no"],
+    }
+
+
+@pytest.fixture
+def spent(store):
+    """Return what a lineage spent, in rho."""
+
+    async def read(lineage):
+        async with Ledger.open(store) as ledger:
+            return to_rho((await ledger.lineage(lineage)).spent)
+
+    return lambda declared: asyncio.run(read(declared["lineage"]))
+
+
+def test_a_fitted_model_predicts_and_was_paid_for(declared, spent):
+    model = PrivateClassifier(**declared).fit(X, Y)
+    assert is_classifier(model)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert (model.n_features_in_, hasattr(model, "feature_names_in_")) == (2, False)
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_array_equal(model.predict(X), model.classes_[probabilities.argmax(axis=1)])
+    assert model.score(X, Y) == np.mean(model.predict(X) == Y) > 0.8
+    assert model.certificate_.lineage == declared["lineage"]
+    assert model.charged_rho_ == spent(declared) > 0
+    assert "class-sums, rho = 0.1" in repr(model)
+
+
+def test_parameters_stay_as_they_were_given(declared):
+    model = PrivateClassifier(**declared)
+    before = {name: id(value) for name, value in model.get_params().items()}
+    model.fit(FRAME, "ok")
+    assert {name: id(value) for name, value in model.get_params().items()} == before
+    assert model.set_params(epsilon=1).epsilon == 1
+    assert repr(PrivateClassifier(epsilon=1)) == "PrivateClassifier(epsilon=1)"
+
+
+@pytest.mark.parametrize("made", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_every_kind_of_table_is_fitted_and_matched_by_name(declared, made):
+    columns = {name: FRAME[name].tolist() for name in FRAME}
+    model = PrivateClassifier(**declared).fit(made(columns), "ok")
+    assert model.feature_names_in_.tolist() == ["age", "income"]
+    assert model.certificate_.feature_names == ("age", "income")
+    answers = model.predict_proba(made({name: columns[name] for name in ("age", "income")}))
+    np.testing.assert_array_equal(model.predict_proba(made({n: columns[n] for n in ("income", "age")})), answers)
+    with pytest.raises(
+        ValueError, match=r"(?s)match those that were passed.*unseen at fit time:\n- x\n.*missing:\n- income"
+    ):
+        model.predict(made({"age": [0.0], "x": [0.0]}))
+
+
+def test_a_file_is_read_as_the_command_reads_it(declared, home):
+    FRAME.to_csv(home / "records.csv", index=False)
+    model = PrivateClassifier(**declared).fit(home / "records.csv", "ok")
+    assert model.feature_names_in_.tolist() == ["age", "income"]
+    assert model.score(ROWS, Y) > 0.8
+
+
+def test_labels_may_stand_apart_and_be_numbers_with_names(declared):
+    declared |= {"classes": {1: "yes", 0: "no"}}
+    model = PrivateClassifier(**declared).fit(ROWS, (Y == "yes").astype(int))
+    assert model.classes_.tolist() == ["no", "yes"]
+    numbers = PrivateClassifier(**declared | {"classes": [1, 0], "epsilon": 1}).fit(ROWS, (Y == "yes").astype(int))
+    assert numbers.classes_.tolist() == [0, 1]
+    assert set(numbers.predict(ROWS)) <= {0, 1}
+    assert np.mean(numbers.predict(ROWS) == (Y == "yes")) > 0.7
+
+
+SCHEMA = {
+    "fields": [
+        {"name": "age", "type": "number", "constraints": {"minimum": -1, "maximum": 1}},
+        {"name": "city", "type": "string", "constraints": {"enum": ["Oslo", "Lima"], "required": True}},
+        {"name": "since", "type": "date", "constraints": {"minimum": "2000-01-01", "maximum": "2030-01-01"}},
+        {"name": "ok", "type": "string", "constraints": {"enum": ["yes", "no"]}},
+    ],
+    "fieldsMatch": "subset",
+}
+
+
+def test_a_schema_declares_every_column(declared):
+    table = FRAME.assign(city=["Oslo", "Lima"] * 200, since=pd.Timestamp("2020-02-03"), note="of no use")
+    table.loc[1000, "age"] = None
+    declared |= {"schema": SCHEMA, "bounds": None, "classes": None}
+    model = PrivateClassifier(**declared).fit(table, "ok")
+    assert model.feature_names_in_.tolist() == ["age", "city", "since"]
+    assert model.n_features_in_ == 3
+    frame = table[["since", "age", "city"]]
+    answers = model.predict_proba(frame)
+    assert answers.shape == (400, 2)
+    by_name = [{"age": None, "city": "Oslo", "since": "2020-02-03"}]
+    np.testing.assert_array_equal(model.predict_proba(by_name), answers[:1])
+    with pytest.raises(ValueError, match="'Rome' is not one of Oslo, Lima"):
+        model.predict([{"age": 0.5, "city": "Rome", "since": None}])
+    with pytest.raises(ValueError, match="must be a data frame"):
+        model.predict(np.zeros((1, 3)))
+    apart = PrivateClassifier(**declared | {"epsilon": 1}).fit(table.drop(columns="ok"), table["ok"])
+    assert apart.classes_.tolist() == ["no", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("release", "more"),
+    [
+        ("auto", {"records_declared": 400}),
+        ("objective", {}),
+        ("weights", {"lam": 5.0}),
+        ("weights", {"lam": 5.0, "epsilon": None, "tier": {"coarse": 1, "fine": 2}}),
+        ("dpsgd", {"records_declared": 400, "steps": 5, "hidden": [4]}),
+    ],
+)
+def test_every_release_is_offered_and_paid_for(declared, spent, release, more):
+    model = PrivateClassifier(**declared | {"release": release} | more).fit(X, Y)
+    assert model.predict_proba(X).shape == (400, 2)
+    assert model.charged_rho_ == pytest.approx(spent(declared))
+    assert model.charged_rho_ == pytest.approx(to_rho(sum(tier.cost.picorho for tier in model.certificate_.tiers)))
+
+
+@pytest.mark.parametrize(("release", "more"), [(None, {"lam": 5.0}), ("teachers", {"teachers": 5, "steps": 2})])
+def test_a_model_whose_answers_are_paid_for_one_by_one_answers_nothing_here(declared, spent, home, release, more):
+    model = PrivateClassifier(**declared | {"release": release, "epsilon": None} | more).fit(X, Y)
+    with pytest.raises(ValueError, match="serve the bundle with 'dpserve serve'"):
+        model.predict(X)
+    assert model.charged_rho_ == 0
+    assert load_model(model.save(home / "bundle")).certificate == model.certificate_
+    assert "each answer is paid for" in repr(model)
+    model.fit(X, Y)  # which costs nothing
+    with pytest.raises(ValueError, match="leave epsilon= and tier= out"):
+        PrivateClassifier(**declared | {"release": release} | more).fit(X, Y)
+
+
+class TestRefits:
+    """Each fit is a release: none happens without a word."""
+
+    def test_a_second_fit_is_refused(self, declared, spent):
+        model = PrivateClassifier(**declared).fit(X, Y)
+        once = spent(declared)
+        before = model.predict_proba(X)
+        with pytest.raises(ValueError, match="charge the lineage again: this one is fitted"):
+            model.fit(X, Y)
+        assert spent(declared) == once
+        np.testing.assert_array_equal(model.predict_proba(X), before)
+
+    def test_a_clone_is_not_fitted(self, declared):
+        copied = clone(PrivateClassifier(**declared))
+        assert copied.get_params() == PrivateClassifier(**declared).get_params()
+        for made in (copied, clone(copied), pickle.loads(pickle.dumps(copied))):
+            with pytest.raises(ValueError, match="it is a clone, as a search makes them"):
+                made.fit(X, Y)
+
+    def test_a_search_spends_nothing(self, declared, home):
+        search = GridSearchCV(PrivateClassifier(**declared), {"epsilon": [0.5, 1]}, cv=2)
+        with pytest.raises(ValueError, match="it is a clone"):
+            search.fit(X, Y)
+        assert not (home / "home" / "trained").exists()
+
+    def test_a_pipeline_fits_the_one_that_it_was_given(self, declared, spent):
+        pipeline = make_pipeline(FunctionTransformer(np.negative), PrivateClassifier(**declared)).fit(X, Y)
+        assert pipeline.predict(X).shape == (400,)
+        assert spent(declared) > 0
+
+    def test_whoever_says_so_pays_for_each(self, declared, spent):
+        model = PrivateClassifier(**declared | {"epsilon": 1, "every_fit_is_charged": True}).fit(X, Y)
+        again = clone(model).fit(X, Y)
+        assert spent(declared) == pytest.approx(2 * model.charged_rho_)
+        assert again.certificate_.model_id != model.certificate_.model_id
+        assert not np.array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+class TestTheAccount:
+    """What a lineage's account does not pay for leaves nothing."""
+
+    def test_without_one_nothing_is_trained(self, declared, home):
+        with pytest.raises(ValueError, match=r"has no budget yet.*lineage_budget=\(EPSILON, DELTA\)"):
+            PrivateClassifier(**declared | {"lineage_budget": None}).fit(X, Y)
+        assert not (home / "home" / "trained").exists()
+
+    def test_another_budget_than_it_has_is_refused(self, declared):
+        PrivateClassifier(**declared).fit(X, Y)
+        with pytest.raises(ValueError, match="has another budget already; leave lineage_budget= out"):
+            PrivateClassifier(**declared | {"lineage_budget": (5, 1e-6)}).fit(X, Y)
+
+    def test_a_fit_that_it_does_not_pay_for_leaves_no_model(self, declared, spent):
+        PrivateClassifier(**declared | {"epsilon": 3}).fit(X, Y)
+        once = spent(declared)
+        model = PrivateClassifier(**declared | {"epsilon": 3})
+        with pytest.raises(BudgetExhausted, match="nothing was charged") as refused:
+            model.fit(X, Y)
+        assert refused.value.scope == "lineage"
+        assert refused.value.cost > refused.value.remaining > 0
+        assert spent(declared) == once
+        with pytest.raises(NotFittedError):
+            model.predict(X)
+
+    def test_what_others_spent_meanwhile_counts(self, declared, spent, monkeypatch):
+        """The check before training is a courtesy: the charge after it decides."""
+
+        async def pass_all(*_):
+            pass
+
+        PrivateClassifier(**declared | {"epsilon": 3}).fit(X, Y)
+        once = spent(declared)
+        monkeypatch.setattr(PrivateClassifier, "_check_account", pass_all)
+        model = PrivateClassifier(**declared | {"epsilon": 3})
+        with pytest.raises(BudgetExhausted, match="nothing was charged"):
+            model.fit(X, Y)
+        assert not hasattr(model, "certificate_")
+        assert spent(declared) == once
+
+
+class TestBundles:
+    """What is saved is what the command writes."""
+
+    def test_a_saved_model_is_served_at_no_further_cost(self, run, monkeypatch):
+        monkeypatch.setenv("DPSERVE_HOME", run.environment["DPSERVE_HOME"])
+        monkeypatch.delenv("DPSERVE_LEDGER", raising=False)
+        declared = {"lineage": "people", "lineage_budget": (4, 1e-6), "release": "class-sums", "epsilon": 2}
+        declared |= {"delta": 1e-6, "bounds": (-1, 1), "classes": ["yes", "no"]}
+        model = PrivateClassifier(**declared).fit(FRAME, "ok")
+        bundle = model.save(run.folder / "bundle")
+        assert (bundle.stat().st_mode & 0o777, (bundle / "certificate.json").stat().st_mode & 0o777) == (0o700, 0o600)
+        with pytest.raises(ValueError, match=r"exists already; a bundle is never overwritten$"):
+            model.save(bundle)
+        process, address = run.start(bundle, "--port", 0)
+        key = run("clients", "add", "alice", "--epsilon", 4, "--delta", 1e-6).stdout.strip()
+        with Client(address, key, sorted_classes=True) as client:
+            np.testing.assert_array_equal(client.predict_proba(ROWS[:5]), model.predict_proba(ROWS[:5]))
+        process.terminate()
+        process.communicate(timeout=60)
+        shown = run("lineage", "show", "--json").stdout
+        assert f'"spent_picorho": {round(model.charged_rho_ * 1e12)}' in shown
+
+    def test_a_loaded_model_answers_the_same_and_is_charged_once(self, declared, spent, home):
+        model = PrivateClassifier(**declared).fit(FRAME, "ok")
+        once = spent(declared)
+        again = PrivateClassifier.load(model.save(home / "bundle"))
+        np.testing.assert_array_equal(again.predict_proba(ROWS), model.predict_proba(ROWS))
+        assert again.feature_names_in_.tolist() == ["age", "income"]
+        assert (again.charged_rho_, spent(declared)) == (0, once)
+        with pytest.raises(ValueError, match="this one is fitted"):
+            again.fit(FRAME, "ok")
+        with pytest.raises(ValueError, match="is not a bundle"):
+            PrivateClassifier.load(home)
+
+    def test_what_was_never_paid_for_is_paid_for_when_it_is_loaded(self, declared, spent, home, run):
+        FRAME.to_csv(run.folder / "records.csv", index=False)
+        words = ["--data", "records.csv", "--label", "ok", "--classes", "yes,no", "--bounds", "-1:1"]
+        release = ["--release", "class-sums", "--price", "epsilon:2@1e-6"]
+        run("train", *words, *release, "--lineage", declared["lineage"], "--out", "model")
+        with pytest.raises(ValueError, match="has no budget"):
+            PrivateClassifier.load(run.folder / "model")
+        PrivateClassifier(**declared | {"epsilon": 1}).fit(X, Y)  # opens it
+        before = spent(declared)
+        assert PrivateClassifier.load(run.folder / "model").charged_rho_ == pytest.approx(spent(declared) - before)
+        assert spent(declared) > before
+
+    def test_a_fitted_one_is_pickled_whole(self, declared):
+        model = PrivateClassifier(**declared).fit(X, Y)
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"lineage": None}, "name the lineage of these records with lineage="),
+        ({"bounds": None}, r"declare what is public.*bounds=\(LOW, HIGH\).*never read off the records"),
+        ({"classes": None}, r"declare what is public.*classes=\[NAME"),
+        ({"bounds": {"age": (-1, 1)}}, r"declare public bounds for income: bounds=\(LOW, HIGH\) for every column"),
+        ({"bounds": "-1:1"}, r"bounds= takes \(LOW, HIGH\)"),
+        ({"bounds": (0, 1)}, r"(?s)'age': .* is below the declared bound 0.*clip=True clips"),
+        ({"classes": ["yes", "maybe"]}, "'no' is not one of yes, maybe"),
+        ({"schema": SCHEMA}, "schema= takes the place of classes= and bounds="),
+        ({"epsilon": None}, "say what all answers together cost: epsilon="),
+        ({"delta": None}, "say what all answers together cost"),
+        ({"epsilon": 1e-3}, "must lie between"),
+        ({"release": "magic"}, "release= must be one of class-sums, objective"),
+        ({"lam": 1.0}, "lam= goes with release= objective or weights"),
+        ({"release": "weights"}, "lam= is needed"),
+        ({"release": "auto"}, "records_declared= is needed.*a number that may be public"),
+        ({"ignore": ["age", "x"]}, "has no column 'x'"),
+        ({"unit": "whose", "ignore": ["whose"], "release": "objective"}, "unit= .*has no proof for privacy units"),
+        ({"features": "magic"}, "features= takes auto, identity"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said_in_python_and_costs_nothing(declared, home, changed, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        PrivateClassifier(**declared | changed).fit(FRAME.assign(whose="me") if "unit" in changed else FRAME, "ok")
+    assert "--" not in str(refused.value)
+    assert not (home / "home" / "trained").exists()
+
+
+def test_values_beyond_the_bounds_are_clipped_on_demand(declared):
+    model = PrivateClassifier(**declared | {"bounds": (0, 1), "clip": True}).fit(FRAME, "ok")
+    assert model.certificate_.feature_map.lower == (0.0, 0.0)
+
+
+def test_it_works_where_an_event_loop_runs(declared):
+    async def fitted():
+        return PrivateClassifier(**declared).fit(X, Y)
+
+    assert asyncio.run(fitted()).score(X, Y) > 0.8
+
+
+NOISE = "noise decides: two fits are two releases, and differ"
+DECLARED = "classes are declared, and are not those that happen to occur"
+REFUSED = {
+    "check_classifier_data_not_an_array": NOISE,
+    "check_supervised_y_2d": NOISE,
+    "check_fit_idempotent": NOISE,
+    "check_classifiers_one_label": NOISE + ", and of classes that do not occur one may win",
+    "check_classifiers_classes": DECLARED,
+    "check_classifiers_train": DECLARED,
+}
+
+
+def test_scikit_learn_finds_nothing_but_what_privacy_takes(declared):
+    more = {"lineage_budget": (1000, 1e-6), "bounds": (-300, 300), "classes": range(4), "every_fit_is_charged": True}
+    estimator = PrivateClassifier(**declared | more)
+    found = check_estimator(estimator, expected_failed_checks=REFUSED, on_skip=None)
+    failed = {each["check_name"] for each in found if each["status"] == "xfail"}
+    assert {name for name, why in REFUSED.items() if why == DECLARED} <= failed
+    assert len([each for each in found if each["status"] == "passed"]) > 40
+
+
+def test_importing_it_does_not_import_what_serves_or_trains_networks():
+    program = (
+        "import sys, dpserve; dpserve.PrivateClassifier; print([n for n in ('torch', 'fastapi') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,266 @@
+"""The Open Inference Protocol over gRPC, asked by `tritonclient` and by hand, beside the same service over HTTP."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from grpc import StatusCode
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
+
+from service.http.authentication import Authentication
+from service.http.rate_limit import rate_limit
+from service.rpc.messages import SERVICE
+from service.rpc.server import GrpcPort
+from service.tls import Tls
+from tests.certificates import write_certificate
+
+from .conftest import LARGEST_BATCH
+from .test_http import PRICE, ROW
+
+LONGEST = 64 * 1024
+
+
+class Opened:
+    """A port for gRPC beside a service."""
+
+    def __init__(self, service, limit=None, largest=20_000, tls=None):
+        self.service = service
+        authentication = Authentication(service.ledger, rate_limit=limit)
+        port = GrpcPort(service.models, authentication, service.metrics, lambda _: largest)
+        self._listening = port.listening("127.0.0.1:0", longest=LONGEST, drain_seconds=20, tls=tls)
+        self.address = f"127.0.0.1:{service.call(self._listening.__aenter__())}"
+        self.client = triton.InferenceServerClient(self.address) if tls is None else None
+
+    def close(self):
+        if self.client is not None:
+            self.client.close()
+        self.service.call(self._listening.__aexit__(None, None, None))
+
+    def infer(self, rows, key, **more):
+        headers = {"authorization": f"Bearer {key}"} | more.pop("headers", {})
+        return self.client.infer("colours", asked(rows), headers=headers, **more)
+
+    def refused(self, rows, key, **more):
+        """Ask in vain; return the status, the type of problem and the problem."""
+        with pytest.raises(InferenceServerException) as raised:
+            self.infer(rows, key, **more)
+        return raised.value.status()
+
+
+def asked(rows, datatype="FP64"):
+    rows = np.asarray(rows, dtype={"FP64": np.float64, "FP32": np.float32}[datatype])
+    tensor = triton.InferInput("instances", list(rows.shape), datatype)
+    tensor.set_data_from_numpy(rows)
+    return [tensor]
+
+
+@pytest.fixture
+def opened(service):
+    port = Opened(service)
+    yield port
+    port.close()
+
+
+def call(opened, method, request, answer, key=None, **more):
+    """Call a method by hand; return its answer, or the error."""
+    metadata = [] if key is None else [("authorization", f"Bearer {key}")]
+    with grpc.insecure_channel(opened.address) as channel:
+        stub = channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=lambda each: each if isinstance(each, bytes) else each.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        try:
+            return stub(request, metadata=metadata, timeout=more.pop("timeout", 60))
+        except grpc.RpcError as error:
+            return error
+
+
+def problem_of(error):
+    behind = dict(error.trailing_metadata())
+    problem = json.loads(behind["dpserve-problem-json"])
+    assert problem["type"] == f"urn:dpserve:problem:{behind['dpserve-problem']}"
+    return error.code(), problem
+
+
+def message(rows=(ROW,), model="colours", **more):
+    rows = np.asarray(rows, dtype=np.float64)
+    request = service_pb2.ModelInferRequest(model_name=model, **more)
+    tensor = request.inputs.add(name="instances", datatype="FP64", shape=rows.shape)
+    tensor.contents.fp64_contents.extend(rows.ravel())
+    return request
+
+
+def test_tritonclient_finds_what_the_server_and_the_models_are(opened):
+    client = opened.client
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("colours")
+    assert client.get_server_metadata().name == "dpserve"
+    described = client.get_model_metadata("colours")
+    assert [(each.name, each.datatype, list(each.shape)) for each in described.inputs] == [
+        ("instances", "FP64", [-1, 4])
+    ]
+    assert [each.name for each in described.outputs] == ["probabilities", "lower", "upper", "undecided"]
+    assert [(each.name, each.state) for each in client.get_model_repository_index().models] == [("colours", "READY")]
+    with pytest.raises(InferenceServerException, match="there is no model 'other'") as raised:
+        client.get_model_metadata("other")
+    assert raised.value.status() == str(StatusCode.NOT_FOUND)
+
+
+def test_an_answer_is_the_one_of_http_and_is_charged_once(opened):
+    key = opened.service.add_client()
+    result = opened.infer([ROW, [0.5] * 4], key, request_id="mine")
+    probabilities = result.as_numpy("probabilities")
+    said = result.get_response()
+    assert said.id == "mine"
+    assert said.parameters["charged_rows"].int64_param == 2
+    assert said.parameters["remaining_rho"].double_param == pytest.approx(1 - 2 * PRICE / 1e12)
+    assert opened.service.spent() == 2 * PRICE
+    http = opened.service.http(key)
+    again = http.post("/predict", json={"instances": [ROW, [0.5] * 4]}).json()
+    assert again["predictions"] == probabilities.tolist()
+    assert again["noise"]["lower"] == result.as_numpy("lower").tolist()
+    assert again["noise"]["undecided"] == result.as_numpy("undecided").tolist()
+    assert again["receipt"]["charged_rows"] == 0
+
+
+def test_what_the_page_shows_is_answered(opened):
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    (code,) = re.findall(r"```python\n(import tritonclient.grpc.*?)```", page, re.DOTALL)
+    names = {"key": opened.service.add_client(), "X": np.array([ROW])}
+    exec(code.replace("127.0.0.1:8001", opened.address), names)
+    assert names["answer"].as_numpy("probabilities").shape == (1, 3)
+
+
+def test_contents_raw_bytes_and_single_precision_ask_the_same_question(opened):
+    key = opened.service.add_client()
+    row = [0.25, 0.5, 0.75, 1.0]
+    by_contents = call(opened, "ModelInfer", message([row]), service_pb2.ModelInferResponse, key)
+    headers = {"authorization": f"Bearer {key}"}
+    in_single = opened.client.infer("colours", asked([row], "FP32"), headers=headers)
+    assert np.frombuffer(by_contents.raw_output_contents[0]).tolist() == in_single.as_numpy("probabilities")[0].tolist()
+    assert opened.service.spent() == PRICE
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "kind"),
+    [
+        ([[2.0] * 4], StatusCode.INVALID_ARGUMENT, "invalid-rows"),
+        ([[0.5] * 3], StatusCode.INVALID_ARGUMENT, "invalid-rows"),
+        ([[0.5] * 4] * (LARGEST_BATCH + 1), StatusCode.INVALID_ARGUMENT, "invalid-rows"),
+        ([[0.5] * 4] * 1000, StatusCode.RESOURCE_EXHAUSTED, "body-too-large"),
+    ],
+)
+def test_bad_rows_are_refused_and_cost_nothing(opened, rows, code, kind):
+    key = opened.service.add_client()
+    found, problem = problem_of(call(opened, "ModelInfer", message(rows), service_pb2.ModelInferResponse, key))
+    assert (found, problem["type"].rpartition(":")[2]) == (code, kind)
+    assert opened.service.spent() == 0
+
+
+def test_messages_that_are_none_or_lack_what_is_needed_are_refused(opened):
+    key = opened.service.add_client()
+    two = message()
+    two.inputs.add(name="instances")
+    both = message(raw_input_contents=[b"x"])
+    wrong = message()
+    wrong.inputs[0].datatype = "BYTES"
+    short = message()
+    short.inputs[0].shape[0] = 2
+    for request in (b"\xff", two, both, wrong, short):
+        code, problem = problem_of(call(opened, "ModelInfer", request, service_pb2.ModelInferResponse, key))
+        assert (code, problem["type"]) == (StatusCode.INVALID_ARGUMENT, "urn:dpserve:problem:invalid-request")
+    assert opened.service.spent() == 0
+
+
+def test_a_message_over_the_limit_never_arrives(opened):
+    key = opened.service.add_client()
+    error = call(opened, "ModelInfer", message([[0.5] * 4] * 3000), service_pb2.ModelInferResponse, key)
+    assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+    assert opened.service.spent() == 0
+
+
+def test_who_asks_is_checked_as_over_http(opened):
+    assert opened.refused([ROW], "no-such-key") == str(StatusCode.UNAUTHENTICATED)
+    error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse)
+    assert problem_of(error)[0] is StatusCode.UNAUTHENTICATED
+    error = call(opened, "ModelInfer", message(model="other"), service_pb2.ModelInferResponse)
+    assert problem_of(error)[0] is StatusCode.NOT_FOUND
+
+
+def test_a_spent_budget_is_permission_denied_with_the_amounts(opened):
+    key = opened.service.add_client(rho=1.5 * PRICE / 1e12)
+    opened.infer([ROW], key)
+    error = call(opened, "ModelInfer", message([[0.5] * 4]), service_pb2.ModelInferResponse, key)
+    code, problem = problem_of(error)
+    assert (code, problem["type"]) == (StatusCode.PERMISSION_DENIED, "urn:dpserve:problem:budget-exhausted")
+    assert (problem["scope"], problem["remaining"]) == ("client", pytest.approx(0.5 * PRICE / 1e12))
+    assert opened.service.spent() == PRICE
+
+
+def test_a_deadline_that_passed_is_not_charged(opened):
+    key = opened.service.add_client()
+    error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse, key, timeout=0)
+    assert error.code() is StatusCode.DEADLINE_EXCEEDED
+    assert opened.service.spent() == 0
+
+
+def test_an_idempotency_key_is_for_one_request(opened):
+    key = opened.service.add_client()
+    named = {"idempotency-key": "once"}
+    first = opened.infer([ROW], key, headers=named).get_response()
+    again = opened.infer([ROW], key, headers=named).get_response()
+    assert first.parameters["receipt_id"] == again.parameters["receipt_id"]
+    assert opened.refused([[0.5] * 4], key, headers=named) == str(StatusCode.INVALID_ARGUMENT)
+    assert opened.service.spent() == PRICE
+
+
+def test_a_rate_limit_is_resource_exhausted(service):
+    opened = Opened(service, rate_limit("1/minute"))
+    key = service.add_client()
+    opened.infer([ROW], key)
+    assert opened.refused([ROW], key) == str(StatusCode.RESOURCE_EXHAUSTED)
+    opened.close()
+
+
+def test_a_ledger_that_is_gone_is_unavailable(opened):
+    service = opened.service
+    key = service.add_client()
+    name = f"dpserve:{{{service.predictor.lineage}}}:account"
+    service.call(service.ledger._store.command(name, "DEL", name))
+    assert opened.refused([ROW], key) == str(StatusCode.UNAVAILABLE)
+    assert not opened.client.is_server_ready()
+
+
+def test_calls_are_counted_with_the_model(opened):
+    opened.infer([ROW], opened.service.add_client())
+    (registry,) = opened.service.counts()
+    labels = {"route": f"/{SERVICE}/ModelInfer", "model": "colours", "status": "200"}
+    assert registry.get_sample_value("dpserve_requests_total", labels) == 1
+    assert registry.get_sample_value("dpserve_rows_total", {"model": "colours", "outcome": "charged"}) == 1
+
+
+def test_tls_is_that_of_https(service, tmp_path):
+    certificate, key = write_certificate(tmp_path, "own")[:2]
+    opened = Opened(service, tls=Tls(certificate, key))
+    with triton.InferenceServerClient(opened.address, ssl=True, root_certificates=str(certificate)) as client:
+        assert client.is_server_live()
+    with triton.InferenceServerClient(opened.address) as client, pytest.raises(InferenceServerException):
+        client.is_server_live()
+    opened.close()
+
+
+def test_the_compiled_messages_are_those_of_the_source(tmp_path):
+    folder = Path(__file__).parents[2] / "service" / "rpc"
+    made = tmp_path / "made.binpb"
+    words = ["-m", "grpc_tools.protoc", f"-I{folder}", f"--descriptor_set_out={made}", "open_inference.proto"]
+    subprocess.run([sys.executable, *words], check=True)
+    assert made.read_bytes() == (folder / "open_inference.binpb").read_bytes()

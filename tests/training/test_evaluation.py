@@ -1,0 +1,208 @@
+"""Private evaluation: what one record can move, what the figures and intervals are worth, and an audit of the release.
+
+Statistical tests have fixed seeds; each states its false-alarm rate.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from scipy.stats import binom
+
+from audit.estimators import gdp
+from mechanisms.gaussian_vector import whole_picorho
+from mechanisms.seeded import SeededRandomness
+from tests.training.conftest import identity, make_records
+from training.evaluation import CONFIDENCE, EDGES, SHARES, Evaluation, Law, evaluate
+from training.releases.class_sums import train_class_sums
+
+ONE = 2**30
+FALSE_ALARM = 1e-6
+
+answers = st.lists(st.floats(0, 1) | st.sampled_from([math.nan, math.inf, 0.0, 5e-324, 1.0]), min_size=4, max_size=4)
+some_parts = st.sets(st.sampled_from(["log-loss", "calibration", "confusion"])).map(
+    lambda chosen: ("accuracy", *(part for part in SHARES if part in chosen))
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Answering:
+    """A model whose answers are its rows."""
+
+    certificate: object
+
+    def probabilities(self, X):
+        return X
+
+
+def model_of(classes: int = 4) -> Answering:
+    records = make_records(n=40, classes=classes)
+    trained = train_class_sums(
+        records, "small", identity(records), whole_picorho("rho:0.5"), "own", SeededRandomness(0, ("model",))
+    )
+    return Answering(trained.certificate)
+
+
+def words(seed: int) -> SeededRandomness:
+    return SeededRandomness(seed, ("evaluation",))
+
+
+def paid(law: Law, evaluation_id: str) -> None:
+    del law, evaluation_id
+
+
+def asked(n: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Answers (n, classes), and classes drawn by them."""
+    generator = np.random.default_rng(seed)
+    p = generator.dirichlet(np.full(classes, 0.3), size=n)
+    return p, (p.cumsum(axis=1) > generator.uniform(size=(n, 1))).argmax(axis=1)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(probabilities=answers, label=st.integers(0, 3), parts=some_parts)
+def test_a_record_adds_at_most_one_whatever_the_model_answers(probabilities, label, parts):
+    """Whole numbers, so that the squares are summed without rounding."""
+    term = Law(0.1, 4, parts).term(np.array(probabilities), label)
+    assert sum(int(value) ** 2 for value in term) <= ONE**2
+
+
+@pytest.mark.parametrize("parts", [("accuracy",), ("accuracy", "confusion"), tuple(SHARES)])
+def test_nearly_all_of_what_a_record_may_move_is_used(parts):
+    law = Law(0.1, 3, parts)
+    terms = (law.term(np.array(p), 0) for p in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]))
+    assert max(math.hypot(*map(int, term)) for term in terms) > ONE * (1 - 1e-6)
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 30), data=st.data())
+def test_neighbours_differ_by_the_record_s_own_term_and_nothing_else(seed, n, data):
+    """The same noise on both: what is released differs by the grid's rounding of one term."""
+    model, (X, y) = model_of(), asked(n, 4, seed)
+    gone = data.draw(st.integers(0, n - 1))
+    whole = whole_picorho("rho:0.02")
+    both = [
+        evaluate(model, *rows, whole, words(seed), pay=paid)
+        for rows in ((X, y), (np.delete(X, gone, axis=0), np.delete(y, gone)))
+    ]
+    law = both[0].law
+    difference = np.array(both[0].released) - np.array(both[1].released)
+    assert np.abs(difference - law.term(X[gone], int(y[gone])) / ONE).max() <= law.vector.step
+    assert law.cost.picorho <= whole
+
+
+def test_an_account_is_charged_before_noise_is_drawn():
+    class Refused(Exception):
+        pass
+
+    class NoWords:
+        def words(self, count):
+            pytest.fail("noise was drawn before it was paid for")
+
+    def refuse(law: Law, evaluation_id: str) -> None:
+        raise Refused(law.cost, evaluation_id)
+
+    with pytest.raises(Refused):
+        evaluate(model_of(), *asked(10, 4), whole_picorho("rho:0.02"), NoWords(), pay=refuse)
+
+
+def test_the_standard_error_of_accuracy_is_two_in_a_thousand_at_ten_thousand_records():
+    """mu = 0.05, nothing but accuracy reported; and 0.0024 with all parts."""
+    p = np.tile([0.9, 0.05, 0.05, 0.0], (10_000, 1))
+    y = np.where(np.arange(10_000) < 300, 1, 0)
+    for parts, error in ((("accuracy",), 0.002), (tuple(SHARES), 0.0024)):
+        found = evaluate(model_of(), p, y, whole_picorho("rho:0.00125"), words(1), parts, pay=paid)
+        assert found.mu == pytest.approx(0.05, rel=1e-4)
+        assert found.accuracy.standard_error == pytest.approx(error, rel=0.05)
+        assert found.accuracy.estimate == pytest.approx(0.97, abs=6 * error)
+
+
+def test_intervals_hold_the_true_figures_as_often_as_they_say():
+    """400 evaluations of the same 100 records; P(Binomial(400, 0.05) > 45) < 2.5e-7 for each of four figures.
+
+    The control: intervals of half the width miss more often.
+    """
+    model, (X, y) = model_of(), asked(100, 4)
+    likeliest = X.argmax(axis=1)
+    bound = 2 + math.log(4)
+    truths = {
+        "records": 100,
+        "accuracy": float((likeliest == y).mean()),
+        "log_loss": float(np.minimum(-np.log(X[np.arange(100), y]), bound).mean()),
+        "cell": float(((y == 2) & (likeliest == 1)).sum()),
+    }
+    missed, missed_by_half = dict.fromkeys(truths, 0), 0
+    for seed in range(400):
+        found = evaluate(model, X, y, whole_picorho("rho:0.7"), words(seed), pay=paid)
+        shown = {
+            "records": found.records,
+            "accuracy": found.accuracy,
+            "log_loss": found.log_loss,
+            "cell": found.confusion[2][1],
+        }
+        for name, interval in shown.items():
+            missed[name] += not interval.lower <= truths[name] <= interval.upper
+        missed_by_half += abs(found.records.estimate - 100) > (found.records.upper - found.records.lower) / 4
+    most = 45
+    assert binom.sf(most, 400, 1 - CONFIDENCE) < FALSE_ALARM / 4
+    assert all(count <= most for count in missed.values()), missed
+    assert missed_by_half > most
+
+
+def test_with_little_noise_every_figure_is_the_exact_one():
+    model, (X, y) = model_of(), asked(4000, 4)
+    found = evaluate(model, X, y, whole_picorho("rho:3"), words(0), pay=paid)
+    likeliest, sure = X.argmax(axis=1), X.max(axis=1)
+    assert found.records.estimate == pytest.approx(4000, abs=10)
+    assert found.accuracy.estimate == pytest.approx((likeliest == y).mean(), abs=1e-3)
+    exact = np.minimum(-np.log(X[np.arange(4000), y]), found.law.largest_loss).mean()
+    assert found.log_loss.estimate == pytest.approx(exact, abs=0.01)
+    for place, each in enumerate(found.calibration):
+        inside = (sure >= EDGES[place]) & ((sure < EDGES[place + 1]) | (place == len(EDGES) - 2))
+        assert each.records.estimate == pytest.approx(inside.sum(), abs=20)
+        if inside.sum() > 300:
+            assert each.right.estimate == pytest.approx((likeliest == y)[inside].mean(), abs=0.05)
+    assert found.confusion[1][2].estimate == pytest.approx(((y == 1) & (likeliest == 2)).sum(), abs=10)
+
+
+def test_what_noise_drowns_has_the_interval_of_all_that_is_possible():
+    found = evaluate(model_of(), *asked(0, 4), whole_picorho("rho:0.0005"), words(3), pay=paid)
+    assert (found.accuracy.lower, found.accuracy.upper) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("mu", 0.05), ("cost", "gaussian:0.001"), ("assumptions", ("none",)), ("parts", ("accuracy",))],
+)
+def test_a_changed_evaluation_is_refused_when_it_is_read(field, value):
+    found = evaluate(model_of(), *asked(50, 4), whole_picorho("rho:0.02"), words(0), pay=paid)
+    assert Evaluation.model_validate_json(found.model_dump_json()) == found
+    with pytest.raises(ValidationError):
+        Evaluation.model_validate(found.model_dump() | {field: value})
+
+
+def test_parts_without_accuracy_are_refused():
+    with pytest.raises(ValueError, match="always reports accuracy"):
+        Law(0.1, 3, ("confusion",))
+
+
+def test_an_audit_finds_as_much_as_is_claimed_and_no_more():
+    """A record more or fewer, told apart by the best test: 2,000 evaluations each way, false alarms 1e-6.
+
+    The control: noise for a price twice as high is convicted of the lower claim.
+    """
+    law = Law(1.2, 2)
+    term = law.term(np.array([0.9, 0.1]), 0) / ONE
+
+    def scores(law: Law, present: bool, seed: int) -> np.ndarray:
+        randomness = words(seed)
+        return np.array([law.vector.release(term * present, randomness) @ term for _ in range(2_000)])
+
+    def bound(law: Law) -> float:
+        return gdp(scores(law, True, 1), scores(law, False, 2), 1 - FALSE_ALARM).value
+
+    assert 0.7 < bound(law) <= 1.2
+    assert bound(Law(2.4, 2)) > 1.2
