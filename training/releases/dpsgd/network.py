@@ -120,9 +120,10 @@ class Network:
         views = self.layers(total)
         for start in range(0, len(inputs), BLOCK):
             block = slice(start, start + BLOCK)
-            each = None if weights is None else weights[block]
-            factors = self._clipped(parameters, inputs[block], labels[block], clip_norm, each)
+            factors = self._clipped(parameters, inputs[block], labels[block], clip_norm)
             for (layer, biases), (a, d) in zip(views, factors, strict=True):
+                if weights is not None:
+                    d = d * weights[block, None]
                 if start == 0:
                     np.matmul(a.T, d, out=layer)
                 else:
@@ -142,7 +143,7 @@ class Network:
         return gradients
 
     def _clipped(
-        self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float, weights: Floats | None = None
+        self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float
     ) -> Iterator[tuple[Floats, Floats]]:
         """Yield a (n, width) and scaled d (n, following) of each layer."""
         factors = self._factors(parameters, inputs, labels)
@@ -151,8 +152,6 @@ class Network:
             norms = np.sqrt(squares) * (1 + _NORM_ERROR)
             scales = np.where(np.isfinite(norms), clip_norm / np.maximum(norms, clip_norm), 0.0)[:, None]
         finite = scales[:, 0] > 0
-        if weights is not None:
-            scales *= weights[:, None]
         for a, d in factors:
             if finite.all():
                 yield a, d * scales
