@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from accounting.ledger import Ledger, LedgerError, UnknownLineage
 from dpserve.commands import options
 from dpserve.commands.bundles import Certified, print_certificate
+from dpserve.commands.choosing import ChoiceOptions, with_choice
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import stdout_console, steps_with_progress
 from dpserve.commands.options import state_folder
@@ -282,14 +283,19 @@ class ChoosingOptions(Options):
 
 
 def train(
-    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
+    new: NewBundle,
+    map_: FeatureOptions,
+    release: ReleaseOptions,
+    choosing: ChoosingOptions,
+    choice: ChoiceOptions,
+    network: EncoderOptions,
 ) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
-    written, warning = trained(new, map_, release, choosing, network)
+    written, warning = trained(new, map_, release, choosing, network, choice)
     budget, queries = choosing.budget, choosing.queries
     per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
     if isinstance(written, ReleaseCertificate):
@@ -299,7 +305,12 @@ def train(
 
 
 def trained(
-    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
+    new: NewBundle,
+    map_: FeatureOptions,
+    release: ReleaseOptions,
+    choosing: ChoosingOptions,
+    network: EncoderOptions,
+    choice: ChoiceOptions | None = None,
 ) -> tuple[Certified, str | None]:
     """Train what is asked for, write the bundle, and note its records in the lineage.
 
@@ -332,6 +343,10 @@ def trained(
         feature_map = map_.feature_map(records.declaration)
     known, digests, warning = _known(new, records)
     training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
+    if choice is not None:
+        if choice.choose is not None and (budget is not None or new.unit is not None or new.engine != LOCAL):
+            raise typer.BadParameter("goes with none of --budget, --unit and --engine", param_hint="--choose")
+        training = with_choice(training, choice, kind)
     if budget is not None:
         # A simulation needs what training needs and more, which other commands should not wait for.
         from dpserve.commands.planning import followed

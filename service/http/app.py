@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from accounting.ledger import Ledger
@@ -228,4 +229,8 @@ def add_problem_handlers(app: FastAPI) -> None:
         said = f"{request.method} {request.url.path}: {status.description or status.phrase}"
         response = response_to(request.url.path, Problem(status, kind, said))
         response.headers.update(error.headers or {})
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            # Starlette names the methods of the first route of a path alone.
+            found = [each for each in app.routes if isinstance(each, Route) and each.path_regex.match(request.url.path)]
+            response.headers["allow"] = ", ".join(sorted({method for each in found for method in each.methods or ()}))
         return response

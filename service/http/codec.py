@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty, UnknownNoise
+from mechanisms.answer_noise import COVERAGE, SHOWN_DIGITS, AnyNoise, Uncertainty, UnknownNoise
 from service.errors import InvalidRows
 from service.http import npy
 from service.http.predictions import Reply
@@ -131,23 +132,26 @@ def _law_out(noise: AnyNoise) -> NoiseLawOut:
     return NoiseLawOut(law=noise.law, on=noise.on, scale=noise.largest.tolist(), no_interval=noise.no_interval or None)
 
 
-_THOUSAND = np.array([list(b"%03d" % number) for number in range(1000)], dtype=np.uint8)
+def _words(texts: Sequence[str]) -> NDArray[np.uint32]:
+    """Return texts of four characters as whole numbers of the same bytes."""
+    return np.frombuffer("".join(texts).encode(), dtype=np.uint32)
+
+
+_BEFORE = _words([f"{number // 100}.{number % 100:02}" for number in range(101)])
+_BEHIND = _words([f"{number:03}," for number in range(1000)])
 
 
 def _digits(*ends: Floats) -> list[Any]:
-    """Return each array (n, C), of whole millionths from 0 to 1, as JSON: all digits of all numbers at once."""
-    millionths = np.rint(np.stack(ends) * 1e6).astype(np.int64)
-    thousands, rest = np.divmod(millionths, 1000)
-    count, rows, classes = millionths.shape
-    text = np.empty((count, rows, 9 * classes + 2), dtype=np.uint8)
-    numbers = text[:, :, 1:-1].reshape(count, rows, classes, 9)
-    numbers[..., 0] = ord("0") + thousands // 1000
-    numbers[..., 1] = ord(".")
-    numbers[..., 2:5] = _THOUSAND[thousands % 1000]
-    numbers[..., 5:8] = _THOUSAND[rest]
-    numbers[..., 8] = ord(",")
-    text[:, :, 0], text[:, :, -2], text[:, :, -1] = b"[],"
-    return [msgspec.Raw(b"[%b]" % each.tobytes()[:-1]) for each in text]
+    """Return each array (n, C), of whole SHOWN_DIGITS-ths from 0 to 1, as JSON: eight characters for each number."""
+    shown = np.rint(np.stack(ends) * SHOWN_DIGITS).astype(np.int32)
+    before = shown // 1000
+    text = np.empty((*shown.shape, 2), dtype=np.uint32)
+    text[..., 0], text[..., 1] = _BEFORE[before], _BEHIND[shown - 1000 * before]
+    width = 8 * shown.shape[2]
+    return [
+        msgspec.Raw(b"[[%b]]" % b"],[".join([flat[at : at + width - 1] for at in range(0, len(flat), width)]))
+        for flat in map(np.ndarray.tobytes, text)
+    ]
 
 
 class RowsCodec:

@@ -116,7 +116,10 @@ def _class_sums(trial: Trial) -> Qualities:
 
     records = trial.case.records
     feature_map = trial.heads.feature_map("identity")
-    model = train_class_sums(records, "compared", feature_map, trial.whole, "compared", trial.randomness("class-sums"))
+    words = trial.randomness("class-sums")
+    model = train_class_sums(
+        records, "compared", feature_map, trial.whole, "compared", words, records_declared=len(records)
+    )
     return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
 
 
@@ -190,7 +193,7 @@ def _said_by_teachers(heads: Heads) -> tuple[Floats, Floats]:
 _HIDDEN = 128
 
 OPTIONS: dict[str, Option] = {
-    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=2),
+    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=3),
     "weights": Option("released weights", "once", _released_weights("identity"), "weights", "identity", version=2),
     "weights-fourier": Option(
         "released weights, Fourier features", "once", _released_weights("fourier"), "weights", "fourier", version=3

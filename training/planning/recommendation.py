@@ -111,9 +111,9 @@ class Recommendation:
         made["price"] = f"rho:{whole / PICORHO_PER_RHO!r}"
         if self.chosen.release == "weights":
             made["lam"] = rules.strong_convexity(mu_for(whole))
-        if self.chosen.release == "dpsgd":
+        if self.chosen.release in ("class-sums", "dpsgd"):
             made["records_declared"] = n
-            if kind == "images":
+            if kind == "images" and self.chosen.release == "dpsgd":
                 made["steps"] = rules.STEPS_ON_IMAGES
         return made
 

@@ -182,9 +182,8 @@ class ClassSums:
         both = self._both.products(self.certificate.feature_map(X, self.tensors))
         classes = both.shape[1] // 2
         logits = self.calibration(both[:, :classes])
-        scaled = np.broadcast_to(self.calibration.scale * self._noise, logits.shape)
-        noise = AnswerNoise("gaussian", scaled, logits=self.calibration(both[:, classes:]))
-        return softmax(logits), noise
+        noise = self.calibration.scale * self._noise[None, :]
+        return softmax(logits), AnswerNoise("gaussian", noise, logits=self.calibration(both[:, classes:]))
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C), before calibration."""
@@ -244,10 +243,12 @@ def train_class_sums(
     lineage: str,
     randomness: Randomness,
     progress: Callable[[int], None] = lambda _: None,
+    records_declared: int | None = None,
 ) -> ClassSums:
     """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
 
-    progress is told how many rows are done, of two passes over them. Raises TrainingError for a price that cannot be,
+    progress is told how many rows are done, of two passes over them. records_declared: about how many records there
+    are, as a public number; without it there are no gradient steps. Raises TrainingError for a price that cannot be,
     and for more than MOST_RECORDS records.
     """
     check_count(len(records))
@@ -256,7 +257,7 @@ def train_class_sums(
     try:
         for_calibration, others = calibration.divided(whole)
         calibration_mu = calibration.mu_of(for_calibration)
-        for_steps, for_sums = continued.divided(others, classes, feature_map.dimension)
+        for_steps, for_sums = continued.divided(others, classes, feature_map.dimension, records_declared)
         steps_mu = mu_for(for_steps) if for_steps else 0.0
         centre_mu, sums_mu = shares(for_sums)
         certificate = ClassSumsCertificate.model_validate(

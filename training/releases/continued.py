@@ -19,32 +19,39 @@ from numpy.typing import NDArray
 
 from accounting import picorho, sampling_error
 from accounting.losses import GaussianLoss
-from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector
+from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.releases.dpsgd.network import Network, check_shards
 from training.sums import Rows, Shard, Sums
 
 Floats = NDArray[np.float64]
 
-SHARE = Fraction(1, 5)
+SHARE = Fraction(1, 8)
 """The share that steps are paid from of what calibration leaves of mu^2."""
 
 STEPS = 20
-START = 20.0
+START = 32.0
 CLIP_NORM = 0.3
 """No record's gradient is longer."""
-LOGIT_NOISE = 0.25
+LOGIT_NOISE = 0.4
 """The standard deviation that the noise of all steps together gives each weight, and a logit of a row of length 1."""
 
 
-def divided(whole: int, classes: int, dimension: int) -> tuple[int, int]:
+LEAST_SIGNAL = 5000.0
+"""Steps are taken from so many records times mu on: below, they were worth no more than the sums that they cost."""
+
+
+def divided(whole: int, classes: int, dimension: int, records_declared: int | None) -> tuple[int, int]:
     """Return what the steps and the class sums may cost of a price, all in picorho.
 
-    The steps get SHARE, and nothing where that is less than a release may cost or their sums are too many numbers.
+    The steps get SHARE, and nothing where records_declared, a public number, is None or too few, where their share is
+    less than a release may cost, or where their sums are too many numbers.
     """
     part = math.floor(whole * SHARE)
     least = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
     if part < least or STEPS * classes * dimension > LARGEST_SIZE:
+        return 0, whole
+    if records_declared is None or records_declared * mu_for(whole) < LEAST_SIGNAL:
         return 0, whole
     return part, whole - part
 

@@ -79,7 +79,8 @@ def test_answers_without_end_are_never_paid_one_by_one():
 
 
 def test_options_are_those_that_train_takes():
-    assert Recommendation("class-sums", "").training_options(3500, 10**10, None) == {"price": "rho:0.01"}
+    sums = Recommendation("class-sums", "").training_options(3500, 10**10, None)
+    assert sums == {"price": "rho:0.01", "records_declared": 3500}
     descent = Recommendation("dpsgd-fourier", "").training_options(60_000, 10**10, None)
     assert descent["records_declared"] == 60_000
     assert descent["price"] == "rho:0.01"
