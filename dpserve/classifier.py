@@ -44,6 +44,7 @@ from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.bundles import Certified
+from dpserve.commands.choosing import ChoiceOptions
 from dpserve.commands.options import journals_folder, ledger_location, operating_systems_user
 from dpserve.commands.releases import ReleaseOptions
 from dpserve.commands.training import ChoosingOptions, EncoderOptions, FeatureOptions, NewBundle, trained
@@ -207,6 +208,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 FeatureOptions(**self._given(_FEATURES)),
                 ReleaseOptions(**self._given(_RELEASE), **self._release(price)),
                 ChoosingOptions(budget=price[1] if price and self.release == "auto" else None),
+                ChoiceOptions(),
                 EncoderOptions(**self._given(_ENCODER)),
             )
             self._take(out, written, _run(self._charged(written)))

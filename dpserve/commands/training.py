@@ -295,7 +295,7 @@ def train(
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
-    written, warning = trained(new, map_, release, choosing, network, choice)
+    written, warning = trained(new, map_, release, choosing, choice, network)
     budget, queries = choosing.budget, choosing.queries
     per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
     if isinstance(written, ReleaseCertificate):
@@ -309,8 +309,8 @@ def trained(
     map_: FeatureOptions,
     release: ReleaseOptions,
     choosing: ChoosingOptions,
+    choice: ChoiceOptions,
     network: EncoderOptions,
-    choice: ChoiceOptions | None = None,
 ) -> tuple[Certified, str | None]:
     """Train what is asked for, write the bundle, and note its records in the lineage.
 
@@ -343,10 +343,9 @@ def trained(
         feature_map = map_.feature_map(records.declaration)
     known, digests, warning = _known(new, records)
     training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
-    if choice is not None:
-        if choice.choose is not None and (budget is not None or new.unit is not None or new.engine != LOCAL):
-            raise typer.BadParameter("goes with none of --budget, --unit and --engine", param_hint="--choose")
-        training = with_choice(training, choice, kind)
+    if choice.choose is not None and (budget is not None or new.unit is not None or new.engine != LOCAL):
+        raise typer.BadParameter("goes with none of --budget, --unit and --engine", param_hint="--choose")
+    training = with_choice(training, choice, kind)
     if budget is not None:
         # A simulation needs what training needs and more, which other commands should not wait for.
         from dpserve.commands.planning import followed
