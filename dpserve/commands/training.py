@@ -286,7 +286,7 @@ def train(
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
     """
-    written, warning = trained(new, map_, release, choosing, network)
+    written, warning = trained(new, map_, release, choosing, network, choice)
     budget, queries = choosing.budget, choosing.queries
     per_answer, opening = answers_hint(budget, queries) if budget and queries else (None, _PER_ANSWER)
     if isinstance(written, ReleaseCertificate):
@@ -296,7 +296,12 @@ def train(
 
 
 def trained(
-    new: NewBundle, map_: FeatureOptions, release: ReleaseOptions, choosing: ChoosingOptions, network: EncoderOptions
+    new: NewBundle,
+    map_: FeatureOptions,
+    release: ReleaseOptions,
+    choosing: ChoosingOptions,
+    network: EncoderOptions,
+    choice: ChoiceOptions | None = None,
 ) -> tuple[Certified, str | None]:
     """Train what is asked for, write the bundle, and note its records in the lineage.
 
@@ -322,9 +327,10 @@ def trained(
         feature_map = map_.feature_map(records.declaration)
     known, digests, warning = _known(lineage, records)
     training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
-    if choice.choose is not None and (budget is not None or new.unit is not None):
-        raise typer.BadParameter("goes with neither --budget nor --unit", param_hint="--choose")
-    training = with_choice(training, choice, kind)
+    if choice is not None:
+        if choice.choose is not None and (budget is not None or new.unit is not None):
+            raise typer.BadParameter("goes with neither --budget nor --unit", param_hint="--choose")
+        training = with_choice(training, choice, kind)
     if budget is not None:
         # A simulation needs what training needs and more, which other commands should not wait for.
         from dpserve.commands.planning import followed
