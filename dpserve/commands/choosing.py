@@ -104,7 +104,7 @@ async def _charge(location: str, lineage: str, cost: Cost, budget: Budget | None
 
     wish = HoldRequest(lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
     async with Ledger.open(location, journals=options.journals_folder()) as ledger:
-        await open_lineage(ledger, lineage, budget)
+        await open_lineage(ledger, lineage, budget, by=options.operating_systems_user())
         try:
             await ledger.charge(wish)
         except BudgetExhausted as refused:
