@@ -31,6 +31,7 @@ from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.requests import Bodies
 from service.http.schemas import PROBLEM_RESPONSES
+from service.http.scoring import INVOCATIONS, InvocationsCodec, add_scoring
 from service.page.assets import add_page
 from service.predictor import Predictor
 from service.telemetry.logs import RequestLog
@@ -116,11 +117,14 @@ def create_app(
         return PredictionEndpoint(codec, predictor, authentication, metrics, bodies)
 
     rows, tensors = endpoint(RowsCodec(predictor, answers)), endpoint(OpenInferenceCodec(predictor, answers))
+    frames = endpoint(InvocationsCodec(predictor, answers))
     others = _other_routes(predictor, ledger, authentication, audit)
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/predict":
             await rows(scope, receive, send)
+        elif scope["path"] == INVOCATIONS:
+            await frames(scope, receive, send)
         elif (infer := INFER.fullmatch(scope["path"])) is not None:
             named = {name: value for name, value in infer.groupdict().items() if value is not None}
             await tensors({**scope, "path_params": named}, receive, send)
@@ -165,6 +169,7 @@ def _other_routes(
             return audit()
 
     add_open_inference(app, predictor)
+    add_scoring(app, predictor)
     add_page(app, "client")
     add_documentation(app)
     add_problem_handlers(app)

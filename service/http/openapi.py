@@ -4,6 +4,8 @@ It is exact for the model that is served. A row's length and bounds, the model's
 while the service runs, so that a request that the document allows is one that the service understands.
 """
 
+import csv
+import io
 from typing import Any
 
 import msgspec
@@ -13,6 +15,8 @@ from service.http import npy, schemas
 from service.http.codec import BUDGET, NOISE, RECEIPT
 from service.http.openinference import DATATYPES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
+from service.http.scoring import INVOCATIONS
+from service.http.tables import CSV
 from service.predictor import Predictor
 
 _STRUCTS = (
@@ -49,9 +53,18 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     _, of_structs = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
     components |= of_structs
     _narrow_rows(components["PredictRequest"], predictor)
+    components["InvocationsRequest"] = _invocations(predictor)
     _narrow_tensors(components, predictor)
     document["paths"] |= {
-        "/predict": {"post": _predict(predictor)},
+        "/predict": {"post": _predict(predictor, "predict", "PredictRequest", "Ask for private predictions")},
+        INVOCATIONS: {
+            "post": _predict(
+                predictor,
+                "invocations",
+                "InvocationsRequest",
+                "Ask for private predictions by MLflow's scoring protocol",
+            )
+        },
         f"{MODEL}/infer": {"post": _infer(["name"])},
         f"{MODEL_VERSION}/infer": {"post": _infer(["name", "version"])},
     }
@@ -64,7 +77,7 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     return document
 
 
-def _predict(predictor: Predictor) -> dict[str, Any]:
+def _predict(predictor: Predictor, name: str, request: str, summary: str) -> dict[str, Any]:
     tier = {
         "name": "tier",
         "in": "query",
@@ -74,8 +87,8 @@ def _predict(predictor: Predictor) -> dict[str, Any]:
     }
     answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
     return {
-        "summary": "Ask for private predictions",
-        "operationId": "predict",
+        "summary": summary,
+        "operationId": name,
         "security": [{"API key": []}],
         "parameters": [
             IDEMPOTENCY_PARAMETER,
@@ -86,7 +99,8 @@ def _predict(predictor: Predictor) -> dict[str, Any]:
         "requestBody": {
             "required": True,
             "content": {
-                "application/json": {"schema": _reference("PredictRequest")},
+                "application/json": {"schema": _reference(request)},
+                CSV: {"schema": {"type": "string"}, "example": _csv(predictor)},
                 npy.MEDIA_TYPE: _BINARY,
             },
         },
@@ -163,6 +177,52 @@ def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
     request["properties"]["inputs"] |= {"minItems": 1, "maxItems": 1}
     row = _middle(predictor)
     request["examples"] = [{"inputs": [{"name": INPUT, "shape": [1, len(row)], "datatype": "FP64", "data": row}]}]
+
+
+def _invocations(predictor: Predictor) -> dict[str, Any]:
+    """What MLflow's scoring protocol asks with: exactly one of its forms."""
+    named, row, example = _named(predictor), _row(predictor), _example(predictor)
+    sizes = {"type": "array", "minItems": 1, "maxItems": predictor.largest_batch}
+    rows = {"anyOf": [sizes | {"items": named}, sizes | {"items": row}]}
+    values = list(named["properties"].values())
+    split = {
+        "columns": {"const": list(named["properties"])},
+        "index": {"type": "array"},
+        "data": sizes
+        | {"items": {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}},
+    }
+    tiers = {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
+    forms = {
+        "dataframe_split": {
+            "type": "object",
+            "properties": split,
+            "required": ["columns", "data"],
+            "additionalProperties": False,
+        },
+        "dataframe_records": sizes | {"items": named},
+        "instances": rows,
+        "inputs": rows | {"description": "As instances; or an object with a list of values for each column."},
+    }
+    return {
+        "title": "InvocationsRequest",
+        "description": "Rows as MLflow's clients send them: all of them or none.",
+        "type": "object",
+        "properties": {**forms, "params": {"type": "object", "properties": tiers, "additionalProperties": False}},
+        "oneOf": [{"required": [form]} for form in forms],
+        "additionalProperties": False,
+        "examples": [
+            {"dataframe_split": {"columns": list(example), "data": [list(example.values())]}},
+            {"dataframe_records": [example]},
+            {"inputs": [_middle(predictor)]},
+        ],
+    }
+
+
+def _csv(predictor: Predictor) -> str:
+    """A header and a row."""
+    written, example = io.StringIO(), _example(predictor)
+    csv.writer(written, lineterminator="\n").writerows([example, example.values()])
+    return written.getvalue()
 
 
 def _row(predictor: Predictor) -> dict[str, Any]:
