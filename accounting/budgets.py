@@ -31,9 +31,10 @@ the (epsilon, delta) stated hold for the noise as drawn.
 
 import math
 from dataclasses import dataclass
+from datetime import date, timedelta
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, Self, get_args
+from typing import Literal, Self, cast, get_args
 
 import numpy as np
 
@@ -49,6 +50,61 @@ _PAYERS: dict[str, tuple[Accepts, ...]] = {
 }
 
 
+Scope = Literal["client", "group", "lineage"]
+"""Whose account it is: a client's, that of its group, or its lineage's."""
+
+Period = Literal["day", "week", "month"]
+
+
+@dataclass(frozen=True)
+class Refill:
+    """What an account may spend in each calendar period, in UTC: at most `picorho`. What is not spent lapses.
+
+    It spreads a budget over time and adds nothing to it: the account's limit bounds all periods together, and no
+    figure of privacy here depends on a refill. Epsilon does not add up: one of 1 a month is no promise of 1 for each.
+    """
+
+    picorho: int
+    period: Period
+
+    def __post_init__(self) -> None:
+        """Refuse a refill of nothing, and of a period that the calendar does not have."""
+        if self.period not in get_args(Period):
+            raise ValueError(f"a refill is for each {', '.join(get_args(Period))}, not {self.period!r}")
+        if not 0 < self.picorho <= picorho.LARGEST:
+            raise ValueError(f"a refill must lie between 1 and {picorho.LARGEST} picorho, not be {self.picorho}")
+
+    @classmethod
+    def parse(cls, text: str, accepts: Accepts) -> Self:
+        """Read a refill as the owner writes it, rounded down: `rho:R/PERIOD` or `epsilon:E@DELTA/PERIOD`.
+
+        An epsilon is that of one period by itself, for an account that `accepts` these charges. Raises ValueError.
+        """
+        amount, _, period = text.rpartition("/")
+        kind, _, number = amount.partition(":")
+        epsilon, _, delta = number.partition("@")
+        try:
+            if kind == "rho":
+                most = picorho.budget(Fraction(number))
+            elif kind == "epsilon":
+                most = Budget.from_epsilon_delta(float(epsilon), float(delta), accepts).picorho
+            else:
+                raise ValueError("it begins with neither rho: nor epsilon:")
+            return cls(most, cast(Period, period))
+        except ValueError as error:
+            raise ValueError(
+                "a refill is written epsilon:1@1e-6/month or rho:0.01/week, with day, week or month, and not "
+                f"{text!r}: {error}"
+            ) from error
+
+    def ends(self, began: int) -> date:
+        """Return the day on which the period ends that began on a day, in days since 1970: that of the next refill."""
+        first = date(1970, 1, 1) + timedelta(days=began)
+        if self.period == "month":
+            return date(first.year + first.month // 12, first.month % 12 + 1, 1)
+        return first + timedelta(days=7 if self.period == "week" else 1)
+
+
 def accepts_for(cost: Cost) -> Accepts:
     """Return what the strictest account that pays for `cost` accepts."""
     return _PAYERS[cost.standing][0]
@@ -58,12 +114,15 @@ def accepts_for(cost: Cost) -> Accepts:
 class Budget:
     """At most `picorho` in total, of the charges that `accepts` names, reported as epsilon at `delta`.
 
+    `refill`: how much of it in each period, if the owner said so.
+
     Raises ValueError unless the sampler's error over all that the budget can buy fits the reserve of delta.
     """
 
     picorho: int
     accepts: Accepts
     delta: float
+    refill: Refill | None = None
 
     def __post_init__(self) -> None:
         """Refuse a budget that means nothing or that the sampler's reserve does not cover."""

@@ -7,6 +7,7 @@ cannot differ; `explain` does the same for releases given by hand. Every number 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -24,7 +25,7 @@ from accounting.attack_bounds import (
     identifiability_of,
     reading_of_attack,
 )
-from accounting.budgets import Accepts, Budget
+from accounting.budgets import Accepts, Budget, Scope
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -35,7 +36,7 @@ from accounting.losses import (
     SubsampledGaussianLoss,
     without_coins,
 )
-from accounting.report import AccountReport, account_report, spent_picorho
+from accounting.report import AccountReport, RefillReport, account_report, spent_picorho
 
 
 class _Frozen(BaseModel):
@@ -199,8 +200,14 @@ def explain_account(
     lineage_left: int | None = None,
     highest_limit: int = 0,
     unlimited: bool = False,
+    left: int | None = None,
+    refilled: date | None = None,
+    scope: Scope = "client",
+    group: str = "",
 ) -> AccountExplanation:
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
+
+    scope: whose account it is, which says whom it bounds together. group: the client's, or this one.
 
     What is said about a record is said of the limit: of the releases so far, chosen and stopped at by a client that saw
     them, no analysis holds (`accounting.budgets`). The five analyses of them are shown as what they are, readings
@@ -211,7 +218,14 @@ def explain_account(
     """
     spent = dict(sorted(spent.items(), key=lambda entry: str(entry[0])))
     account = account_report(
-        spent, budget, price=price, lineage_left=lineage_left, highest_limit=highest_limit, unlimited=unlimited
+        spent,
+        budget,
+        price=price,
+        lineage_left=lineage_left,
+        highest_limit=highest_limit,
+        unlimited=unlimited,
+        left=left,
+        refilled=refilled,
     )
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
     composition, rho = composition_and_rho(spent)
@@ -236,7 +250,8 @@ def explain_account(
         epsilon=epsilon,
         identifiability=meaning,
         attack_power=attack_power_at_limit(ends),
-        in_plain_words=("" if proven else _UNPROVEN) + _account_in_words(side_by_side.releases, meaning, ends, account),
+        in_plain_words=("" if proven else _UNPROVEN)
+        + _account_in_words(side_by_side.releases, meaning, ends, account, _SHARING[scope, bool(group)].format(group)),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
 
@@ -306,15 +321,32 @@ def _releases_in_words(side_by_side: analyses.SideBySide, meaning: Identifiabili
     return " ".join([*words, "All of this holds if their number and their prices were settled before the first."])
 
 
-def _account_in_words(releases: int, meaning: Identifiability, ends: Budget, account: AccountReport) -> str:
+_SHARING: Mapping[tuple[Scope, bool], str] = {
+    ("client", False): "That is one client by itself. Clients who share what they learn are bounded together by their "
+    "lineage's account, which pays for every answer, too.",
+    ("client", True): "That is one client by itself. Members of its group {!r} who share what they learn are bounded "
+    "together by the group's account, and all clients by their lineage's; both pay for every answer, too.",
+    ("group", True): "That is all members of the group {!r} together, whatever they share with each other. What they "
+    "share with other clients is bounded by their lineage's account.",
+    ("lineage", False): "That is all clients and groups together, whatever they share with each other.",
+}
+"""Whom an account bounds: colluding clients learn no more than the account that they share has paid for."""
+
+
+def _account_in_words(
+    releases: int, meaning: Identifiability, ends: Budget, account: AccountReport, sharing: str
+) -> str:
     epsilon = ends.epsilon_at(ends.picorho)
     words = [
         _count_in_words(releases) if releases else _NOTHING,
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
         "stops.",
         *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together"),
+        sharing,
         _HOLDS if account.unlimited else _budget_in_words(account),
     ]
+    if account.refill is not None and not account.unlimited:
+        words.append(_refill_in_words(account, account.refill))
     if account.queries_left is not None:
         words.append(f"At the present price it pays for {account.queries_left:,} more answers.")
     return " ".join(words)
@@ -327,6 +359,16 @@ def _budget_in_words(account: AccountReport) -> str:
     return (
         f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
         f"{account.remaining.rho:.6g} left; after that it refuses."
+    )
+
+
+def _refill_in_words(account: AccountReport, refill: RefillReport) -> str:
+    until = f" until {refill.next.isoformat()}" if refill.next is not None else ""
+    return (
+        f"Of that it may spend rho = {refill.each.rho:.6g} in each calendar {refill.period}, and "
+        f"{refill.remaining_rho:.6g} now{until}. One {refill.period} alone would be epsilon {refill.each.epsilon:.4g}; "
+        "that is no promise for each of them, because all of them are about the same records: together they are "
+        f"epsilon {account.limit.epsilon:.4g}, as the whole account is."
     )
 
 

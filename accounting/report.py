@@ -5,12 +5,13 @@ is derived from the same picorho that the ledger adds up.
 """
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from accounting import identifiability, picorho
-from accounting.budgets import Accepts, Budget
+from accounting.budgets import Accepts, Budget, Period
 from accounting.losses import Cost
 
 
@@ -62,6 +63,20 @@ class Bound(BaseModel):
     ]
 
 
+class RefillReport(BaseModel):
+    """How much of the limit may be spent in each calendar period (UTC), and how that stands now."""
+
+    model_config = ConfigDict(frozen=True)
+
+    period: Period
+    each: Annotated[
+        Amount,
+        Field(description="for each period; its epsilon is that of one alone. All periods together have the limit's"),
+    ]
+    remaining_rho: Annotated[float, Field(ge=0, description="what may be spent before the next refill")]
+    next: Annotated[date | None, Field(description="the day of the next refill; null where the limit leaves none")]
+
+
 class AccountReport(BaseModel):
     """One account: limit, spent, remaining, price, queries left, and what it means for one record.
 
@@ -102,6 +117,7 @@ class AccountReport(BaseModel):
     unlimited: Annotated[
         bool, Field(description="whether it holds a model that is paid for once, whose further answers cost nothing")
     ] = False
+    refill: Annotated[RefillReport | None, Field(description="null where the limit may be spent at once")] = None
     posterior_belief_bound: Bound
     posterior_belief_at_epsilon: Bound
     membership_advantage_bound: Bound
@@ -129,6 +145,8 @@ def account_report(
     lineage_left: int | None = None,
     highest_limit: int = 0,
     unlimited: bool = False,
+    left: int | None = None,
+    refilled: date | None = None,
 ) -> AccountReport:
     """Return the report of an account with this budget after `spent`, the number of releases at each cost.
 
@@ -136,14 +154,28 @@ def account_report(
     client's account, the picorho left in its lineage's, which pays for every release as well and so limits
     `queries_left`. `highest_limit`: the highest, in picorho, under which it was charged, where the owner has lowered it
     since: what it bounds is what was and will be released. `unlimited`: whether the account holds a model that
-    is paid for once. Raises ValueError for a loss that the account does not accept.
+    is paid for once. Where the budget has a refill, `left` is what may be spent, in picorho, before the next one on the
+    day `refilled`. Raises ValueError for a loss that the account does not accept.
     """
     for cost, count in spent.items():
         if count and not budget.pays_for(cost):
             raise ValueError(f"the account accepts {budget.accepts!r} charges, not {str(cost)!r}")
     amount = spent_picorho(spent)
-    report = report_at(amount, budget, price=price, lineage_left=lineage_left, highest_limit=highest_limit)
-    return report.model_copy(update={"unlimited": unlimited})
+    payable = [each for each in (left, lineage_left) if each is not None]
+    least = min(payable, default=None)
+    report = report_at(amount, budget, price=price, lineage_left=least, highest_limit=highest_limit)
+    refill = _refill_report(budget, budget.picorho - amount if left is None else left, refilled)
+    return report.model_copy(update={"unlimited": unlimited, "refill": refill})
+
+
+def _refill_report(budget: Budget, left: int, refilled: date | None) -> RefillReport | None:
+    refill = budget.refill
+    if refill is None:
+        return None
+    # No period can spend more than the limit.
+    most = min(refill.picorho, budget.picorho)
+    each = Amount(rho=picorho.to_rho(most), epsilon=budget.epsilon_at(most))
+    return RefillReport(period=refill.period, each=each, remaining_rho=picorho.to_rho(left), next=refilled)
 
 
 def report_at(

@@ -39,35 +39,30 @@ class ResultStore:
     bound_to: Mapping[str, str] = field(default_factory=dict)
 
     def result(self, piece: Piece, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The stored result of the piece, or the computed one, which is stored first."""
+        """Return the stored result of the piece, or the computed one, which is stored first."""
         found = self.found(piece)
-        if found is not None:
-            return found
-        result = compute()
-        text, path = self._place(piece)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"piece": json.loads(text), "result": result}, indent=1))
-        return result
+        if found is None:
+            found = compute()
+            text, path = self._place(piece)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps({"piece": json.loads(text), "result": found}, indent=1))
+        return found
 
     def found(self, piece: Piece) -> dict[str, Any] | None:
-        """The stored result of the piece, if there is one."""
+        """Return the stored result of the piece, if there is one."""
         text, path = self._place(piece)
-        return _stored(path, text)
+        try:
+            content = json.loads(path.read_text("utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        if not isinstance(content, dict) or content.get("piece") != json.loads(text):
+            return None
+        result = content.get("result")
+        return result if isinstance(result, dict) else None
 
     def _place(self, piece: Piece) -> tuple[str, Path]:
         text = json.dumps({**piece, **self.bound_to}, sort_keys=True)
         return text, self.directory / f"{piece['name']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-
-
-def _stored(path: Path, text: str) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    if not isinstance(content, dict) or content.get("piece") != json.loads(text):
-        return None
-    result = content.get("result")
-    return result if isinstance(result, dict) else None
 
 
 def kept_scores(

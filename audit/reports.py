@@ -193,8 +193,14 @@ def as_html(report: Report) -> str:
     """Return the whole report as one HTML page that needs no other file and loads nothing."""
     parts = [f"<h1>{_text(report.title)}</h1>", f'<p class="{report.kind}">{_text(report.verdict)}</p>']
     parts += [f'<p class="warning">{_text(warning)}</p>' for warning in report.warnings]
-    parts += [_html_picture(shown) for shown in report.pictures]
-    parts += [_html_table(table) for table in report.tables]
+    for shown in report.pictures:
+        source = f"data:image/png;base64,{base64.b64encode(shown.png).decode('ascii')}"
+        caption = f"<figcaption>{_text(shown.caption)}</figcaption>"
+        parts.append(f'<figure><img alt="{_text(shown.title)}" src="{source}">{caption}</figure>')
+    for table in report.tables:
+        rows = [_row("th", table.columns), *(_row("td", row) for row in table.rows)]
+        note = f"<p>{_text(table.note)}</p>" if table.note else ""
+        parts.append(f"<h2>{_text(table.title)}</h2><table>{''.join(rows)}</table>{note}")
     if report.notes:
         parts.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in report.notes) + "</ul>")
     return _PAGE.format(title=_text(report.title), style=_STYLE, body="\n".join(parts))
@@ -238,19 +244,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _html_table(table: Table) -> str:
-    head = "".join(f"<th>{_text(column)}</th>" for column in table.columns)
-    rows = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
-    note = f"<p>{_text(table.note)}</p>" if table.note else ""
-    return f"<h2>{_text(table.title)}</h2><table><tr>{head}</tr>{rows}</table>{note}"
-
-
-def _html_picture(shown: Picture) -> str:
-    source = base64.b64encode(shown.png).decode("ascii")
-    return (
-        f'<figure><img alt="{_text(shown.title)}" src="data:image/png;base64,{source}">'
-        f"<figcaption>{_text(shown.caption)}</figcaption></figure>"
-    )
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{_text(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
 def _text(text: str) -> str:

@@ -196,20 +196,12 @@ def selections(epsilon: float, classes: int, draws: int, randomness: Randomness,
 
 def _distribution(law_name: LawName, scale: int) -> Callable[[Integers], Floats]:
     """Return P(rint(Y) <= k) = P(Y <= k + 1/2)."""
-
+    if law_name == "laplace":
+        return lambda k: np.asarray(scipy.stats.laplace.cdf(k + 0.5, scale=scale))
     # The uniform parts of the wide law (`mechanisms.wide_gaussian`) add to the variance, and to nothing else that could
     # be seen: their fourth cumulant is 2^-46 of its square.
     deviation = math.sqrt(_WIDE_VARIANCE) if law_name == "wide gaussian" else float(scale)
-
-    def gaussian(k: Integers) -> Floats:
-        below: Floats = scipy.special.ndtr((k + 0.5) / deviation)
-        return below
-
-    def laplace(k: Integers) -> Floats:
-        x = (k + 0.5) / scale
-        return np.where(x < 0, np.exp(np.minimum(x, 0)) / 2, 1 - np.exp(-np.maximum(x, 0)) / 2)
-
-    return laplace if law_name == "laplace" else gaussian
+    return lambda k: np.asarray(scipy.special.ndtr((k + 0.5) / deviation))
 
 
 def _edges(cdf: Callable[[Integers], Floats], scale: int) -> Integers:

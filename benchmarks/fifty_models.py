@@ -3,7 +3,7 @@
 Run r trains a certified head on 250 of 500 digits drawn with seed r, Lambda = 0.3, on 100 public random features, and
 attacks it by a mechanism's answers to all 500, as `dpserve attack` does, with 3 shadow models. Mechanisms take turns.
 Every figure follows from the run's number alone, so that runs may be made in any order and in pieces: what is in the
-file of results is not made again. The table is the one of docs/attacks.md.
+file of results is not made again. The table is the one of research/README.md.
 Run: python benchmarks/fifty_models.py [--results FILE] [--runs 50] [--seconds 200]
 """
 
@@ -84,7 +84,7 @@ def attacked(run: int) -> dict[str, Any]:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the rows of the table in docs/attacks.md."""
+    """Return the rows of the table in research/README.md."""
     lines = [
         "| mechanism, price of a row | models | best attack: mean, largest | any attack: largest | bound, one step |",
         "|---|---|---|---|---|",

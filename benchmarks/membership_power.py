@@ -156,7 +156,7 @@ def measured(head: int, name: str, mechanism: Any) -> dict[str, Any]:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Return the table of docs/attacks.md."""
+    """Return the table of research/README.md."""
     lines = [
         "| control | bound | TPR - FPR: mean, deviation | runs in the test | TPR - FPR that refutes | missed with "
         "probability | convicted one by one at 95 % |",

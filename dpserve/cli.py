@@ -37,11 +37,13 @@ _GROUPS = {
         "schema": _Command("tables", "app", "Declare a table's columns in a file, without looking at its values."),
         "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
         "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),
+        "evaluate": _Command("evaluating", "evaluate_model", "How good a pay-once model is on held-out records."),
         "train-published": _Command("training", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
     },
     "Serve": {
         "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
         "clients": _Command("accounts", "clients", "Who may ask, and for how much: keys and budgets."),
+        "groups": _Command("accounts", "groups", "What the clients of one team may learn together."),
         "lineage": _Command("accounts", "lineages", "What all clients of one set of records may learn together."),
         "export": _Command("bundles", "export", "Write a pay-once model into a file that other servers read."),
         "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),

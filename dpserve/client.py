@@ -56,13 +56,15 @@ class ServiceError(Exception):
 class BudgetExhausted(ServiceError):
     """The request costs more than is left; nothing was charged. `cost` and `remaining` are rho.
 
-    `scope` says whose budget it is: the client's own, or the lineage's, which all clients share. What is left of that
-    is not said, and `remaining` is None.
+    `scope` says whose budget it is: the client's own, its group's, or the lineage's, which all clients share. What is
+    left of those two is not said, and `remaining` is None. `refilled`: the day (UTC) on which a budget by period has
+    more, or None.
     """
 
-    scope: Literal["client", "lineage"]
+    scope: Literal["client", "group", "lineage"]
     cost: float
     remaining: float | None
+    refilled: str | None
 
     def __init__(self, detail: str, **known: Any) -> None:
         """Take the numbers from the problem document."""
@@ -70,6 +72,7 @@ class BudgetExhausted(ServiceError):
         self.scope = self.problem["scope"]
         self.cost = self.problem["cost"]
         self.remaining = self.problem.get("remaining")
+        self.refilled = self.problem.get("refilled")
 
 
 def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:

@@ -29,6 +29,7 @@ _SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
 """What Kubernetes sets in a pod for every Service in its namespace, for one called dpserve-api under our prefix."""
 _OTHER_VARIABLES = {
     FILE_VARIABLE,
+    "DPSERVE_BY",
     "DPSERVE_HOME",
     "DPSERVE_LEDGER",
     "DPSERVE_LEDGER_REPLICAS",

@@ -1,6 +1,7 @@
 """What is verified before a service answers: the lineage has an account, and it can pay for what is served."""
 
 import time
+from dataclasses import replace
 
 from accounting.budgets import Budget, accepts_for
 from accounting.ledger import BudgetExhausted, CoinsExhausted, Ledger, LineageAccount, UnknownLineage
@@ -11,8 +12,8 @@ from service.pay_once import hold_request
 from training.releases.certificate import ReleaseCertificate
 
 
-async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> LineageAccount:
-    """See to it that the lineage has an account: open it with `budget`, or find it there.
+async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, by: str) -> LineageAccount:
+    """See to it that the lineage has an account: open it with `budget`, or find it there. by: who starts the service.
 
     Raises CannotServe when there is none and no budget is given, or one with another budget: a budget is never
     changed by starting a service.
@@ -26,8 +27,9 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None) -> L
                 f"the lineage {lineage} has no budget yet: say what all clients together may learn, "
                 "with --epsilon E --delta D"
             ) from None
-        account = await ledger.open_lineage(lineage, budget, time=time.time())
-    if budget is not None and account.budget != budget:
+        starting = ledger.acting(by, "a service was started with this budget")
+        account = await starting.open_lineage(lineage, budget, time=time.time())
+    if budget is not None and replace(account.budget, refill=None) != budget:
         raise CannotServe(
             f"the lineage {lineage} has another budget already; leave --epsilon and --delta out, or change it "
             "with 'dpserve lineage set-budget'"

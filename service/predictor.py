@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -296,6 +297,9 @@ class Predictor(ABC):
             min(left, account.remaining),
             account.highest_limit,
             unlimited,
+            account.remaining,
+            account.refilled,
+            account.group,
         )
         return await asyncio.get_running_loop().run_in_executor(self._explaining, _explained, terms)
 
@@ -305,9 +309,9 @@ class Predictor(ABC):
         return False
 
     async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
-        """Return the client's account, and the picorho left in the lineage's."""
-        account, lineage = await self._ledger.payers(self.lineage, client)
-        return account, lineage.remaining
+        """Return the client's account, and the picorho left at least in its group's and the lineage's."""
+        account, shared = await self._ledger.payers(self.lineage, client)
+        return account, min(each.remaining for each in shared)
 
     async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
         """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""
@@ -333,6 +337,9 @@ class _Terms:
     lineage_left: int
     highest_limit: int
     unlimited: bool
+    left: int
+    refilled: date | None
+    group: str
 
 
 @lru_cache(maxsize=1024)
@@ -344,4 +351,7 @@ def _explained(terms: _Terms) -> AccountExplanation:
         lineage_left=terms.lineage_left,
         highest_limit=terms.highest_limit,
         unlimited=terms.unlimited,
+        left=terms.left,
+        refilled=terms.refilled,
+        group=terms.group,
     )

@@ -27,7 +27,9 @@ from training.columns import (
     NumberColumn,
     TextColumn,
     TimeColumn,
+    coordinates_of,
 )
+from training.data.records import Declaration
 from training.errors import DataError
 
 TYPES = ("number", "integer", "boolean", "string", "date", "datetime")
@@ -93,6 +95,12 @@ class Schema:
         if not features:
             raise DataError("the schema has no field beside the label")
         return features
+
+
+def declaration_of(schema: Schema, label: str) -> Declaration:
+    """Return what a schema declares of the records of a table. label: the field of classes. Raises DataError."""
+    columns, classes = schema.split(label)
+    return Declaration(*coordinates_of(columns), classes.classes, columns)
 
 
 def schema_of(columns: Columns, label: str, classes: Sequence[str], values: Sequence[str]) -> Schema | None:

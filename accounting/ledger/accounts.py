@@ -1,14 +1,18 @@
 """The accounts of the ledger: who may ask, for how much, and what the owner changed.
 
-Every act of the owner that changes what may be spent, or by whom, is written to the lineage's chain of acts. Whoever
-acts asks for the end of the chain first, computes the act's hash, and is told if the chain ends elsewhere by then.
+Every act of the owner is written to the lineage's chain of acts, with who did it, when and why (`acting`). Whoever acts
+asks for the end of the chain first, computes the act's hash, and is told if the chain ends elsewhere by then.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
+
+import msgspec
 
 from accounting.budgets import Budget
 from accounting.ledger import wire
@@ -23,17 +27,30 @@ from accounting.ledger.errors import (
     ScopeMissing,
     StoreBehind,
     UnknownClient,
+    UnknownGroup,
     UnknownKey,
     UnknownLineage,
 )
 from accounting.ledger.journal import Acknowledged, Journal, Witness, journal_folder, read_acknowledged
-from accounting.ledger.receipts import GENESIS, Act, Numbers, Receipt, Words, act_hash, read_act, read_receipt
-from accounting.ledger.store import OWNER, Asker, Store
-from accounting.ledger.values import ClientAccount, LineageAccount
+from accounting.ledger.receipts import (
+    GENESIS,
+    Act,
+    Numbers,
+    Receipt,
+    act_hash,
+    checked_text,
+    read_act,
+    read_receipt,
+    subject_of,
+)
+from accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
+from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount, checked_display
 from accounting.ledger.wire import Fields, LineageKeys
 
 _MOST_NAMED = 10_000
 """Of how many API keys it is remembered whose they were, so that one call is enough to look at both."""
+
+_LONGEST_REASON = 1000
 
 _TRIES = 16
 """How often an act is tried again because another act came before it."""
@@ -57,6 +74,16 @@ def unreadable(lineage: str, error: Exception) -> LedgerDamaged:
     return LedgerDamaged(lineage, f"what the store holds cannot be read: {error!r}")
 
 
+@dataclass(frozen=True)
+class AccountFields:
+    """The fields of all accounts of a lineage, as they were at one instant: those of clients and groups by name."""
+
+    lineage: Fields
+    clients: dict[str, Fields]
+    groups: dict[str, Fields]
+    others: list[Fields]
+
+
 class Accounts:
     """The accounts in a store. `Ledger` adds what spends from them."""
 
@@ -67,6 +94,21 @@ class Accounts:
         self._journals_folder = journals
         self._witnesses: dict[str, Witness] = {}
         self._named: dict[tuple[str, bytes], str] = {}
+        self._groups: dict[tuple[str, str], str] = {}
+        self._numbers: dict[str, tuple[str, Numbers]] = {}
+        self._by, self._why = "", ""
+
+    def acting(self, by: str, why: str = "") -> Self:
+        """Return this ledger for what one person does: acts say by whom, and why.
+
+        by: 1 to 255 bytes; why: at most 1,000; both printable. Raises ValueError.
+        """
+        checked_text(by, "who acts")
+        if not (by + why).isprintable() or len(why.encode()) > _LONGEST_REASON:
+            raise ValueError(f"who acts, and why, can be printed; a reason has at most {_LONGEST_REASON} bytes")
+        other = copy(self)
+        other._by, other._why = by, why
+        return other
 
     @property
     def rehearsal(self) -> bool:
@@ -95,7 +137,7 @@ class Accounts:
         folder = journal_folder(self._journals_folder, lineage)
         services = [LineageKeys(lineage).services]
         for known in await asyncio.to_thread(read_acknowledged, folder):
-            await self._store.call(lineage, "read", services, [], asker=known.asker, durably=False, mark=mark)
+            await self._store.call(lineage, "read", services, {}, asker=known.asker, durably=False, mark=mark)
 
     async def check(self, lineage: str) -> LineageAccount:
         """Return the lineage's account, if it can be charged now: what a service is ready for.
@@ -132,7 +174,7 @@ class Accounts:
         return OWNER if witness is None else witness.known.asker
 
     async def call(
-        self, lineage: str, function: str, keys: Sequence[str], arguments: Words, *, durably: bool
+        self, lineage: str, function: str, keys: Sequence[str], arguments: Arguments, *, durably: bool
     ) -> list[Any]:
         """Call a function of the library on a lineage, as this service, and return its reply."""
         named = [LineageKeys(lineage).services, *keys]
@@ -144,31 +186,38 @@ class Accounts:
         lineage: str,
         function: str,
         keys: Sequence[str],
-        arguments: Words,
+        arguments: Arguments,
         *,
         kind: str,
         subject: str,
-        detail: str,
+        said: Mapping[str, Any],
     ) -> list[Any]:
         """Call a function that writes an act, with its hash, and return its reply. Raises LedgerBusy."""
         own = LineageKeys(lineage)
+        detail = msgspec.json.encode(said).decode()
         for _ in range(_TRIES):
-            count, newest, now = await self.call(lineage, "end_of_acts", [own.account], [], durably=False)
+            known, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False)
             with reading(lineage):
-                number, time = int(count) + 1, now.decode()
-            hash_ = act_hash(newest or GENESIS, number, kind, subject, detail, time)
+                number, time = int(known) + 1, now.decode()
+            words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why, "time": time}
+            hash_ = act_hash(newest or GENESIS, number, *words.values())
+            act = words | {"known": known.decode(), "hash": binary(hash_)}
             named = [own.account, own.acts, *keys]
-            words: Words = [count, kind, subject, detail, time, hash_, *arguments]
-            reply = await self.call(lineage, function, named, words, durably=True)
+            reply = await self.call(lineage, function, named, {"act": act, **arguments}, durably=True)
             if reply != [b"stale"]:
                 return reply
         raise LedgerBusy
+
+    async def note(self, lineage: str, kind: str, said: Mapping[str, Any]) -> None:
+        """Write an act that changes nothing in the store, as an export. Raises UnknownLineage."""
+        (status,) = await self.act(lineage, "note", [], {}, kind=kind, subject="lineage", said=said)
+        _check_done(status, UnknownLineage(lineage))
 
     async def _read(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Fields]:
         """Return the fields of each key, or raise LedgerDamaged for one that is no hash."""
         named = [LineageKeys(lineage).services, *keys]
         asker = asker or self._asker(lineage)
-        values, _ = await self._store.call(lineage, "read", named, [], asker=asker, durably=False)
+        values, _ = await self._store.call(lineage, "read", named, {}, asker=asker, durably=False)
         for value in values:
             if isinstance(value, bytes):
                 raise LedgerDamaged(lineage, value.decode())
@@ -176,7 +225,7 @@ class Accounts:
 
     async def key_types(self, lineage: str, keys: Sequence[str]) -> list[str]:
         """Return the type of each key of the lineage, `none` where there is none; with a stream's newest number."""
-        return [found.decode() for found in await self.call(lineage, "types", keys, [], durably=False)]
+        return [found.decode() for found in await self.call(lineage, "types", keys, {}, durably=False)]
 
     async def _lineage_of(self, lineage: str, fields: Fields) -> LineageAccount:
         """Read the lineage's account. Raises UnknownLineage."""
@@ -198,6 +247,17 @@ class Accounts:
             raise UnknownClient(client)
         return account
 
+    async def _group_of(self, lineage: str, group: str, fields: Fields, *, listed: bool = False) -> GroupAccount:
+        """Read a group's account; one that is `listed` somewhere is lost if there is none. Raises UnknownGroup."""
+        with reading(lineage):
+            account = wire.read_group(lineage, group, fields)
+        if account is None:
+            if listed:
+                raise LedgerDamaged(lineage, f"the account of {group} is lost")
+            await self._check_unused(lineage, f"the account of {group}", LineageKeys(lineage).group(group).contents)
+            raise UnknownGroup(group)
+        return account
+
     async def _check_unused(self, lineage: str, account: str, others: Sequence[str]) -> None:
         """Raise LedgerDamaged if other keys of an account that is not there are: then it was lost."""
         if any(found != "none" for found in await self.key_types(lineage, others)):
@@ -211,15 +271,15 @@ class Accounts:
         An account that exists is left as it is, whatever its budget. `time` is in seconds since the epoch.
         """
         await self.list_lineage(lineage)
-        words = wire.budget_arguments(budget)
+        said = wire.budget_arguments(budget)
         await self.act(
             lineage,
             "open_lineage",
             LineageKeys(lineage).contents[1:],
-            [*words, repr(time)],
+            {"budget": said, "created": repr(time)},
             kind="open",
-            subject="",
-            detail=_detail(words),
+            subject="lineage",
+            said=said,
         )
         return await self.lineage(lineage)
 
@@ -256,98 +316,168 @@ class Accounts:
         account that accepted any charge would, after its first release, accept only Gaussian ones, which would choose
         the conversion by looking at what was charged, or if it paid for more coins than the new delta provides for.
         """
-        await self._set_budget(lineage, "", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
+        await self._set_budget(lineage, "lineage", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
         return await self.lineage(lineage)
 
-    async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount]]:
-        """Return the accounts of a lineage and of all its clients, by name, as they were at one instant.
+    async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount], list[GroupAccount]]:
+        """Return the accounts of a lineage and of all its clients and groups, by name, as they were at one instant.
 
         Raises UnknownLineage.
         """
-        names, (fields, *others) = await self.read_with_clients(lineage, [LineageKeys(lineage).account])
-        account = await self._lineage_of(lineage, fields)
-        found = zip(names, others, strict=True)
-        return account, [await self._client_of(lineage, name, own, listed=True) for name, own in found]
+        found = await self.read_accounts(lineage)
+        account = await self._lineage_of(lineage, found.lineage)
+        clients = [await self._client_of(lineage, *each, listed=True) for each in found.clients.items()]
+        return account, clients, [await self._group_of(lineage, *each, listed=True) for each in found.groups.items()]
 
-    async def read_with_clients(self, lineage: str, keys: Sequence[str]) -> tuple[list[str], list[Fields]]:
-        """Return every client's name, and the fields of keys of the lineage and then of each client's account."""
+    async def read_accounts(self, lineage: str, *keys: str) -> "AccountFields":
+        """Return the fields of every account of a lineage, and of further keys of it, of one instant."""
         own = LineageKeys(lineage)
-        listed = await self._client_names(lineage)
+        listed = await self._listed(lineage)
         while True:
-            replies = await self._read(lineage, *keys, *(own.client(name).account for name in listed))
-            before, listed = listed, await self._client_names(lineage)
+            clients, groups = listed
+            accounts = [own.client(name).account for name in clients] + [own.group(name).account for name in groups]
+            found = await self._read(lineage, own.account, *keys, *accounts)
+            before, listed = listed, await self._listed(lineage)
             if before == listed:  # or else one that was added meanwhile is named in receipts and not here
-                return listed, replies
+                break
+        others, rest = found[1 : len(keys) + 1], iter(found[len(keys) + 1 :])
+        of_clients = {name: next(rest) for name in clients}
+        return AccountFields(found[0], of_clients, {name: next(rest) for name in groups}, others)
 
-    async def _client_names(self, lineage: str) -> list[str]:
-        (clients,) = await self._read(lineage, LineageKeys(lineage).clients)
+    async def _listed(self, lineage: str) -> tuple[list[str], list[str]]:
+        """Return the names of the lineage's clients and of its groups."""
+        keys = LineageKeys(lineage)
+        found = await self._read(lineage, keys.clients, keys.groups)
         with reading(lineage):
-            return sorted(name.decode() for name in clients)
+            clients, groups = (sorted(name.decode() for name in numbers) for numbers in found)
+        return clients, groups
 
     async def numbers(self, lineage: str) -> Numbers:
-        """Return what the numbers in the lineage's receipts stand for."""
+        """Return what the numbers in the lineage's receipts stand for, as the store has it now."""
         keys = LineageKeys(lineage)
-        found = await self._read(lineage, keys.terms, keys.clients, keys.services)
+        found = await self._read(lineage, keys.terms, keys.clients, keys.groups, keys.services)
         with reading(lineage):
-            return wire.read_numbers(*found)
+            numbers = wire.read_numbers(*found)
+        self._numbers[lineage] = self._store.mark(lineage), numbers
+        return numbers
 
     async def scan(self, lineage: str, key: str) -> dict[bytes, bytes]:
         """Return the fields of a hash of the lineage, which may be large; of a set its members, with nothing."""
         cursor, found = b"0", dict[bytes, bytes]()
         while True:
-            cursor, some = await self.call(lineage, "scan", [key], [cursor], durably=False)
+            cursor, some = await self.call(lineage, "scan", [key], {"cursor": cursor.decode()}, durably=False)
             found |= wire.fields_of(some)
             if cursor == b"0":
                 return found
 
     async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
         """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""
-        entries = await self.call(lineage, "page", [LineageKeys(lineage).acts], [after, count, 0], durably=False)
+        page = {"after": after, "count": count}
+        entries = await self.call(lineage, "page", [LineageKeys(lineage).acts], page, durably=False)
         with reading(lineage):
             return [read_act(entry) for entry in entries]
 
-    # Clients
+    # Clients and groups
 
     async def add_client(
-        self, lineage: str, client: str, budget: Budget, key: ApiKey | bytes, *, time: float
+        self,
+        lineage: str,
+        client: str,
+        budget: Budget,
+        key: ApiKey | bytes,
+        *,
+        time: float,
+        group: str = "",
+        display: str = "",
     ) -> ClientAccount:
         """Open a client's account with its first API key, or the `key_digest` of one that is good for all and for ever.
 
-        time: seconds since the epoch.
+        time: seconds since the epoch. group: what it belongs to, if to any. display: how the owner calls it.
 
-        Raises UnknownLineage, and ActRefused if there is a client of this name or the key is another client's.
+        Raises UnknownLineage, UnknownGroup, and ActRefused if there is a client of this name or the key is another
+        client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
-        keys, own = LineageKeys(lineage), LineageKeys(lineage).client(client)
-        words = wire.budget_arguments(budget)
+        key_said = {"key": first.id, "expires": first.terms[0], "scopes": first.terms[1]}
+        more = {"group": group, "key": wire.key_arguments(first)}
+        said = {"group": group, **key_said}
+        await self._add(lineage, "client", client, budget, display, more, said, time)
+        return await self.client(lineage, client)
+
+    async def add_group(
+        self, lineage: str, group: str, budget: Budget, *, time: float, display: str = ""
+    ) -> GroupAccount:
+        """Open a group's account: what its members together may learn. Raises as `add_client` does."""
+        await self._add(lineage, "group", group, budget, display, {"group": ""}, {}, time)
+        return await self.group(lineage, group)
+
+    async def _add(
+        self,
+        lineage: str,
+        scope: Literal["client", "group"],
+        name: str,
+        budget: Budget,
+        display: str,
+        more: Arguments,
+        said: Mapping[str, Any],
+        time: float,
+    ) -> None:
+        keys = LineageKeys(lineage)
+        own = keys.client(name) if scope == "client" else keys.group(name)
+        stated = wire.budget_arguments(budget)
         (status,) = await self.act(
             lineage,
-            "add_client",
-            [keys.clients, keys.api_keys, own.account, *own.contents],
-            [*words, repr(time), first.digest, *first.terms],
-            kind="add",
-            subject=client,
-            detail=_detail(words),
+            "add_account",
+            [keys.clients, keys.groups, keys.api_keys, own.account, *own.contents],
+            {
+                "id": own.id,
+                "scope": scope,
+                "name": name,
+                "budget": stated,
+                "created": repr(time),
+                "display": checked_display(display),
+                **more,
+            },
+            kind=f"add-{scope}",
+            subject=subject_of(scope, name),
+            said={**stated, "display": display, **said},
         )
         if status == b"unknown-lineage":
             await self._check_unused(lineage, "the lineage's account", keys.contents)
             raise UnknownLineage(lineage)
-        _check_done(status, UnknownClient(client))
-        return await self.client(lineage, client)
+        if status == b"unknown-group":
+            raise UnknownGroup(more["group"])
+        _check_done(status, UnknownClient(name))
 
     async def client(self, lineage: str, client: str) -> ClientAccount:
         """Return a client's account. Raises UnknownClient."""
         (fields,) = await self._read(lineage, LineageKeys(lineage).client(client).account)
         return await self._client_of(lineage, client, fields)
 
-    async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, LineageAccount]:
-        """Return both accounts that pay for a client's releases, as they are at one instant.
+    async def group(self, lineage: str, group: str) -> GroupAccount:
+        """Return a group's account. Raises UnknownGroup."""
+        (fields,) = await self._read(lineage, LineageKeys(lineage).group(group).account)
+        return await self._group_of(lineage, group, fields)
+
+    async def groups(self, lineage: str) -> list[GroupAccount]:
+        """Return the lineage's groups, by name."""
+        return (await self.snapshot(lineage))[2]
+
+    async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, list[GroupAccount | LineageAccount]]:
+        """Return a client's account, and those that pay for its releases, too, as they are at one instant.
 
         Raises UnknownClient and UnknownLineage.
         """
-        keys = LineageKeys(lineage)
-        own, whole = await self._read(lineage, keys.client(client).account, keys.account)
-        return await self._client_of(lineage, client, own), await self._lineage_of(lineage, whole)
+        keys, group = LineageKeys(lineage), self._groups.get((lineage, client), "")
+        while True:
+            named = [keys.group(group).account] if group else []
+            own, whole, *its = await self._read(lineage, keys.client(client).account, keys.account, *named)
+            account = await self._client_of(lineage, client, own)
+            if account.group == group:
+                break
+            group = self._groups[lineage, client] = account.group
+        groups = [await self._group_of(lineage, group, fields) for fields in its]
+        return account, [*groups, await self._lineage_of(lineage, whole)]
 
     async def clients(self, lineage: str) -> list[ClientAccount]:
         """Return the lineage's clients, by name, the revoked ones included."""
@@ -355,10 +485,40 @@ class Accounts:
 
     async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
         """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
-        await self._set_budget(
-            lineage, client, LineageKeys(lineage).client(client).account, budget, UnknownClient(client)
-        )
+        own = LineageKeys(lineage).client(client).account
+        await self._set_budget(lineage, subject_of("client", client), own, budget, UnknownClient(client))
         return await self.client(lineage, client)
+
+    async def set_group_budget(self, lineage: str, group: str, budget: Budget) -> GroupAccount:
+        """Replace a group's budget, as `set_lineage_budget` does a lineage's. Raises UnknownGroup."""
+        own = LineageKeys(lineage).group(group).account
+        await self._set_budget(lineage, subject_of("group", group), own, budget, UnknownGroup(group))
+        return await self.group(lineage, group)
+
+    async def rename(self, lineage: str, client: str, display: str) -> None:
+        """Change how the owner calls a client; its id stays. Raises UnknownClient."""
+        await self._describe(lineage, client, "rename", {"display": checked_display(display)})
+
+    async def set_group(self, lineage: str, client: str, group: str) -> None:
+        """Put a client into a group, or with an empty name into none.
+
+        What the members of a group know together is what the group has paid for. So ActRefused is raised for a client
+        that has asked anything: it stays where it was, or begins anew under another name. Raises UnknownClient,
+        UnknownGroup.
+        """
+        await self._describe(lineage, client, "group", {"group": group})
+
+    async def _describe(self, lineage: str, client: str, kind: str, said: Mapping[str, str]) -> None:
+        keys = LineageKeys(lineage)
+        own = keys.client(client)
+        named = {"id": own.id, **said}
+        subject = subject_of("client", client)
+        (status,) = await self.act(
+            lineage, "describe", [keys.groups, own.account], named, kind=kind, subject=subject, said=said
+        )
+        if status == b"unknown-group":
+            raise UnknownGroup(said["group"])
+        _check_done(status, UnknownClient(client))
 
     async def revoke(self, lineage: str, client: str) -> None:
         """Refuse this client from now on, the questions that it paid for included.
@@ -366,12 +526,17 @@ class Accounts:
         Raises UnknownClient; LedgerDamaged, having revoked the client, if the act cannot be written.
         """
         keys = LineageKeys(lineage)
-        own = keys.client(client).account
+        own, subject = keys.client(client), subject_of("client", client)
+        named = {"id": own.id}
         try:
-            status, *failure = await self.act(lineage, "revoke", [own], [], kind="revoke", subject=client, detail="")
+            status, *failure = await self.act(
+                lineage, "revoke", [own.account], named, kind="revoke", subject=subject, said={}
+            )
         except LedgerDamaged as error:  # the act cannot be numbered, and must not keep the right alive
-            words: Words = ["", "revoke", client, "", "", bytes(32)]
-            await self.call(lineage, "revoke", [keys.account, keys.acts, own], words, durably=True)
+            words = dict.fromkeys(("known", "detail", "by", "why", "time"), "")
+            act = words | {"kind": "revoke", "subject": subject, "hash": binary(bytes(32))}
+            keys_of_it = [keys.account, keys.acts, own.account]
+            await self.call(lineage, "revoke", keys_of_it, {"act": act, **named}, durably=True)
             status, failure = b"", [error.what.encode()]
         if status == b"unknown":
             raise UnknownClient(client)
@@ -386,10 +551,12 @@ class Accounts:
         """
         keys, name = LineageKeys(lineage), self._named.get((lineage, digest))
         while True:  # who has this key now is asked, whoever had it before
-            own = [] if name is None else [keys.client(name).account]
-            found, *told = await self.call(
-                lineage, "find_client", [keys.api_keys, *own], [digest, scope], durably=False
-            )
+            named: dict[str, Any] = {"digest": binary(digest), "scope": scope}
+            own = []
+            if name is not None:
+                expected_keys = keys.client(name)
+                own, named["id"] = [expected_keys.account], expected_keys.id
+            found, *told = await self.call(lineage, "find_client", [keys.api_keys, *own], named, durably=False)
             if not found:
                 self.forget(lineage, digest)
                 raise UnknownKey
@@ -446,17 +613,26 @@ class Accounts:
         self, lineage: str, client: str, kind: str, new: ApiKey | None, ending: str | bytes, seconds: int
     ) -> None:
         keys = LineageKeys(lineage)
-        named: Words = ["", "", ""] if new is None else [new.digest, *new.terms]
-        given = f"{new.id} {' '.join(new.terms)}, " if new is not None else ""
+        own = keys.client(client)
         which = ending if isinstance(ending, str) else ending[:6].hex()
+        named: dict[str, Any] = {
+            "id": own.id,
+            "name": client,
+            "ending": ending if isinstance(ending, str) else binary(ending),
+            "seconds": seconds,
+        }
+        said: dict[str, Any] = {"ends": which, "after_seconds": seconds}
+        if new is not None:
+            named["key"] = wire.key_arguments(new)
+            said |= {"key": new.id, "expires": new.terms[0], "scopes": new.terms[1]}
         (status,) = await self.act(
             lineage,
             "change_keys",
-            [keys.api_keys, keys.client(client).account],
-            [*named, ending, seconds],
+            [keys.api_keys, own.account],
+            named,
             kind=kind,
-            subject=client,
-            detail=f"{given}ends {which} after {seconds}",
+            subject=subject_of("client", client),
+            said=said,
         )
         if status == b"revoked":
             raise ClientRevoked(client)
@@ -468,8 +644,8 @@ class Accounts:
 
     async def receipts(self, lineage: str, *, after: int = 0, count: int = 100) -> list[Receipt]:
         """Return at most `count` receipts of a lineage with a sequence number above `after`, oldest first."""
-        page = [LineageKeys(lineage).receipts]
-        entries = await self.call(lineage, "page", page, [after, count, 0], durably=False)
+        page = {"after": after, "count": count}
+        entries = await self.call(lineage, "page", [LineageKeys(lineage).receipts], page, durably=False)
         return await self._read_receipts(lineage, entries)
 
     async def client_receipts(
@@ -481,15 +657,21 @@ class Accounts:
         """
         keys = LineageKeys(lineage)
         named = [keys.client(client).receipts, keys.receipts]
-        entries = await self.call(lineage, "page_of_client", named, [after, count, int(newest_first)], durably=False)
+        page = {"after": after, "count": count, "newest_first": newest_first}
+        entries = await self.call(lineage, "page_of_client", named, page, durably=False)
         receipts = await self._read_receipts(lineage, entries)
         if any(receipt.client != client for receipt in receipts):
             raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
         return receipts
 
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
+        """Read entries of the stream. What a number stands for never changes, so it is remembered for this run."""
         if not entries:
             return []
+        mark, numbers = self._numbers.get(lineage, ("", {}))
+        if mark == self._store.mark(lineage):
+            with suppress(*UNREADABLE):  # what is newer than what is remembered, or damaged
+                return [read_receipt(lineage, entry, numbers) for entry in entries]
         numbers = await self.numbers(lineage)
         with reading(lineage):
             return [read_receipt(lineage, entry, numbers) for entry in entries]
@@ -497,15 +679,17 @@ class Accounts:
     async def _set_budget(
         self, lineage: str, subject: str, account: str, budget: Budget, unknown: LedgerRefusal
     ) -> None:
-        words = wire.budget_arguments(budget)
-        (status,) = await self.act(
-            lineage, "set_budget", [account], words, kind="budget", subject=subject, detail=_detail(words)
-        )
+        said = wire.budget_arguments(budget)
+        named = {"id": account.partition("}:")[2], "budget": said}
+        (status,) = await self.act(lineage, "set_budget", [account], named, kind="budget", subject=subject, said=said)
         _check_done(status, unknown)
 
 
 _REFUSED = {
-    b"exists": "the lineage already has a client of this name, and a name is not given again once it is revoked",
+    b"exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
+    "revoked",
+    b"has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
+    "group know together is what the group has paid for; add the client under another name",
     b"key-in-use": "this API key is another client's",
     b"too-many-keys": "the client has the most API keys that are allowed: remove one first",
     b"too-late": "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
@@ -532,7 +716,3 @@ def _refused_key(word: bytes, scope: KeyScope) -> LedgerRefusal | None:
         case b"key-scope":
             return ScopeMissing(scope)
     return UnknownKey()
-
-
-def _detail(words: Words) -> str:
-    return " ".join(map(str, words))

@@ -5,29 +5,34 @@ tell; every account has spent exactly what its receipts say, no account paid twi
 the one last set.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from accounting.ledger.receipts import GENESIS, Act, Receipt, first_link, next_link
-from accounting.ledger.values import Account, ClientAccount, LineageAccount
+from accounting.ledger.receipts import GENESIS, Act, Receipt, first_link, next_link, subject_of
+from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount
+from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
 
 
 @dataclass
 class Payer:
-    """What one account paid for, by its receipts: the lineage's, or one client's."""
+    """What one account paid for, by its receipts: the lineage's, one group's or one client's."""
 
     spent: int = 0
+    balances: set[int] = field(default_factory=lambda: {0})
+    """What was spent after each of them, and before the first."""
     coined: int = 0
     tally: Counter[Cost] = field(default_factory=Counter)
     numbers: list[tuple[int, int]] = field(default_factory=list)
-    """The client's and the lineage's number of each receipt of a client."""
+    """The account's own and the lineage's number of each receipt."""
     questions: set[bytes] = field(default_factory=set)
 
     def pay(self, receipt: Receipt, releases: int) -> None:
         """Add what a receipt charged."""
         self.spent += receipt.price * releases
+        self.balances.add(self.spent)
         self.coined += releases * receipt.cost.coins
         if releases:
             self.tally[receipt.cost] += releases
@@ -41,15 +46,18 @@ class Books:
         self.lineage = lineage
         self.findings: list[str] = []
         self.whole = Payer()
-        self.clients: dict[str, Payer] = {}
-        self.first_payers: dict[bytes, str] = {}
+        self.clients: defaultdict[str, Payer] = defaultdict(Payer)
+        self.groups: defaultdict[str, Payer] = defaultdict(Payer)
+        self.group_of: dict[str, str] = {}
+        self.first_payers: dict[bytes, tuple[str, str]] = {}
+        """Of each question the client who paid for it first, and its group."""
         self.hashes: list[bytes] = []
         self.links: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
         self._open_call: tuple[str, list[Receipt]] = ("", [])
         self._acts = acts
         self._acts_head = GENESIS
-        self._last: dict[tuple[str, str], str] = {}
+        self._last: dict[tuple[str, str], dict[str, Any]] = {}
         self._limits: set[tuple[str, int]] = set()
         self._resumed: set[tuple[str, bytes]] = set()
         for number, act in enumerate(acts, 1):
@@ -59,13 +67,20 @@ class Books:
         if act.sequence != number or not act.follows(self._acts_head):
             self.findings.append(f"act {number} was altered or is missing")
         self._acts_head = act.hash
-        if act.kind in ("open", "add", "budget"):
-            self._last["budget", act.subject] = act.detail
-            self._limits.add((act.subject, int(act.detail.split(" ")[0])))
-        else:
-            self._last[act.kind, act.subject] = act.detail
-        if act.kind == "reconcile":
-            self._resumed |= resumed(act.detail)
+        try:
+            said = act.said
+            if "limit" in said:
+                self._last["budget", act.subject] = said
+                self._limits.add((act.subject, int(said["limit"])))
+            if act.kind != "budget":
+                self._last[act.kind, act.subject] = said
+            for name in ("display", "group"):
+                if name in said:
+                    self._last[name, act.subject] = said
+            if act.kind == "reconcile":
+                self._resumed |= resumed(said)
+        except (KeyError, TypeError, ValueError):
+            self.findings.append(f"act {number} cannot be read")
 
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt."""
@@ -105,56 +120,86 @@ class Books:
 
     def _enter_questions(self, receipt: Receipt) -> None:
         new = [question for question in receipt.questions if question not in self.first_payers]
-        self.first_payers |= dict.fromkeys(new, receipt.client)
-        own = self.clients.setdefault(receipt.client, Payer()) if receipt.client else self.whole
-        again = len(set(receipt.questions)) != len(receipt.questions) or not own.questions.isdisjoint(receipt.questions)
-        if (
-            again
-            or len(new) != receipt.lineage_questions
-            or (not receipt.client and len(new) != len(receipt.questions))
-        ):
-            self.findings.append(f"receipt {receipt.sequence} charges a question to the wrong accounts")
-        self.whole.pay(receipt, receipt.lineage_rows)
-        self.whole.questions.update(new)
+        chain = [(self.whole, receipt.lineage_questions, receipt.lineage_rows)]
         if receipt.client:
-            own.pay(receipt, receipt.rows)
-            own.questions.update(receipt.questions)
+            if receipt.group:
+                its = self.groups[receipt.group]
+                chain.append((its, receipt.group_questions, receipt.group_rows))
+                its.numbers.append((len(its.numbers) + 1, receipt.sequence))
+            own = self.clients[receipt.client]
+            chain.append((own, len(receipt.questions), receipt.rows))
             own.numbers.append((receipt.number, receipt.sequence))
             if receipt.number != len(own.numbers):
                 self.findings.append(f"receipt {receipt.sequence} has not its client's next number")
+            if self.group_of.setdefault(receipt.client, receipt.group) != receipt.group:
+                self.findings.append(f"receipt {receipt.sequence} is of another group than its client's before it")
+        right = receipt.group_questions == 0 or bool(receipt.group)
+        for paid, questions, releases in chain:
+            fresh = set(receipt.questions) - paid.questions
+            right = right and len(fresh) == questions
+            paid.pay(receipt, releases)
+            paid.questions |= fresh
+        if (
+            not right
+            or len(set(receipt.questions)) != len(receipt.questions)
+            or (not receipt.client and len(new) != len(receipt.questions))
+        ):
+            self.findings.append(f"receipt {receipt.sequence} charges a question to the wrong accounts")
+        self.first_payers |= dict.fromkeys(new, (receipt.client, receipt.group))
 
-    def compare(self, account: LineageAccount, clients: Sequence[ClientAccount]) -> None:
+    def compare(
+        self, account: LineageAccount, clients: Sequence[ClientAccount], groups: Sequence[GroupAccount] = ()
+    ) -> None:
         """Compare the accounts with what was entered; call it after the last receipt."""
         self._close_call()
         if account.newest_receipt != len(self.hashes):
             self.findings.append(f"the account counts {account.newest_receipt} receipts, of {len(self.hashes)}")
         if (account.newest_act, account.acts_head) != (len(self._acts), self._acts_head):
             self.findings.append("the newest act is not the one that the account holds")
-        self._compare("the lineage", "", account, self.whole)
+        self._compare("the lineage", "lineage", account, self.whole)
         if account.asked != len(self.first_payers):
             self.findings.append("the lineage counts another number of questions than its receipts")
-        added = {act.subject for act in self._acts if act.kind == "add"}
         for client in clients:
-            name, paid = client.client, self.clients.get(client.client, Payer())
-            self._compare(f"client {name}", name, client, paid)
-            if (client.newest_receipt, client.asked) != (len(paid.numbers), len(self.of_client(name))):
-                self.findings.append(f"client {name} counts other receipts or questions than name it")
-            if client.revoked != (("revoke", name) in self._last or name not in added):
+            name, paid = client.client, self.clients[client.client]
+            self._compare_inner(f"client {name}", subject_of("client", name), client, paid, len(self.of_client(name)))
+            revoked = ("revoke", subject_of("client", name)) in self._last
+            if client.revoked != (revoked or ("add-client", subject_of("client", name)) not in self._last):
                 self.findings.append(f"client {name} is revoked without an act, or not revoked in spite of one")
-        known = {client.client for client in clients}
-        self.findings += [f"the account of {name} is lost" for name in sorted((self.clients.keys() | added) - known)]
+            stated = self._last.get(("group", subject_of("client", name)), {}).get("group", "")
+            if client.group != self.group_of.get(name, client.group if self.reconciled else stated):
+                self.findings.append(f"client {name} belongs to another group than its receipts or the acts say")
+        for group in groups:
+            name, paid = group.group, self.groups[group.group]
+            self._compare_inner(f"group {name}", subject_of("group", name), group, paid, len(self.of_group(name)))
+        known = {subject_of("client", client.client) for client in clients}
+        known |= {subject_of("group", group.group) for group in groups}
+        named = {subject for kind, subject in self._last if kind in ("add-client", "add-group")}
+        named |= {subject_of("client", name) for name in self.clients} | {subject_of("group", n) for n in self.groups}
+        self.findings += [f"the account of {subject.partition(':')[2]} is lost" for subject in sorted(named - known)]
 
-    def _compare(self, who: str, name: str, account: Account, paid: Payer) -> None:
+    def _compare_inner(
+        self, who: str, subject: str, account: ClientAccount | GroupAccount, paid: Payer, asked: int
+    ) -> None:
+        self._compare(who, subject, account, paid)
+        if (account.newest_receipt, account.asked) != (len(paid.numbers), asked):
+            self.findings.append(f"{who} counts other receipts or questions than name it")
+        # The name that the owner gives is no right, and may have been given by an act that a loss took.
+        if account.display != self._last.get(("display", subject), {}).get("display", account.display):
+            self.findings.append(f"{who} has another display name than it was given last")
+
+    def _compare(self, who: str, subject: str, account: Account, paid: Payer) -> None:
         if account.spent != paid.spent or account.coined != paid.coined:
             self.findings.append(f"{who} has spent {account.spent} picorho, and its receipts say {paid.spent}")
         if dict(account.tally) != dict(paid.tally):
             self.findings.append(f"the tally of {who} is not that of its receipts")
-        # A client that only its receipts brought back has no act, a limit of 0, and is revoked for ever.
-        limit, accepts, delta, coins = self._last.get(("budget", name), f"0 any {account.budget.delta!r} 0").split(" ")
-        stated = (int(limit), accepts, float(delta), int(coins))
-        if (account.budget.picorho, account.budget.accepts, account.budget.delta, account.coins) != stated:
+        if account.began is not None and account.before not in paid.balances:
+            self.findings.append(f"{who} had never spent what it is said to have when its period began")
+        # An account that only its receipts brought back has no act, a limit of 0, and a client is revoked for ever.
+        nothing = {"limit": 0, "accepts": "any", "delta": repr(account.budget.delta), "coins": 0, "refill": ""}
+        found = budget_arguments(account.budget) | {"coins": account.coins}
+        if any(found[name] != self._last.get(("budget", subject), nothing).get(name) for name in found):
             self.findings.append(f"the budget of {who} is not the one that was last set")
-        if account.highest_limit > account.budget.picorho and (name, account.highest_limit) not in self._limits:
+        if account.highest_limit > account.budget.picorho and (subject, account.highest_limit) not in self._limits:
             self.findings.append(f"the highest limit of {who} was never set")
 
     @property
@@ -164,14 +209,13 @@ class Books:
 
     def of_client(self, name: str) -> set[bytes]:
         """Return the questions that a client paid for after somebody else: what its own set holds."""
-        own = self.clients.get(name, Payer()).questions
-        return {question for question in own if self.first_payers[question] != name}
+        return {question for question in self.clients[name].questions if self.first_payers[question][0] != name}
+
+    def of_group(self, name: str) -> set[bytes]:
+        """Return the questions that a group paid for after others."""
+        return {question for question in self.groups[name].questions if self.first_payers[question][1] != name}
 
 
-def resumed(detail: str) -> set[tuple[str, bytes]]:
-    """Return which services went on from which link after a reconciliation, by its act's detail."""
-    found = set()
-    for part in detail.split("; ")[1:]:
-        service, _, link = part.split(" ")
-        found.add((service, bytes.fromhex(link)))
-    return found
+def resumed(said: dict[str, Any]) -> set[tuple[str, bytes]]:
+    """Return which services went on from which link after a reconciliation, by what its act says."""
+    return {(one["service"], bytes.fromhex(one["link"])) for one in said["services"]}

@@ -1,35 +1,41 @@
 
 -- charge and quote ----------------------------------------------------------------------------------------------
--- A question is a digest of 16 bytes that the caller computed of everything that decides its answer. Who paid for it
--- first is written in the lineage's `questions`, a hash from the digest to the client's number, 0 for the lineage
--- alone; who paid for it later has it in a set of its own. So:
+-- A question is a digest of 16 bytes that the caller computed of everything that decides its answer. Several accounts
+-- pay for a request, its chain: the client's, its group's if it has one, and the lineage's. Each holds what all those
+-- within it may learn together, so whatever an account of the chain has paid for, the ones outside of it have, too (a
+-- client belongs to its group before it asks anything, and for good). Who paid for a question first is written in the
+-- lineage's `questions`, a hash from the digest to the numbers of the client and its group, 0 for the lineage alone; an
+-- account that paid later has it in a set of its own. So:
 --
---   the lineage has paid for a question     if it is in `questions`
---   a client has paid for a question        if `questions` has the client's number for it, or it is in the client's set
+--   the lineage has paid for a question                if it is in `questions`
+--   a client, or a group, has paid for a question      if `questions` has its number for it, or it is in its set
+--
+-- and how many accounts of the chain a question is new to says which: so many from the innermost on.
 --
 -- A request is made of lines, each of questions at the same terms. For a request for rows there is one; whoever takes a
 -- pay-once model up to some tier has a line for each of its steps.
 --
--- KEYS  the lineage's account, receipts, questions, terms, clients; then each client's account, index of receipts,
---       questions, young requests, old requests
--- ARGV  how many of its writes the service knows of, the link of its chain, how many idempotency keys are kept, how
---       many payers there are, how many terms; then what `read_payer` reads of each payer, `read_terms` of each of the
---       terms, and `read_request` of each request until the end
+-- KEYS  account, receipts, questions, terms, clients, groups; and of each client `client:NAME`, with :receipts,
+--       :questions, :requests and :requests:old, and of each group `group:NAME` with :questions
+-- ARGV  writes, how many of its writes the service knows of; link, of its chain; remembered, how many idempotency keys
+--       are kept; terms; payers, each a client, its group and the digest of its API key, or nothing of these; and
+--       requests, each with the number of its payer, time, body (a digest) and key (another) if it has one, and lines of
+--       the number of their terms and questions
 --
--- charge replies to each request {'charged', the number that the same request got before or nothing, how both accounts
--- stand now, the lineage's and the client's number of its first receipt or 0, then for each line a letter for each
--- question}: n, new to client and lineage; c, new to the client; f, free; a, free because it occurs before in the
--- request. Or it replies a refusal, or {WORD, line} for a request that failed alone. quote replies {'quoted', the
--- refusal if any, the letters}.
+-- charge replies to each request {'charged', the number that the same request got before or nothing, how the accounts
+-- stand now, the lineage's and the client's number of its first receipt or 0, then for each line a digit for each
+-- question}: how many accounts paid for it, 0 also where it occurs before in the request. Or it replies a refusal, or
+-- {WORD, line} for a request that failed alone. quote replies {'quoted', the refusal if any, the digits}.
 --
 -- A service whose writes are not as many as it knows of is told {'stale'}, and nothing is decided: a call of its own
--- was done whose reply it did not get. Receipts of a service form a chain: the first of a call carries the link, a hash
--- over the link before and the hashes of the receipts of the service's calls before; the caller computes both.
+-- was done whose reply it did not get. One that does not know a client's group is told {'regroup', client, group, ...},
+-- and nothing is decided either. Receipts of a service form a chain: the first of a call carries the link, a hash over
+-- the link before and the hashes of the receipts of the service's calls before; the caller computes both.
 --
 -- `apply` is a charge of what was released before: it looks at no limit, no key and no right of the client's, and an
 -- account may come out of it having spent more than its limit, which refuses it everything from then on.
 
-local PAYER_FIELDS, TERMS_FIELDS, DIGEST = 3, 7, 16
+local DIGEST = 16
 
 local function escaped(name)
   return (string.gsub(name, '[^%w_.~-]', function(byte)
@@ -37,38 +43,45 @@ local function escaped(name)
   end))
 end
 
--- Two payers of a call may be one client with two API keys: they share its account.
-local function read_payer(call, keys, args, at)
-  local place, name, digest = amount(args[at]), args[at + 1], args[at + 2]
-  local account = call.accounts[place]
-  if not account and place == 0 then
-    account = {name = '', number = '0'}
-  elseif not account then
-    local first, ending = 5 * place + 1, ':client:' .. escaped(name)
-    if string.sub(keys[first] or '', -#ending) ~= ending or not keys[first + 4] then
-      malformed('a request names no client') -- or its receipt would name another than who pays
-    end
+-- Returns an account of a call: two payers may be one client with two API keys.
+local function account_of(call, scope, name)
+  local id = scope .. ':' .. escaped(word(name))
+  local account = call.accounts[id]
+  if not account then
+    local keys = call.keys
     account = {
-      key = keys[first], receipts = keys[first + 1], questions = keys[first + 2], young = keys[first + 3],
-      old = keys[first + 4], name = name, added = {}, fresh = {}, requests = {}, kept = 0,
+      scope = scope, name = name, what = 'the account of ' .. name, key = keys[id], questions = keys[id .. ':questions'],
+      names = keys[scope .. 's'], added = {}, fresh = {}, requests = {}, kept = 0,
     }
+    if scope == 'client' then
+      account.id, account.receipts = id, keys[id .. ':receipts']
+    end
+    call.accounts[id] = account
   end
-  call.accounts[place] = account
-  if account.name ~= name then
-    malformed('a request names no client')
-  end
-  return {account = account, digest = digest}
+  return account
 end
 
-local function read_terms(args, at)
-  return {
-    packed = args[at], cost = args[at + 1], kind = args[at + 2], price = amount(args[at + 3]),
-    times = amount(args[at + 4]), coins = amount(args[at + 5]), is_step = args[at + 6] == '1',
-  }
+local function read_payer(call, sent)
+  local payer = {chain = {}, digest = sent.digest, group = sent.group or ''}
+  if sent.client then
+    payer.client = account_of(call, 'client', sent.client)
+    payer.chain[1] = payer.client
+    if sent.group then
+      payer.chain[2] = account_of(call, 'group', sent.group)
+    end
+  end
+  payer.chain[#payer.chain + 1] = call.lineage
+  return payer
+end
+
+local function check_terms(terms)
+  word(terms.packed)
+  word(terms.cost)
+  terms.price, terms.times, terms.coins = amount(terms.price), amount(terms.times), amount(terms.coins)
 end
 
 local function split_digests(packed)
-  if #packed == 0 or #packed % DIGEST ~= 0 then
+  if #word(packed) == 0 or #packed % DIGEST ~= 0 then
     malformed('questions must be digests of 16 bytes')
   end
   local digests = {}
@@ -78,42 +91,57 @@ local function split_digests(packed)
   return digests
 end
 
--- Returns a request and where the next one begins: its payer, time, the digest of its body, its idempotency key, how
--- many lines it has, and for each the number of its terms and the questions.
-local function read_request(call, args, at)
-  local request = {
-    payer = call.payers[amount(args[at])] or malformed('a request names no payer'), time = args[at + 1],
-    body = args[at + 2], key = args[at + 3], lines = {},
-  }
-  for place = at + 5, at + 3 + 2 * amount(args[at + 4]), 2 do
-    request.lines[#request.lines + 1] = {
-      terms = call.terms[amount(args[place])] or malformed('a line names no terms'),
-      questions = split_digests(args[place + 1] or malformed('a request must come whole')),
-    }
+local function read_request(call, request)
+  request.payer = call.payers[request.payer] or malformed('a request names no payer')
+  word(request.time)
+  for _, line in ipairs(request.lines) do
+    line.terms = call.terms[line.terms] or malformed('a line names no terms')
+    line.questions = split_digests(line.questions)
   end
-  if #request.lines == 0 or (request.key ~= '' and request.payer.account.number == '0') then
+  if #request.lines == 0 or (request.key and not request.payer.client) then
     malformed('a request has a line, and one of the lineage alone no idempotency key')
+  elseif request.key then
+    if not (#word(request.key) == DIGEST and #word(request.body) == DIGEST) then
+      malformed('an idempotency key must be a digest of 16 bytes')
+    end
+    local client = request.payer.client
+    client.young, client.old = call.keys[client.id .. ':requests'], call.keys[client.id .. ':requests:old']
   end
-  return request, at + 5 + 2 * #request.lines
 end
 
 local function read_call(keys, args)
+  for _, part in ipairs({'terms', 'payers', 'requests'}) do
+    if type(args[part]) ~= 'table' then
+      malformed('a call must come whole')
+    end
+  end
   local call = {
-    lineage = {key = keys[1], name = 'the lineage'}, receipts = keys[2], questions = keys[3], terms_key = keys[4],
-    clients = keys[5], link = args[2], capacity = amount(args[3]),
-    accounts = {}, payers = {}, terms = {}, new_terms = {}, requests = {}, entries = {}, paid = {}, fresh = {},
+    keys = keys, lineage = {scope = 'lineage', name = 'the lineage', what = 'the lineage', key = keys.account},
+    link = args.link, capacity = amount(args.remembered), terms = args.terms, requests = args.requests,
+    accounts = {}, payers = {}, new_terms = {}, entries = {}, paid = {}, owners = {}, fresh = {},
   }
-  local at = 6
-  for place = 1, amount(args[4]) do
-    call.payers[place], at = read_payer(call, keys, args, at), at + PAYER_FIELDS
+  for place, payer in ipairs(args.payers) do
+    call.payers[place] = read_payer(call, payer)
   end
-  for place = 1, amount(args[5]) do
-    call.terms[place], at = read_terms(args, at), at + TERMS_FIELDS
+  for _, terms in ipairs(call.terms) do
+    check_terms(terms)
   end
-  while at <= #args do
-    call.requests[#call.requests + 1], at = read_request(call, args, at)
+  for _, request in ipairs(call.requests) do
+    read_request(call, request)
   end
   return call
+end
+
+-- Replies the clients of a call, each with its group behind it, to a caller who does not know them.
+local function regrouped(call)
+  local found = {'regroup'}
+  for _, payer in ipairs(call.payers) do
+    local group = payer.client and redis.pcall('HGET', payer.client.key, 'group') or ''
+    if payer.client and not (type(group) == 'table' and group.err) then
+      found[#found + 1], found[#found + 2] = payer.client.name, group or ''
+    end
+  end
+  return found
 end
 
 -- A stream counts its entries from 1 on, without a gap. One that has another number of them, or would refuse the next,
@@ -133,52 +161,63 @@ local function check_asked(found, state, what)
 end
 
 local function read_lineage(call)
-  local lineage = call.lineage
+  local lineage, keys = call.lineage, call.keys
   if not lineage.state then
-    local state = read_account(lineage.key, lineage.name)
+    local state = read_account(lineage.key, lineage.what)
     if not state then
-      check_unused(lineage.name, {call.receipts, call.questions, call.terms_key, call.clients})
+      check_unused(lineage.what, {keys.receipts, keys.questions, keys.terms, keys.clients, keys.groups})
       return nil
     end
-    check_stream(call.receipts, state.seq, lineage.name)
-    check_asked(redis.call('HLEN', call.questions), state, lineage.name)
+    check_stream(keys.receipts, state.seq, lineage.what)
+    check_asked(redis.call('HLEN', keys.questions), state, lineage.what)
     lineage.state = state
   end
   return lineage.state
 end
 
--- A client whose receipts outlived its account gets the account back, revoked: its name stays its own. It is this and
--- not `damaged` for `apply`, which only ever takes away from what may be spent.
-local function bring_back(call, account, time)
-  write_client(call.lineage.key, call.clients, account.key, account.name, {
+-- An account whose receipts outlived it comes back without a budget, and a client revoked: its name stays its own. It
+-- is this and not `damaged` for `apply`, which only ever takes away from what may be spent.
+local function bring_back(call, account, request)
+  write_new(call.lineage.key, account.names, account.key, account.name, {
     'limit', '0', 'accepts', 'any', 'delta', call.lineage.state.delta, 'coins', '0',
-    'created', string.format('%.6f', tonumber(time) / 1000000), 'revoked', '1',
+    'created', string.format('%.6f', tonumber(request.time) / 1000000),
+    'revoked', account.scope == 'client' and '1' or '0',
+    'group', account.scope == 'client' and request.payer.group or '',
   })
 end
 
-local function read_client(call, account, time, forced)
-  if account.state or account.number == '0' then
+local function read_inner(call, account, request, forced)
+  if account.state then
     return account.state
   end
-  local what = 'the account of ' .. account.name
-  local state = read_account(account.key, what)
-  local listed = redis.call('HGET', call.clients, account.name)
+  local state = read_account(account.key, account.what)
+  local listed = redis.call('HGET', account.names, account.name)
   if not state then
-    check_unused(what, {account.receipts, account.questions})
-    if listed then
-      damaged(what .. ' is lost')
+    check_unused(account.what, {account.questions, account.receipts})
+    if listed or (account.scope == 'group' and not forced) then
+      damaged(account.what .. ' is lost')
     elseif not forced then
       return nil
     end
-    bring_back(call, account, time)
-    state = read_account(account.key, what)
+    bring_back(call, account, request)
+    state = read_account(account.key, account.what)
     listed = state.number
   end
   if not state.number or state.number ~= listed then
     damaged('the number of ' .. account.name)
   end
-  check_stream(account.receipts, state.seq, what)
-  check_asked(redis.call('SCARD', account.questions), state, what)
+  if account.receipts then
+    check_stream(account.receipts, state.seq, account.what)
+    if state.group ~= request.payer.group then
+      if not forced then
+        error({word = 'regroup'}, 0)
+      elseif state.seq > 0 then
+        damaged(account.name .. ' asked as a member of another group')
+      end
+      redis.call('HSET', account.key, 'group', request.payer.group)
+    end
+  end
+  check_asked(redis.call('SCARD', account.questions), state, account.what)
   account.state, account.number = state, state.number
   return state
 end
@@ -189,32 +228,38 @@ local function admit(call, request, forced)
   if not read_lineage(call) then
     return {'unknown-lineage'}
   end
-  if not forced and payer.digest ~= '' and not payer.checked then -- without a digest the client is known otherwise
-    local refused = refuse_key(payer.account.key, payer.digest, 'predict')
+  if not forced and payer.digest and not payer.checked then -- without a digest the client is known otherwise
+    local refused = refuse_key(payer.client and payer.client.key, payer.digest, 'predict')
     if refused then
       return refused
     end
     payer.checked = true
   end
-  if payer.account.number == '0' then
+  if payer.numbers then
     return nil
   end
-  local state = read_client(call, payer.account, request.time, forced)
-  if not state then
-    return {'unknown-client'}
-  elseif not forced and state.revoked ~= '0' then
-    return state.revoked == '1' and {'revoked'} or damaged('the account of ' .. payer.account.name)
+  local numbers = {}
+  for place = 1, #payer.chain - 1 do
+    local account = payer.chain[place]
+    local state = read_inner(call, account, request, forced)
+    if not state then
+      return {'unknown-client'}
+    elseif not forced and state.revoked ~= '0' then
+      return state.revoked == '1' and {'revoked'} or damaged(account.what)
+    end
+    numbers[place] = account.number
   end
+  payer.numbers = #numbers > 0 and table.concat(numbers, ' ') or '0'
   return nil
 end
 
 -- Returns nothing for a request without an idempotency key; else the number that it got when it came before, or
 -- nothing, and the refusal of a key that was used for another body.
 local function recall(request)
-  if request.key == '' then
+  if not request.key then
     return nil
   end
-  local account = request.payer.account
+  local account = request.payer.client
   local entry = account.requests[request.key] or redis.call('HGET', account.young, request.key)
     or redis.call('HGET', account.old, request.key)
   if not entry then
@@ -227,81 +272,129 @@ local function recall(request)
   return string.sub(entry, DIGEST + 1)
 end
 
--- Returns a letter for each question of a line, and the questions that are new to the client and how many of them are
--- new to the lineage. `seen` has the questions that occur before in the request.
-local function look_up(call, account, questions, seen)
-  local letters, fresh, shared, to_ask = {}, {}, {}, {}
+-- Returns the accounts that paid for a question first, by number.
+local function owners_of(call, numbers)
+  local owners = call.owners[numbers]
+  if not owners then
+    owners = {}
+    for number in string.gmatch(numbers, '%d+') do
+      owners[number] = true
+    end
+    call.owners[numbers] = owners
+  end
+  return owners
+end
+
+-- Returns of each question of a line how many accounts of the chain it is new to. `seen` has the questions that occur
+-- before in the request, which are new to none.
+local function look_up(call, chain, questions, seen)
+  local new_to, open, owners = {}, {}, {}
   for first = 1, #questions, SLICE do
     local last = math.min(first + SLICE - 1, #questions)
-    local found = redis.call('HMGET', call.questions, unpack(questions, first, last))
+    local found = redis.call('HMGET', call.keys.questions, unpack(questions, first, last))
     for position = first, last do
       local digest = questions[position]
-      local owner = call.paid[digest] or found[position - first + 1]
+      local numbers = call.paid[digest] or found[position - first + 1]
       if seen[digest] then
-        letters[position] = 'a'
-      elseif not owner then
-        letters[position] = 'n'
-      elseif owner == account.number or account.number == '0' or account.added[digest] then
-        letters[position] = 'f'
+        new_to[position] = 0
+      elseif not numbers then
+        new_to[position] = #chain
       else
-        shared[#shared + 1], to_ask[#to_ask + 1] = position, digest
+        open[#open + 1], owners[position] = position, owners_of(call, numbers)
       end
       seen[digest] = true
     end
   end
-  for first = 1, #to_ask, SLICE do
-    local last = math.min(first + SLICE - 1, #to_ask)
-    local found = redis.call('SMISMEMBER', account.questions, unpack(to_ask, first, last))
-    for place = first, last do
-      letters[shared[place]] = found[place - first + 1] == 1 and 'f' or 'c'
+  -- From the innermost on, each account that has paid for one closes it.
+  for place = 1, #chain - 1 do
+    local account, unsure, to_ask = chain[place], {}, {}
+    for _, position in ipairs(open) do
+      local digest = questions[position]
+      if owners[position][account.number] or account.added[digest] then
+        new_to[position] = place - 1
+      else
+        unsure[#unsure + 1], to_ask[#to_ask + 1] = position, digest
+      end
+    end
+    open = {}
+    for first = 1, #to_ask, SLICE do
+      local last = math.min(first + SLICE - 1, #to_ask)
+      local found = redis.call('SMISMEMBER', account.questions, unpack(to_ask, first, last))
+      for at = first, last do
+        if found[at - first + 1] == 1 then
+          new_to[unsure[at]] = place - 1
+        else
+          open[#open + 1] = unsure[at]
+        end
+      end
     end
   end
-  local new_to_lineage = 0
-  for position, letter in ipairs(letters) do
-    if letter == 'n' or letter == 'c' then
-      fresh[#fresh + 1] = questions[position]
-      new_to_lineage = new_to_lineage + (letter == 'n' and 1 or 0)
-    end
+  for _, position in ipairs(open) do
+    new_to[position] = #chain - 1
   end
-  return table.concat(letters), fresh, new_to_lineage
+  return new_to
 end
 
--- What an account would pay for the lines, of each of which so many questions are new to it.
-local function total_of(lines, count)
+-- How many questions of a line are new to each account of a chain, and how many of them it may be refused for.
+--
+-- An account outside of the client's refuses by what is new to the client, and is charged only what is new to itself:
+-- whether it pays for a row must not tell a client that somebody else asked for it. What is new to the client bounds
+-- what is new to those outside of it, so their limits are kept. Of a pay-once model's steps it is no secret that they
+-- are paid for once for all who hold them, and a lineage that paid for the finest must not refuse the second client:
+-- they count by what is new to each account.
+local function count(line, chain)
+  local new = {}
+  for place = 1, #chain do
+    new[place] = 0
+  end
+  for _, accounts in ipairs(line.new_to) do
+    for place = 1, accounts do
+      new[place] = new[place] + 1
+    end
+  end
+  line.new, line.at_most = new, line.terms.is_step and new or {}
+  for place = 1, #chain do
+    line.at_most[place] = line.terms.is_step and new[place] or new[1]
+  end
+end
+
+-- What an account would pay for the lines: releases and coins, for `new` or `at_most` of their questions.
+local function total_of(lines, which, place)
   local total, coins = 0, 0
   for _, line in ipairs(lines) do
-    local releases = line.terms.times * line[count]
+    local releases = line.terms.times * line[which][place]
     total = total + line.terms.price * releases
     coins = coins + line.terms.coins * releases
   end
   return total, coins
 end
 
--- What an account refuses of lines of each of which so many questions count as new to it.
-local function refusal(scope, state, lines, count)
+local function left(state)
+  return math.max(0, state.ceiling - state.spent)
+end
+
+-- What the account at this place of the chain refuses of lines.
+local function refusal(account, lines, place)
+  local state = account.state
   for _, line in ipairs(lines) do
     local kind = line.terms.kind
-    if line[count] > 0 and ((state.accepts == 'gaussian' and kind ~= 'gaussian')
+    if line.at_most[place] > 0 and ((state.accepts == 'gaussian' and kind ~= 'gaussian')
       or (state.accepts ~= 'unproven' and kind == 'unproven')) then
-      return {'not-accepted', scope, line.terms.cost}
+      return {'not-accepted', account.scope, line.terms.cost}
     end
   end
-  local total, coins = total_of(lines, count)
+  local total, coins = total_of(lines, 'at_most', place)
   if coins > 0 and state.coined + coins > state.coins then
-    return {'coins', scope}
-  elseif total > 0 and state.spent + total > state.limit then
-    return {'exhausted', scope, text(total), text(state.spent), text(state.limit)}
+    return {'coins', account.scope}
+  elseif total > 0 and state.spent + total > state.ceiling then
+    return {'exhausted', account.scope, text(total), text(state.spent), text(state.limit), text(left(state)),
+      state.refill or '', state.refill and text(state.opened) or '0'}
   end
   return nil
 end
 
--- The lineage refuses by what is new to the client, and is charged only what is new to it: whether it pays for a row
--- must not tell a client that somebody else asked for it. What is new to the client bounds what is new to the lineage,
--- so the lineage's limit is kept. Of a pay-once model's steps it is no secret that the lineage pays once for all who
--- hold them, and a lineage that paid for the finest must not refuse the second client: they count by what is new to it.
---
 -- Decides on a request; writes nothing. Returns the number that it got when it came before, or nothing, and a refusal,
--- or the letters of its lines and the refusal of an account that cannot pay.
+-- or the digits of its lines and the refusal of an account that cannot pay.
 local function decide(call, request, forced)
   local refused = admit(call, request, forced)
   if refused then
@@ -312,100 +405,109 @@ local function decide(call, request, forced)
   if refused then
     return nil, refused
   end
-  local seen, letters, account = {}, {}, request.payer.account
+  local seen, digits, chain, unpaid = {}, {}, request.payer.chain, nil
   for place, line in ipairs(request.lines) do
-    letters[place], line.fresh, line.of_lineage = look_up(call, account, line.questions, seen)
-    line.of_client = #line.fresh
-    line.at_most = line.terms.is_step and line.of_lineage or line.of_client
+    line.new_to = look_up(call, chain, line.questions, seen)
+    digits[place] = table.concat(line.new_to)
+    count(line, chain)
   end
   if not forced then
-    refused = account.state and refusal('client', account.state, request.lines, 'of_client')
-      or refusal('lineage', call.lineage.state, request.lines, 'at_most')
+    for place, account in ipairs(chain) do
+      unpaid = unpaid or refusal(account, request.lines, place)
+    end
   end
-  return earlier, nil, letters, refused
+  return earlier, nil, digits, unpaid
 end
 
 -- Reads what `pay` will add to, so that it cannot fail half-way.
-local function check_payable(account, lines, count)
-  if not account.state then
-    return
-  elseif account.state.spent + (total_of(lines, count)) > LARGEST then
+local function check_payable(account, lines, place)
+  account.total, account.total_coins = total_of(lines, 'new', place)
+  if account.state.spent + account.total > LARGEST then
     malformed('a charge takes an account past 2^53 - 1')
   end
   account.tally = account.tally or {}
   for _, line in ipairs(lines) do
     local cost = line.terms.cost
-    if line[count] > 0 and not account.tally[cost] then
+    if line.new[place] > 0 and not account.tally[cost] then
       local found = redis.call('HGET', account.key, 'n:' .. cost) or '0'
       account.tally[cost] = stored(found, 'the tally of ' .. account.name)
     end
   end
 end
 
-local function pay(account, lines, count)
-  local total, coins = total_of(lines, count)
+local function pay(account, lines, place)
   local state = account.state
-  state.spent, state.coined = state.spent + total, state.coined + coins
+  state.spent, state.coined = state.spent + account.total, state.coined + account.total_coins
   for _, line in ipairs(lines) do
-    if line[count] > 0 then
-      account.tally[line.terms.cost] = account.tally[line.terms.cost] + line.terms.times * line[count]
+    local new = line.new[place]
+    if new > 0 then
+      account.tally[line.terms.cost] = account.tally[line.terms.cost] + line.terms.times * new
     end
+  end
+end
+
+-- Notes that the accounts which a question is new to have paid for it.
+local function mark_paid(call, payer, digest, accounts)
+  local chain = payer.chain
+  if accounts == #chain then
+    call.paid[digest] = payer.numbers
+    call.fresh[#call.fresh + 1], call.fresh[#call.fresh + 2] = digest, payer.numbers
+    call.lineage.state.asked = call.lineage.state.asked + 1
+    return
+  end
+  for place = 1, accounts do
+    local account = chain[place]
+    account.added[digest] = true
+    account.fresh[#account.fresh + 1] = digest
+    account.state.asked = account.state.asked + 1
   end
 end
 
 -- Keeps what an admitted request changes, for `write`. Returns the numbers of its first receipt, the lineage's and the
 -- client's, or 0 and 0.
-local function enter(call, request, earlier, letters)
-  local account, whole_lineage = request.payer.account, call.lineage
-  local first, own = 0, 0
-  check_payable(whole_lineage, request.lines, 'of_lineage')
-  check_payable(account, request.lines, 'of_client')
-  pay(whole_lineage, request.lines, 'of_lineage')
-  if account.state then
-    pay(account, request.lines, 'of_client')
+local function enter(call, request, earlier)
+  local payer, first, own = request.payer, 0, 0
+  for place, account in ipairs(payer.chain) do
+    check_payable(account, request.lines, place)
   end
-  for place, line in ipairs(request.lines) do
-    if line.of_client > 0 then
-      whole_lineage.state.seq = whole_lineage.state.seq + 1
-      if account.state then
+  for place, account in ipairs(payer.chain) do
+    pay(account, request.lines, place)
+  end
+  for _, line in ipairs(request.lines) do
+    if line.new[1] > 0 then
+      for _, account in ipairs(payer.chain) do
         account.state.seq = account.state.seq + 1
       end
-      local entry = {number = whole_lineage.state.seq, own = account.state and account.state.seq or 0, line = line,
-        account = account, time = request.time}
+      local entry = {number = call.lineage.state.seq, own = payer.client and payer.client.state.seq or 0, line = line,
+        payer = payer, time = request.time, questions = {}}
       if first == 0 then
         first, own = entry.number, entry.own
       end
       call.entries[#call.entries + 1] = entry
-      local next_fresh = 0
-      for letter in string.gmatch(letters[place], '[nc]') do
-        next_fresh = next_fresh + 1
-        local digest = line.fresh[next_fresh]
-        if letter == 'n' then
-          call.paid[digest] = account.number
-          call.fresh[#call.fresh + 1] = digest
-          call.fresh[#call.fresh + 1] = account.number
-          whole_lineage.state.asked = whole_lineage.state.asked + 1
-        else
-          account.added[digest] = true
-          account.fresh[#account.fresh + 1] = digest
-          account.state.asked = account.state.asked + 1
+      for position, accounts in ipairs(line.new_to) do
+        if accounts > 0 then
+          entry.questions[#entry.questions + 1] = line.questions[position]
+          mark_paid(call, payer, line.questions[position], accounts)
         end
       end
     end
   end
-  if request.key ~= '' and not earlier then
-    account.requests[request.key] = request.body .. text(own)
-    account.kept = account.kept + 1
+  if request.key and not earlier then
+    payer.client.requests[request.key] = request.body .. text(own)
+    payer.client.kept = payer.client.kept + 1
   end
   return first, own
 end
 
--- How both accounts stand: what the client has spent, its limit, what it accepts, its delta, its highest former limit;
--- what the lineage has spent, its limit.
-local function standing(call, account)
-  local own, all = account.state or call.lineage.state, call.lineage.state
-  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(own.highest), text(all.spent),
-    text(all.limit)}, ' ')
+-- How the accounts of a chain stand: what the innermost has spent, its limit, what it accepts, its delta, its highest
+-- former limit, what it has left now; what those outside of it have left at least; and its refill, or nothing.
+local function standing(chain)
+  local own, shared = chain[1].state, left(chain[#chain].state)
+  for place = 2, #chain - 1 do
+    shared = math.min(shared, left(chain[place].state))
+  end
+  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(own.highest), text(left(own)),
+    text(shared), own.refill or ''}, ' ')
 end
 
 local function write_account(account, ...)
@@ -414,6 +516,9 @@ local function write_account(account, ...)
     fields[#fields + 1] = 'n:' .. cost
     fields[#fields + 1] = text(releases)
   end
+  if state.refill then
+    fields[#fields + 1], fields[#fields + 2] = 'period', written_period(state)
+  end
   in_slices('HSET', account.key, fields, 2)
   redis.call('HSET', account.key, 'spent', text(state.spent), 'coined', text(state.coined),
     'asked', text(state.asked), ...)
@@ -421,9 +526,9 @@ end
 
 local function number_of_terms(call, terms)
   if not terms.number then
-    terms.number = redis.call('HGET', call.terms_key, terms.packed)
+    terms.number = redis.call('HGET', call.keys.terms, terms.packed)
     if not terms.number then
-      terms.number = text(redis.call('HLEN', call.terms_key) + #call.new_terms / 2 + 1)
+      terms.number = text(redis.call('HLEN', call.keys.terms) + #call.new_terms / 2 + 1)
       call.new_terms[#call.new_terms + 1] = terms.packed
       call.new_terms[#call.new_terms + 1] = terms.number
     end
@@ -433,14 +538,16 @@ end
 
 local function write_receipts(call, asker)
   for place, entry in ipairs(call.entries) do
-    local line, account = entry.line, entry.account
-    redis.call('XADD', call.receipts, text(entry.number) .. '-' .. text(entry.own),
-      'client', account.number, 'terms', number_of_terms(call, line.terms), 'microseconds', entry.time,
-      'questions', table.concat(line.fresh), 'lineage_questions', text(line.of_lineage), 'service', asker.number,
-      'link', place == 1 and call.link or '')
-    if account.receipts then
+    local line, payer = entry.line, entry.payer
+    local client, grouped = payer.client, #payer.chain == 3
+    redis.call('XADD', call.keys.receipts, text(entry.number) .. '-' .. text(entry.own),
+      'client', client and client.number or '0', 'group', grouped and payer.chain[2].number or '0',
+      'terms', number_of_terms(call, line.terms), 'microseconds', entry.time,
+      'questions', table.concat(entry.questions), 'group_questions', grouped and text(line.new[2]) or '0',
+      'lineage_questions', text(line.new[#line.new]), 'service', asker.number, 'link', place == 1 and call.link or '')
+    if client then
       -- A mere index: that it takes no further entry must not leave the charge half done.
-      redis.pcall('XADD', account.receipts, text(entry.own) .. '-' .. text(entry.number), '', '')
+      redis.pcall('XADD', client.receipts, text(entry.own) .. '-' .. text(entry.number), '', '')
     end
   end
 end
@@ -461,12 +568,12 @@ end
 -- Uses every right that will be needed, and looks whether idempotency keys have to be forgotten.
 local function check_writable(call, asker)
   check_right('HSET', asker.services, '', '')
-  check_right('XADD', call.receipts, '*', '', '')
-  for _, key in ipairs({call.lineage.key, call.questions, call.terms_key}) do
+  check_right('XADD', call.keys.receipts, '*', '', '')
+  for _, key in ipairs({call.lineage.key, call.keys.questions, call.keys.terms}) do
     check_right('HSET', key, '', '')
   end
-  for place, account in pairs(call.accounts) do
-    if place > 0 and account.state then
+  for _, account in pairs(call.accounts) do
+    if account.state then
       check_right('HSET', account.key, '', '')
       check_right('SADD', account.questions, '')
       account.crowded = account.kept > 0 and redis.call('HLEN', account.young) + account.kept > call.capacity
@@ -486,22 +593,20 @@ end
 local function write(call, asker)
   check_writable(call, asker)
   write_receipts(call, asker)
-  in_slices('HSET', call.terms_key, call.new_terms, 2)
-  for place, account in pairs(call.accounts) do
-    if place > 0 and account.tally then
+  in_slices('HSET', call.keys.terms, call.new_terms, 2)
+  for _, account in pairs(call.accounts) do
+    if account.tally then
       write_account(account, 'seq', text(account.state.seq))
     end
   end
   if #call.entries > 0 then
     write_account(call.lineage)
   end
-  for place, account in pairs(call.accounts) do
-    if place > 0 then
-      in_slices('SADD', account.questions, account.fresh, 1)
-      write_requests(account)
-    end
+  for _, account in pairs(call.accounts) do
+    in_slices('SADD', account.questions, account.fresh, 1)
+    write_requests(account)
   end
-  in_slices('HSET', call.questions, call.fresh, 2)
+  in_slices('HSET', call.keys.questions, call.fresh, 2)
   count_write(asker)
   if #call.entries > 0 then
     -- Without which it takes no further charge.
@@ -510,24 +615,27 @@ local function write(call, asker)
 end
 
 local function charge_request(call, request, forced)
-  local earlier, refused, letters, unpaid = decide(call, request, forced)
+  local earlier, refused, digits, unpaid = decide(call, request, forced)
   if refused or unpaid then
     return refused or unpaid
   end
-  local first, own = enter(call, request, earlier, letters)
-  return {'charged', earlier or '', standing(call, request.payer.account), text(first), text(own), unpack(letters)}
+  local first, own = enter(call, request, earlier)
+  return {'charged', earlier or '', standing(request.payer.chain), text(first), text(own), unpack(digits)}
 end
 
 -- Decides on each request for itself: one whose payer's keys cannot be read fails alone.
 local function charge_each(keys, args, asker, forced)
   local call, replies, wrote = read_call(keys, args), {}, false
-  if asker.id == '' or #call.link ~= 32 then
+  if asker.id == '' or #word(call.link) ~= 32 then
     malformed('a charge is a service\'s, and has a link')
-  elseif text(asker.writes) ~= args[1] then
+  elseif asker.writes ~= args.writes then
     return {'stale'}
   end
   for place, request in ipairs(call.requests) do
     local ok, reply, line = attempt(charge_request, call, request, forced)
+    if not ok and reply == 'regroup' then -- before anything is written
+      return regrouped(call)
+    end
     replies[place] = ok and reply or {string.upper(reply), line}
     wrote = wrote or replies[place][1] == 'charged'
   end
@@ -547,11 +655,14 @@ end
 
 local function quote(keys, args)
   local call = read_call(keys, args)
-  local _, refused, letters, unpaid = decide(call, call.requests[1] or malformed('nothing is asked'), false)
-  if refused then
+  local request = call.requests[1] or malformed('nothing is asked')
+  local ok, problem, refused, digits, unpaid = pcall(decide, call, request, false)
+  if not ok then
+    return type(problem) == 'table' and problem.word == 'regroup' and regrouped(call) or error(problem, 0)
+  elseif refused then
     return refused
   end
-  return {'quoted', unpaid or '', unpack(letters)}
+  return {'quoted', unpaid or '', unpack(digits)}
 end
 
 register_on_lineage('charge', {}, charge)

@@ -5,9 +5,9 @@ taken inside the store, which changed nothing there; `LedgerUnavailable` means t
 whoever gets it must give no answer. Every message is one line that can be shown to the owner as it is.
 """
 
-from typing import Literal
+from datetime import date
 
-Scope = Literal["client", "lineage"]
+from accounting.budgets import Scope
 
 
 class LedgerError(Exception):
@@ -28,19 +28,30 @@ class BudgetExhausted(LedgerRefusal):
     """The request costs more than an account has left. All amounts are picorho.
 
     `scope` is the account that refused, `cost` what the whole request would have cost, `spent`, `limit` and
-    `remaining` (never negative: a limit may have been lowered below what is spent) that account's own.
+    `remaining` that account's own: what may be spent now, less than the limit leaves where there is a refill.
+    `refilled` is the day on which there is more, in UTC, or None.
     """
 
-    def __init__(self, scope: Scope, cost: int, spent: int, limit: int) -> None:
-        """Take the amounts as the store gave them."""
+    def __init__(
+        self,
+        scope: Scope,
+        cost: int,
+        spent: int,
+        limit: int,
+        remaining: int | None = None,
+        refilled: date | None = None,
+    ) -> None:
+        """Take the amounts as the store gave them. remaining: by default what the limit leaves, and never negative."""
         self.scope = scope
         self.cost = cost
         self.spent = spent
         self.limit = limit
-        self.remaining = max(0, limit - spent)
-        # Of the lineage's account a client hears only that it refuses.
+        self.remaining = max(0, limit - spent) if remaining is None else remaining
+        self.refilled = refilled
+        # Of an account that others share a client hears only that it refuses.
         amounts = f": the request costs {cost} picorho, {self.remaining} of {limit} remain" if scope == "client" else ""
-        super().__init__(f"the {scope}'s budget does not pay for the request{amounts}")
+        until = f" until {refilled}" if refilled and scope == "client" else ""
+        super().__init__(f"the {scope}'s budget does not pay for the request{amounts}{until}")
 
 
 class MechanismNotAccepted(LedgerRefusal):
@@ -77,6 +88,12 @@ class UnknownClient(LedgerRefusal):
     """The lineage has no client of this name."""
 
     says = "the lineage has no client {!r}"
+
+
+class UnknownGroup(LedgerRefusal):
+    """The lineage has no group of this name."""
+
+    says = "the lineage has no group {!r}"
 
 
 class UnknownLineage(LedgerRefusal):

@@ -1,15 +1,18 @@
-"""A lineage's acts and receipts as CSV or JSON lines, for the owner's own tools."""
+"""A lineage's acts and receipts as CSV or JSON lines: the audit trail, for the owner's own tools."""
 
 import csv
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from accounting.ledger.accounts import Accounts
+from accounting.budgets import Budget
+from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.receipts import Act, Receipt
 from accounting.ledger.verification import all_acts, all_receipts
+from accounting.ledger.wire import read_budget
+from accounting.picorho import to_rho
 
 Format = Literal["csv", "jsonl"]
 
@@ -17,65 +20,137 @@ COLUMNS = (
     "kind",
     "number",
     "time_utc",
-    "client",
+    "by",
+    "why",
+    "scope",
+    "name",
+    "group",
+    "limit_rho",
+    "limit_epsilon",
+    "limit_before_rho",
+    "limit_before_epsilon",
+    "delta",
+    "accepts",
+    "refill_rho",
+    "refill_period",
     "client_receipt",
     "model",
     "mechanism",
     "cost",
-    "price_picorho",
+    "price_rho",
     "releases",
-    "total_picorho",
+    "total_rho",
+    "total_epsilon",
+    "group_releases",
+    "group_total_rho",
     "lineage_releases",
-    "lineage_total_picorho",
+    "lineage_total_rho",
     "detail",
     "service",
     "hash_sha256",
 )
-"""The names of columns; what has an amount says its unit. `kind` is `receipt`, or of an act what the owner did."""
+"""The names of columns; what has an amount says its unit. `kind` is `receipt`, or of an act what the owner did.
+
+`scope` and `name` say whom it is about; an epsilon is at `delta`, of an act that of the account, of a receipt the
+client's of now: epsilons do not add up, rho does."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BUDGET = ("limit", "accepts", "delta", "coins", "refill")
 
 
 async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[str]:
     """Yield the lines of an export of all acts and then all receipts that there are now. Raises UnknownLineage.
 
-    Times are in UTC, as ISO 8601 has them, hashes hexadecimal. CSV begins with the names of columns.
+    Times are in UTC, as ISO 8601 has them, hashes hexadecimal, amounts in rho, and as epsilon rounded up.
+    CSV begins with the names of columns. That it was exported is an act itself, the newest of them.
     """
     account = await ledger.lineage(lineage)
+    await ledger.note(lineage, "export", {"format": form, "receipts": account.newest_receipt})
+    account, clients, _ = await ledger.snapshot(lineage)
+    budgets = {client.client: client.budget for client in clients} | {"": account.budget}
     if form == "csv":
         yield _row(COLUMNS)
-    for act in await all_acts(ledger, lineage, account.newest_act):
-        yield _line(_act(act), form)
+    acts = await all_acts(ledger, lineage, account.newest_act)
+    with reading(lineage):
+        described = list(described_acts(acts))
+    for act in described:
+        yield _line(act, form)
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
-        yield _line(_receipt(receipt), form)
+        yield _line(_receipt(receipt, budgets[receipt.client]), form)
 
 
-def _act(act: Act) -> dict[str, Any]:
-    return {
-        "kind": act.kind,
-        "number": act.sequence,
-        "time_utc": _iso(float(act.time)),
-        "client": act.subject,
-        "detail": act.detail,
-        "hash_sha256": act.hash.hex(),
-    }
+def described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
+    """Yield what each of a lineage's acts did, all of them from the first on, under the names of COLUMNS.
+
+    A new budget is called `raise`, `lower`, `refill` or `budget`, by what was changed of the one before. Raises
+    ValueError, KeyError or TypeError for an act that cannot be read.
+    """
+    budgets: dict[str, Budget] = {}
+    for act in acts:
+        said, before = act.said, budgets.get(act.subject)
+        scope, _, name = act.subject.partition(":")
+        row = {
+            "kind": act.kind,
+            "number": act.sequence,
+            "time_utc": _iso(float(act.time)),
+            "by": act.by,
+            "why": act.why,
+            "scope": scope,
+            "name": name,
+        }
+        if "limit" in said:
+            budget = budgets[act.subject] = read_budget(said)
+            row |= _budget(budget)
+            if before is not None:
+                row |= {"kind": _change(before, budget)} | {
+                    f"limit_before_{unit}": value for unit, value in _amount(before, before.picorho).items()
+                }
+        detail = {key: value for key, value in said.items() if key not in (*_BUDGET, "group")}
+        row |= {"group": said["group"]} if "group" in said else {}
+        yield row | {"detail": detail, "hash_sha256": act.hash.hex()}
 
 
-def _receipt(receipt: Receipt) -> dict[str, Any]:
+def _change(before: Budget, after: Budget) -> str:
+    if before.picorho != after.picorho:
+        return "raise" if after.picorho > before.picorho else "lower"
+    return "refill" if before.refill != after.refill else "budget"
+
+
+def _budget(budget: Budget) -> dict[str, Any]:
+    refill = budget.refill
+    stated = {f"limit_{unit}": value for unit, value in _amount(budget, budget.picorho).items()}
+    stated |= {"delta": budget.delta, "accepts": budget.accepts}
+    return stated | ({"refill_rho": to_rho(refill.picorho), "refill_period": refill.period} if refill else {})
+
+
+def _amount(budget: Budget, picorho: int) -> dict[str, float | None]:
+    try:
+        epsilon = budget.epsilon_at(picorho)
+    except ValueError:  # more than this budget's delta provides for: it was paid for at another one
+        epsilon = None
+    return {"rho": to_rho(picorho), "epsilon": epsilon}
+
+
+def _receipt(receipt: Receipt, budget: Budget) -> dict[str, Any]:
     return {
         "kind": "receipt",
         "number": receipt.sequence,
         "time_utc": _iso(receipt.time),
-        "client": receipt.client,
+        "scope": "client" if receipt.client else "lineage",
+        "name": receipt.client,
+        "group": receipt.group,
+        "delta": budget.delta,
         "client_receipt": receipt.number,
         "model": receipt.model,
         "mechanism": receipt.mechanism,
         "cost": str(receipt.cost),
-        "price_picorho": receipt.price,
+        "price_rho": to_rho(receipt.price),
         "releases": receipt.rows,
-        "total_picorho": receipt.total,
+        **{f"total_{unit}": value for unit, value in _amount(budget, receipt.total).items()},
+        "group_releases": receipt.group_rows,
+        "group_total_rho": to_rho(receipt.group_total),
         "lineage_releases": receipt.lineage_rows,
-        "lineage_total_picorho": receipt.lineage_total,
+        "lineage_total_rho": to_rho(receipt.lineage_total),
         "service": receipt.service,
         "hash_sha256": receipt.hash.hex(),
     }
@@ -89,7 +164,16 @@ def _iso(time: float) -> str:
 
 
 def _line(value: dict[str, Any], form: Format) -> str:
-    return json.dumps(value) + "\n" if form == "jsonl" else _row([value.get(name, "") for name in COLUMNS])
+    if form == "jsonl":
+        return json.dumps(value, ensure_ascii=False) + "\n"
+    return _row([_spelled(value.get(name, "")) for name in COLUMNS])
+
+
+def _spelled(cell: object) -> object:
+    if isinstance(cell, dict):
+        return json.dumps(cell, ensure_ascii=False) if cell else ""
+    # A spreadsheet takes what begins like this for a formula, and a client's name or a reason may.
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _row(cells: object) -> str:

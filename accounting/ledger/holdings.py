@@ -81,5 +81,5 @@ class HoldRequest:
     def asked(self) -> Asked:
         """The request as the ledger charges it: the key stands for the model, as another tier that is held is free."""
         named = self.idempotency
-        key, fingerprint = (named.key, named.fingerprint(self.model)) if named is not None else ("", b"")
+        key, fingerprint = (named.key_digest, named.fingerprint(self.model)) if named is not None else (b"", b"")
         return Asked(self.lineage, self.client, self.time, self.lines, self.key_digest, key, fingerprint)

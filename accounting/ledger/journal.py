@@ -35,7 +35,7 @@ LARGEST_FILE = 128 * 1024 * 1024
 FORGETFUL = "~"
 """What the id of a service that keeps no journal begins with."""
 
-_FORMAT = 4
+_FORMAT = 5
 _BETWEEN_SYNCS = 1.0
 _SUFFIX = ".jsonl"
 _CLOSED = -1

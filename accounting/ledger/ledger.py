@@ -1,11 +1,13 @@
 """The ledger: who may learn how much, and which questions were paid for by whom.
 
-Two accounts pay for every release, the lineage's and the client's. `charge` is the only call of a prediction: charge,
+Two accounts pay for every release, the client's and the lineage's, and between them that of the client's group if it
+has one. `charge` is the only call of a prediction: charge,
 then answer. The answer is a function of the question and of the model, so that it needs no storing. Promises:
 
 - A charge that `charge` returned is durable, and is never given back.
 - An account never pays more than its budget; a refusal changes nothing.
-- The lineage pays once for a question, whoever asks it again, and each client once from its own account. Asking again,
+- The lineage pays once for a question, whoever asks it again, a group once whichever of its members ask, and each
+  client once from its own account. Asking again,
   for whatever reason, is free: a charge whose outcome is not known (`LedgerUnavailable`) may be asked again.
 - A store that lost what it acknowledged, to this service or to another one of this machine, gives no decision (`join`).
 
@@ -32,16 +34,20 @@ from accounting.ledger.accounts import UNREADABLE, Accounts, reading, unreadable
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
 from accounting.ledger.holdings import HoldRequest
-from accounting.ledger.journal import Witness
-from accounting.ledger.receipts import Receipt
+from accounting.ledger.journal import Acknowledged, Witness
+from accounting.ledger.receipts import Receipt, pairs
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Asked, Charge, ChargeRequest, Quote
 from accounting.ledger.wire import LineageKeys
 
-_TRIES = 3
-"""How often a call is sent: once again after a lost reply, and once more if that one's was lost, too."""
+_TRIES = 4
+"""How often a call is sent: once again after a lost reply, once more if that one's was lost, too, and once where the
+group of a client was not known."""
 
 _PAGE = 1000
+
+_MOST_REMEMBERED = 100_000
+"""Of how many clients it is remembered which group they belong to, which saves a call each."""
 
 
 class Ledger(Accounts):
@@ -145,7 +151,7 @@ class Ledger(Accounts):
         await super().close()
 
     async def charge(self, request: ChargeRequest | HoldRequest) -> Charge:
-        """Charge both accounts for what is new to them of the request, durably, or raise.
+        """Charge its accounts for what is new to them of the request, durably, or raise.
 
         Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient, UnknownKey,
         KeyExpired, ScopeMissing or UnknownLineage, having changed nothing; LedgerUnavailable if no decision is known:
@@ -192,8 +198,11 @@ class Ledger(Accounts):
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
         """
         asked = request.asked
-        keys, arguments = wire.charge_call([asked])
-        reply = await self.call(asked.lineage, "quote", keys, arguments, durably=False)
+        for _ in range(_TRIES):
+            keys, arguments = wire.charge_call([asked], self._groups)
+            reply = await self.call(asked.lineage, "quote", keys, arguments, durably=False)
+            if not self._regrouped(asked.lineage, reply):
+                break
         with reading(asked.lineage):
             quote = wire.read_quote(asked, reply)
         if isinstance(quote, LedgerError):
@@ -221,17 +230,30 @@ class Ledger(Accounts):
         for _ in range(_TRIES):
             witness.check()
             known = witness.known
-            keys, arguments = wire.charge_call(requests, writes=known.writes, link=known.link)
+            groups = [wire.group_of(request, self._groups) for request in requests]
+            keys, arguments = wire.charge_call(requests, self._groups, writes=known.writes, link=known.link)
             replies, writes = await self._store.call(lineage, function, [services, *keys], arguments, asker=known.asker)
             if replies == [b"stale"]:
                 await self._catch_up(lineage, witness, writes)
                 continue
-            charges, receipts = _read_each(lineage, known.service, known.link, requests, replies)
+            if self._regrouped(lineage, replies):
+                continue
+            charges, receipts = _read_each(lineage, known, list(zip(requests, groups, strict=True)), replies)
             # Before anything is answered, and whatever becomes of the other requests.
             if writes > known.writes:
                 witness.note(writes, receipts)
             return charges
         raise LedgerBusy
+
+    def _regrouped(self, lineage: str, reply: Sequence[Any]) -> bool:
+        """Take note of the groups that the store says clients belong to; return whether it said so."""
+        if not reply or reply[0] != b"regroup":
+            return False
+        if len(self._groups) >= _MOST_REMEMBERED:
+            self._groups.clear()
+        for client, group in pairs(reply[1:]):
+            self._groups[lineage, client.decode()] = group.decode()
+        return True
 
     async def _catch_up(self, lineage: str, witness: Witness, writes: int) -> None:
         """Take down the receipts of this service's calls whose replies did not arrive."""
@@ -250,15 +272,18 @@ class Ledger(Accounts):
 
 
 def _read_each(
-    lineage: str, service: str, link: bytes, requests: Sequence[Asked], replies: Sequence[Any]
+    lineage: str, known: Acknowledged, requests: Sequence[tuple[Asked, str]], replies: Sequence[Any]
 ) -> tuple[list[Charge | LedgerError], list[Receipt]]:
-    """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone."""
+    """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone.
+
+    `requests`: each with the group of its client.
+    """
     charges: list[Charge | LedgerError] = []
     receipts: list[Receipt] = []
-    for request, reply in zip_longest(requests, replies[: len(requests)]):
+    for (request, group), reply in zip_longest(requests, replies[: len(requests)]):
         decision: Charge | LedgerError
         try:
-            decision = wire.read_charge(request, reply, service, b"" if receipts else link)
+            decision = wire.read_charge(request, group, reply, known.service, b"" if receipts else known.link)
         except LedgerError as error:
             decision = error
         except UNREADABLE as error:

@@ -1,11 +1,14 @@
-#!lua name=dpserve_25
+#!lua name=dpserve_26
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
 -- Promises
---   * A request is charged whole to both of its accounts, or refused, and then nothing at all is written.
---   * A charge never takes an account's `spent` past its `limit`: spent + total <= limit is checked before it.
---   * The lineage pays once for a question, whoever asks it; each client pays once for a question from its own account.
+--   * A request is charged whole to all of its accounts (the client's, its group's if it has one, the lineage's), or
+--     refused, and then nothing at all is written.
+--   * A charge never takes an account's `spent` past its `limit`, nor past what its refills allow so far: both are
+--     checked before it.
+--   * Each account pays once for a question: a client's, a group's whichever of its members asks, the lineage's whoever
+--     asks.
 --   * Every key that a call will write is looked at, and every number in it read, before its first write, and so is the
 --     right to write it. Receipts are written first, what they cost next, and that their questions were paid for last:
 --     an error inside the store can leave a question that costs again, never one that is answered unpaid. A lineage
@@ -22,8 +25,8 @@
 -- names carry the version, so that a store runs several versions side by side. FORMAT is the number of the way in which
 -- a lineage is written; a lineage in another format is refused.
 
-local VERSION = '25'
-local FORMAT = '3'
+local VERSION = '26'
+local FORMAT = '4'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 
@@ -49,6 +52,10 @@ local function amount(text)
   return whole(text) or malformed('an amount must be a whole number from 0 to 2^53 - 1')
 end
 
+local function word(value)
+  return type(value) == 'string' and value or malformed('an argument must be a text')
+end
+
 local function stored(text, what)
   return whole(text) or damaged(what .. ' holds no whole number from 0 to 2^53 - 1')
 end
@@ -57,12 +64,21 @@ local function text(value)
   return string.format(value <= LARGEST and '%d' or '%.0f', value)
 end
 
-local function rest(list, first)
-  local others = {}
-  for position = first, #list do
-    others[#others + 1] = list[position]
+-- Keys in order, without the services, and by their own names, as `account` or `client:ann:receipts`: no call can hand a
+-- function one key for another.
+local function named(keys)
+  local prefix = string.match(keys[1] or '', '^dpserve:{[^}]*}:') or malformed('a call names a lineage')
+  local found = {}
+  for position = 2, #keys do
+    local key = keys[position]
+    if string.sub(key, 1, #prefix) ~= prefix then
+      malformed('a call is about one lineage')
+    end
+    found[position - 1], found[string.sub(key, #prefix + 1)] = key, key
   end
-  return others
+  return setmetatable(found, {__index = function(_, name)
+    malformed('the call lacks the key ' .. name)
+  end})
 end
 
 -- Runs a command with arguments that may be too many for one call. `width`: how many of them belong together.
@@ -120,8 +136,8 @@ local function read_asker(services, id, acknowledged)
     services = services, id = id, number = number or text(redis.call('HLEN', services) + 1),
     writes = whole(writes or '0'),
   }
-  if asker.writes < amount(acknowledged) then
-    error({word = 'behind', line = text(asker.writes) .. ' ' .. acknowledged}, 0)
+  if asker.writes < acknowledged then
+    error({word = 'behind', line = text(asker.writes) .. ' ' .. text(acknowledged)}, 0)
   end
   return asker
 end
@@ -149,23 +165,26 @@ local function mark_of(services)
   return loaded .. '/' .. (beginnings[services] or 0)
 end
 
--- Every function takes as its first key the lineage's `services`, and as its first arguments the library's version, a
--- nonce, the mark of what the caller has looked at, and who is asking: a service's id (empty for the owner's commands)
--- and how many of its writes the store has acknowledged to it. Its reply opens with the nonce, so that a reply can only
--- be taken for its own call, and with the number of the service's writes that the store now has.
+-- Every function takes as its first key the lineage's `services`, and as its arguments the library's version and one
+-- value, packed by MessagePack, that names all others. Each has a nonce, the mark of what the caller has looked at, and
+-- who is asking: a service's id (empty for the owner's commands) and how many of its writes the store has acknowledged
+-- to it. The reply opens with the nonce, so that a reply can only be taken for its own call, and with the number of the
+-- service's writes that the store now has.
 --
 -- A caller with another mark has not looked at the settings of this run of the server, nor compared the lineage with
 -- what others know of it; it is told the mark, and nothing is decided.
 local function answer(run, keys, args)
-  if args[1] ~= VERSION or not args[5] then
+  local ok, sent = pcall(cmsgpack.unpack, args[2] or '')
+  if args[1] ~= VERSION or not ok or type(sent) ~= 'table' then
     malformed('the call is not one for version ' .. VERSION)
   end
-  if args[3] ~= mark_of(keys[1]) then
+  local found = named(keys)
+  if sent.mark ~= mark_of(keys[1]) then
     error({word = 'unseen', line = mark_of(keys[1])}, 0)
   end
-  local asker = read_asker(keys[1], args[4], args[5])
-  local reply = run(rest(keys, 2), rest(args, 6), asker)
-  table.insert(reply, 1, args[2])
+  local asker = read_asker(keys[1], word(sent.service), amount(sent.acknowledged))
+  local reply = run(found, sent, asker)
+  table.insert(reply, 1, word(sent.nonce))
   table.insert(reply, 2, text(asker.writes))
   return reply
 end

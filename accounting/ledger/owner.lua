@@ -2,14 +2,72 @@
 -- Accounts --------------------------------------------------------------------------------------------------
 -- A lineage's account is a hash: format, limit, highest (of the former limits that were in force since the first
 -- charge), spent, accepts, delta, coins (how many its delta provides for), coined (how many it paid for), created, seq
--- (how many receipts there are), asked (how many questions were paid for), clients (how many), acts and acts_head; and
--- for each cost that it paid for `n:` and the cost, how often. A client's account has number and revoked instead of
--- format, clients, acts and acts_head, and for each API key `k:` and its digest; its seq counts the receipts that the
--- client sees, and asked what its own set holds.
+-- (how many receipts there are), asked (how many questions were paid for), clients (how many accounts it has numbered),
+-- acts and acts_head; and for each cost that it paid for `n:` and the cost, how often. A client's account has number and
+-- revoked instead of format, clients, acts and acts_head, group (which it belongs to, or nothing) and display (how the
+-- owner calls it, or nothing), and for each API key `k:` and its digest; its seq counts the receipts that the client
+-- sees, and asked what its own set holds. So does a group's, without API keys and a group.
+--
+-- An account may have a refill: how much it may spend in each calendar period (UTC), and never more than its limit in
+-- all. Fields: refill, `PICORHO/day`, `/week` or `/month`; and period, the day on which the last period began, in days
+-- since the epoch, a space, and what was spent before. The store's clock decides, inside the call that spends. The day
+-- only grows, so that a clock that jumps back begins no period twice; a clock that jumps forward begins one, however many
+-- it passed over, and what it took from later ones is not given again.
+
+local UNITS = {}
+
+function UNITS.day(today)
+  return today
+end
+
+function UNITS.week(today)
+  return today - (today + 3) % 7 -- the epoch was a Thursday; a week begins on Monday
+end
+
+-- By the days of a 400-year cycle that begins on 1 March, so that the leap day is the last of its year.
+function UNITS.month(today)
+  local day = (today + 719468) % 146097
+  local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
+  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local month = math.floor((5 * day + 2) / 153)
+  return today - (day - math.floor((153 * month + 2) / 5))
+end
+
+local function store_seconds()
+  return tonumber(redis.call('TIME')[1])
+end
+
+local function read_refill(refill)
+  local most, unit = string.match(refill, '^(%d+)/(%l+)$')
+  return whole(most), UNITS[unit]
+end
+
+-- Sets what the account may have spent by now, `ceiling`, and of one with a refill how it stands in its period.
+local function read_period(account, refill, period, what)
+  account.ceiling = account.limit
+  if not refill then
+    return
+  end
+  local most, begin = read_refill(refill)
+  local opened, before = string.match(period or '-1 0', '^(-?%d+) (%d+)$')
+  if not most or not begin or not whole(before) then
+    damaged('the refill of ' .. what)
+  end
+  account.refill, account.opened, account.before = refill, tonumber(opened), whole(before)
+  local now = begin(math.floor(store_seconds() / 86400))
+  if now > account.opened then
+    account.opened, account.before = now, account.spent
+  end
+  account.ceiling = math.min(account.limit, account.before + most)
+end
+
+local function written_period(account)
+  return string.format('%d', account.opened) .. ' ' .. text(account.before)
+end
 
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
-    'number', 'format', 'asked', 'highest')
+    'number', 'format', 'asked', 'highest', 'group', 'refill', 'period')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
@@ -22,11 +80,29 @@ local function read_account(key, what)
   if not (fields[3] == 'any' or fields[3] == 'gaussian' or fields[3] == 'unproven') or not fields[4] then
     damaged(what .. ' cannot be read')
   end
-  return {
+  local account = {
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
+    group = fields[13] or '',
   }
+  read_period(account, fields[14], fields[15], what)
+  return account
+end
+
+-- Returns the fields of an account as they are now: a period that has begun since the last charge is begun.
+local function fields_of(key)
+  local fields = redis.call('HGETALL', key)
+  local period, refilled
+  for at = 1, #fields, 2 do
+    period = fields[at] == 'period' and at + 1 or period
+    refilled = refilled or fields[at] == 'refill'
+  end
+  if refilled then
+    local at = period or #fields + 2
+    fields[at - 1], fields[at] = 'period', written_period(read_account(key, key))
+  end
+  return fields
 end
 
 -- An account that is gone while other keys of its own are there was lost: it must not begin anew, with nothing spent.
@@ -38,24 +114,30 @@ local function check_unused(what, others)
   end
 end
 
--- Gives a client who is new to the lineage the next number and its account. The number is used up first: two clients of
--- one number would be taken to have paid for each other's questions.
-local function write_client(lineage, clients, account, name, fields)
+-- Gives an account that is new to the lineage the next number, and its fields. The number is used up first: two accounts
+-- of one number would be taken to have paid for each other's questions.
+local function write_new(lineage, names, account, name, fields)
   local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
   redis.call('HSET', lineage, 'clients', number)
-  redis.call('HSET', clients, name, number)
+  redis.call('HSET', names, name, number)
   redis.call('HSET', account, 'number', number, 'highest', '0', 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
     unpack(fields))
 end
 
--- Acts: what the owner changed, a chain of hashes that the caller computes. Each carries its number, from 1 on without
--- a gap. A caller who does not know the end of the chain is told of it by `end_of_acts`, with the store's own time.
+-- Acts: what the owner did, a chain of hashes that the caller computes. Each carries its number, from 1 on without a
+-- gap. A caller who does not know the end of the chain is told of it by `end_of_acts`, with the store's own time.
+
+local ACT = {'kind', 'subject', 'detail', 'by', 'why', 'time', 'hash'}
 
 local function read_act(args)
-  if not args[6] or #args[6] ~= 32 then
-    malformed('an act has a number, four words and a hash')
+  local act = type(args.act) == 'table' and args.act or malformed('an act must come whole')
+  for _, name in ipairs(ACT) do
+    word(act[name])
   end
-  return {known = args[1], kind = args[2], subject = args[3], detail = args[4], time = args[5], hash = args[6]}
+  if #act.hash ~= 32 then
+    malformed('an act has a hash of 32 bytes')
+  end
+  return act
 end
 
 local function is_stale(account, act)
@@ -64,15 +146,38 @@ end
 
 local function write_act(account, acts, act)
   local number = text(stored(redis.call('HGET', account, 'acts') or '0', 'the number of acts') + 1)
-  redis.call('XADD', acts, number .. '-0', 'kind', act.kind, 'subject', act.subject, 'detail', act.detail,
-    'time', act.time, 'hash', act.hash)
+  local fields = {}
+  for _, name in ipairs(ACT) do
+    fields[#fields + 1], fields[#fields + 2] = name, act[name]
+  end
+  redis.call('XADD', acts, number .. '-0', unpack(fields))
   redis.call('HSET', account, 'acts', number, 'acts_head', act.hash)
+end
+
+local function read_budget(args)
+  local budget = args.budget
+  if type(budget) ~= 'table' or (budget.refill ~= '' and not read_refill(word(budget.refill))) then
+    malformed('a budget must come whole')
+  end
+  return {
+    limit = amount(budget.limit), accepts = word(budget.accepts), delta = word(budget.delta),
+    coins = amount(budget.coins), refill = budget.refill,
+  }
+end
+
+local function written_budget(budget)
+  local fields = {'limit', text(budget.limit), 'accepts', budget.accepts, 'delta', budget.delta, 'coins',
+    text(budget.coins)}
+  if budget.refill ~= '' then
+    fields[9], fields[10] = 'refill', budget.refill
+  end
+  return fields
 end
 
 -- KEYS  the lineage's account.  Replies the number and the hash of its newest act, and the store's time.
 local function end_of_acts(keys)
   local now = redis.call('TIME')
-  local fields = redis.call('HMGET', keys[1], 'acts', 'acts_head')
+  local fields = redis.call('HMGET', keys.account, 'acts', 'acts_head')
   return {fields[1] or '0', fields[2] or '', now[1] .. '.' .. string.rep('0', 6 - #now[2]) .. now[2]}
 end
 
@@ -105,21 +210,18 @@ local function keys_of(account)
   return found, count
 end
 
-local function read_new_key(digest, expires, scopes)
-  if #digest ~= 32 or not (expires == '-' or whole(expires)) or not string.find(scopes, '^[a-z,-]+$') then
+local function read_new_key(key)
+  if #word(key.digest) ~= 32 or not (key.expires == '-' or whole(key.expires))
+    or not string.find(word(key.scopes), '^[a-z,-]+$') then
     malformed('an API key needs a digest of 32 bytes, when it expires, and scopes')
   end
-  return {digest = digest, terms = expires .. ' ' .. scopes}
+  return {digest = key.digest, terms = key.expires .. ' ' .. key.scopes}
 end
 
 -- The account comes last: it alone opens anything.
 local function write_key(api_keys, name, account, key)
   redis.call('HSET', api_keys, key.digest, key.terms .. ' ' .. name)
   redis.call('HSET', account, 'k:' .. key.digest, key.terms)
-end
-
-local function store_seconds()
-  return tonumber(redis.call('TIME')[1])
 end
 
 -- Returns the refusal of what asks for this scope with the key of this digest as the client's whose account it is.
@@ -139,119 +241,169 @@ local function refuse_key(account, digest, scope)
 end
 
 -- What the owner does -----------------------------------------------------------------------------------------
--- Each act that changes what may be spent, or by whom, is written to the lineage's acts: KEYS open with the lineage's
--- account and its acts, ARGV with what `read_act` reads. Who does not know the newest act is told {'stale'}.
+-- Each act is written to the lineage's acts. ARGV have it as `act`, and `id`, the name of the key of the account that it
+-- is about. Who does not know the newest act is told {'stale'}.
 --
 -- What only takes rights away, or writes down what happened, is done by a store that has no memory left, too.
 
 local EVEN_WHEN_FULL = {'allow-oom'}
 
--- KEYS  and every other key of a lineage of its own.  ARGV  and limit, accepts, delta, coins, time
+-- KEYS  every key of a lineage of its own.  ARGV  and budget, created
 local function open_lineage(keys, args, asker)
-  local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
-  if read_account(keys[1], 'the lineage') then
+  local act, budget = read_act(args), read_budget(args)
+  if read_account(keys.account, 'the lineage') then
     return {'exists'}
   end
-  check_unused('the lineage', rest(keys, 2))
-  if is_stale(keys[1], act) then
+  check_unused('the lineage', keys)
+  if is_stale(keys.account, act) then
     return {'stale'}
   end
-  write_act(keys[1], keys[2], act)
-  redis.call('HSET', keys[1], 'format', FORMAT, 'limit', text(limit), 'highest', '0', 'spent', '0', 'accepts', args[8],
-    'delta', args[9], 'coins', text(coins), 'coined', '0', 'created', args[11], 'seq', '0', 'asked', '0',
-    'clients', '0')
+  write_act(keys.account, keys.acts, act)
+  redis.call('HSET', keys.account, 'format', FORMAT, 'highest', '0', 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
+    'clients', '0', 'created', word(args.created), unpack(written_budget(budget)))
   note_beginning(asker.services)
   return {'done'}
 end
 
--- KEYS  and clients, keys; the client's account and every other key of a client of its own
--- ARGV  and limit, accepts, delta, coins, time, key digest, when the key expires, its scopes
-local function add_client(keys, args)
-  local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
-  local key, name = read_new_key(args[12], args[13], args[14]), act.subject
-  if not read_account(keys[1], 'the lineage') then
-    check_unused('the lineage', rest(keys, 2))
+-- KEYS  account, acts, clients, groups, keys; the account and every other key of its own; the account of the client's
+--       group, if it has one
+-- ARGV  and the scope, client or group, and the name, budget, created, display; of a client its group or nothing, and
+--       `key`, what `read_new_key` reads
+local function add_account(keys, args)
+  local act, budget, name = read_act(args), read_budget(args), word(args.name)
+  local account, names = keys[word(args.id)], keys[args.scope .. 's']
+  local key, others = args.key and read_new_key(args.key), {}
+  for _, part in ipairs({':receipts', ':questions', ':requests', ':requests:old'}) do
+    others[#others + 1] = rawget(keys, args.id .. part)
+  end
+  if not read_account(keys.account, 'the lineage') then
+    check_unused('the lineage', {keys.acts, keys.clients, keys.groups, keys.keys})
     return {'unknown-lineage'}
   end
-  local listed = redis.call('HEXISTS', keys[3], name) == 1
-  if read_account(keys[5], 'the account of ' .. name) then
+  local listed, what = redis.call('HEXISTS', names, name) == 1, 'the account of ' .. name
+  if read_account(account, what) then
     return {'exists'}
   end
-  check_unused('the account of ' .. name, rest(keys, 6))
+  check_unused(what, others)
   if listed then
-    damaged('the account of ' .. name .. ' is lost')
-  elseif redis.call('HEXISTS', keys[4], key.digest) == 1 then
+    damaged(what .. ' is lost')
+  elseif key and redis.call('HEXISTS', keys.keys, key.digest) == 1 then
     return {'key-in-use'}
-  elseif is_stale(keys[1], act) then
+  elseif word(args.group) ~= '' and redis.call('HEXISTS', keys.groups, args.group) == 0 then
+    return {'unknown-group'}
+  elseif is_stale(keys.account, act) then
     return {'stale'}
   end
-  write_act(keys[1], keys[2], act)
-  write_client(keys[1], keys[3], keys[5], name, {
-    'limit', text(limit), 'accepts', args[8], 'delta', args[9], 'coins', text(coins),
-    'created', args[11], 'revoked', '0',
-  })
-  write_key(keys[4], name, keys[5], key)
+  write_act(keys.account, keys.acts, act)
+  local fields = written_budget(budget)
+  for _, field in ipairs({'created', 'display', 'group'}) do
+    fields[#fields + 1], fields[#fields + 2] = field, word(args[field])
+  end
+  fields[#fields + 1], fields[#fields + 2] = 'revoked', '0'
+  write_new(keys.account, names, account, name, fields)
+  if key then
+    write_key(keys.keys, name, account, key)
+  end
   return {'done'}
 end
 
--- KEYS  and the account.  ARGV  and limit, accepts, delta, coins
+-- KEYS  account, acts, and the account.  ARGV  and budget
 local function set_budget(keys, args)
-  local act, limit, coins = read_act(args), amount(args[7]), amount(args[10])
-  local account = read_account(keys[3], act.subject == '' and 'the lineage' or 'the account of ' .. act.subject)
+  local act, budget, key = read_act(args), read_budget(args), keys[word(args.id)]
+  local account = read_account(key, args.id == 'account' and 'the lineage' or 'the account of ' .. args.id)
   if not account then
     return {'unknown'}
   end
-  local stricter = (args[8] == 'gaussian' and account.accepts ~= 'gaussian')
-    or (args[8] ~= 'unproven' and account.accepts == 'unproven')
+  local stricter = (budget.accepts == 'gaussian' and account.accepts ~= 'gaussian')
+    or (budget.accepts ~= 'unproven' and account.accepts == 'unproven')
   if stricter and account.seq > 0 then
     return {'too-late'}
-  elseif coins < account.coined then
+  elseif budget.coins < account.coined then
     return {'coins'}
-  elseif is_stale(keys[1], act) then
+  elseif is_stale(keys.account, act) then
     return {'stale'}
   end
   local highest = account.seq > 0 and math.max(account.highest, account.limit) or 0
-  write_act(keys[1], keys[2], act)
-  redis.call('HSET', keys[3], 'limit', text(limit), 'highest', text(highest), 'accepts', args[8], 'delta', args[9],
-    'coins', text(coins))
+  write_act(keys.account, keys.acts, act)
+  -- The period stays when a refill goes: one that comes back begins none that was begun before.
+  redis.call('HSET', key, 'highest', text(highest), unpack(written_budget(budget)))
+  if account.refill then
+    redis.call('HSET', key, 'period', written_period(account))
+    if budget.refill == '' then
+      redis.call('HDEL', key, 'refill')
+    end
+  end
   return {'done'}
 end
 
--- KEYS  and the client's account
+-- KEYS  account, acts, groups, and the client's account, or a group's.  ARGV  and display, or of a client its group
+-- What the members of a group know together is what the group has paid for. So a client who has asked anything belongs
+-- to its group for good, or to none.
+local function describe(keys, args)
+  local act, key = read_act(args), keys[word(args.id)]
+  local account = read_account(key, 'the account of ' .. args.id)
+  if not account then
+    return {'unknown'}
+  elseif args.group and account.seq > 0 then
+    return {'has-asked'}
+  elseif args.group and args.group ~= '' and redis.call('HEXISTS', keys.groups, args.group) == 0 then
+    return {'unknown-group'}
+  elseif is_stale(keys.account, act) then
+    return {'stale'}
+  end
+  write_act(keys.account, keys.acts, act)
+  local field = args.group and 'group' or 'display'
+  redis.call('HSET', key, field, word(args[field]))
+  return {'done'}
+end
+
+-- KEYS  account, acts, and the client's account
 -- The right is taken away first: damaged acts, or a damaged account of the lineage, must not keep it alive. Replies
 -- {'done'}, {'stale'} or {'unwritten', what kept the act from being written}.
 local function revoke(keys, args)
-  local act = read_act(args)
-  if redis.call('HLEN', keys[3]) == 0 then
+  local act, key = read_act(args), keys[word(args.id)]
+  if redis.call('HLEN', key) == 0 then
     return {'unknown'}
   end
-  redis.call('HSET', keys[3], 'revoked', '1')
-  local ok, stale, line = attempt(is_stale, keys[1], act)
+  redis.call('HSET', key, 'revoked', '1')
+  local ok, stale, line = attempt(is_stale, keys.account, act)
   if ok and stale then
     return {'stale'}
   elseif ok then
-    ok, stale, line = attempt(write_act, keys[1], keys[2], act)
+    ok, stale, line = attempt(write_act, keys.account, keys.acts, act)
   end
   return ok and {'done'} or {'unwritten', line}
 end
 
--- KEYS  and keys; the client's account
--- ARGV  and the new key's digest or nothing, when it expires, its scopes; which former keys end: all, none or a
---       digest; after how many seconds
+-- KEYS  account, acts.  Writes down what changed nothing here, as that the acts and receipts were exported.
+local function note(keys, args)
+  local act = read_act(args)
+  if not read_account(keys.account, 'the lineage') then
+    return {'unknown'}
+  elseif is_stale(keys.account, act) then
+    return {'stale'}
+  end
+  write_act(keys.account, keys.acts, act)
+  return {'done'}
+end
+
+-- KEYS  account, acts, keys; the client's account
+-- ARGV  and name; `key`, the new one, if there is one; `ending`, which former keys end: all, none or a digest;
+--       `seconds`, after how many
 local function change_keys(keys, args)
-  local act, which, seconds = read_act(args), args[10], amount(args[11])
-  local fields = redis.call('HMGET', keys[4], 'limit', 'revoked')
+  local act, account, which, seconds = read_act(args), keys[word(args.id)], word(args.ending), amount(args.seconds)
+  local fields = redis.call('HMGET', account, 'limit', 'revoked')
   if not fields[1] then
     return {'unknown'}
   elseif fields[2] == '1' then
     return {'revoked'}
   end
-  local new = args[7] ~= '' and read_new_key(args[7], args[8], args[9]) or nil
-  if new and redis.call('HEXISTS', keys[3], new.digest) == 1 then
+  local new = args.key and read_new_key(args.key)
+  if new and redis.call('HEXISTS', keys.keys, new.digest) == 1 then
     return {'key-in-use'}
   end
   local now, ending, gone = store_seconds(), {}, {}
-  local owned, count = keys_of(keys[4])
+  local owned, count = keys_of(account)
   for digest, terms in pairs(owned) do
     if which == 'all' or which == digest then
       local expires, scopes = split_terms(terms)
@@ -267,17 +419,17 @@ local function change_keys(keys, args)
     return {'unknown-key'}
   elseif count - #gone + (new and 1 or 0) > MOST_KEYS then
     return {'too-many-keys'}
-  elseif is_stale(keys[1], act) then
+  elseif is_stale(keys.account, act) then
     return {'stale'}
   end
-  write_act(keys[1], keys[2], act)
+  write_act(keys.account, keys.acts, act)
   for _, digest in ipairs(gone) do
-    redis.call('HDEL', keys[4], 'k:' .. digest)
-    redis.call('HDEL', keys[3], digest)
+    redis.call('HDEL', account, 'k:' .. digest)
+    redis.call('HDEL', keys.keys, digest)
   end
   ending[#ending + 1] = new
   for _, key in ipairs(ending) do
-    write_key(keys[3], act.subject, keys[4], key)
+    write_key(keys.keys, word(args.name), account, key)
   end
   return {'done'}
 end
@@ -289,34 +441,38 @@ end
 local function read(keys)
   local replies = {}
   for position, key in ipairs(keys) do
-    local found = redis.pcall('HGETALL', key)
-    replies[position] = found.err and key .. ' is no hash' or found
+    local ok, found = pcall(fields_of, key)
+    if not ok then -- what cannot be read as an account is shown as it lies there
+      found = redis.pcall('HGETALL', key)
+      found = found.err and key .. ' is no hash' or found
+    end
+    replies[position] = found
   end
   return replies
 end
 
--- KEYS  the lineage's keys; then the account of the client whom the caller expects.  ARGV  key digest, scope
+-- KEYS  keys; then the account of the client whom the caller expects, if any.  ARGV  id, its key; digest, scope
 -- Replies the client's name, or nothing; then, of the account of that name, why it is refused, or nothing, and the
 -- fields.
 local function find_client(keys, args)
-  local entry = redis.call('HGET', keys[1], args[1])
+  local entry = redis.call('HGET', keys.keys, args.digest)
   if not entry then
     return {''}
   end
   local name = string.match(entry, '^%S+ %S+ (.+)$') or damaged('an API key cannot be read')
-  if not keys[2] then
+  if not args.id then
     return {name}
   end
-  local refused = refuse_key(keys[2], args[1], args[2])
-  return {name, refused and refused[1] or '', redis.call('HGETALL', keys[2])}
+  local refused = refuse_key(keys[args.id], args.digest, args.scope)
+  return {name, refused and refused[1] or '', fields_of(keys[args.id])}
 end
 
--- KEYS  a stream.  ARGV  above which number, the most to return, 1 for the newest first
+-- KEYS  a stream.  ARGV  after, the number above which; count, the most to return; newest_first
 local function page(keys, args)
-  if args[3] == '1' then
-    return redis.call('XREVRANGE', keys[1], '+', '-', 'COUNT', args[2])
+  if args.newest_first then
+    return redis.call('XREVRANGE', keys[1], '+', '-', 'COUNT', args.count)
   end
-  return redis.call('XRANGE', keys[1], text(amount(args[1]) + 1), '+', 'COUNT', args[2])
+  return redis.call('XRANGE', keys[1], text(amount(args.after) + 1), '+', 'COUNT', args.count)
 end
 
 -- KEYS  a client's index; the receipts.  ARGV  as for `page`.  Replies the receipts that the index names.
@@ -325,18 +481,18 @@ local function page_of_client(keys, args)
   for _, entry in ipairs(page(keys, args)) do
     local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
     local id = number .. '-' .. own
-    found[#found + 1] = redis.call('XRANGE', keys[2], id, id)[1] or damaged('a client\'s receipt is not there')
+    found[#found + 1] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
   end
   return found
 end
 
--- KEYS  a hash, or a set.  ARGV  the cursor.  Replies the next cursor and some of the fields and their values: of a set
--- its members, each with nothing behind it.
+-- KEYS  a hash, or a set.  ARGV  cursor.  Replies the next cursor and some of the fields and their values: of a set its
+-- members, each with nothing behind it.
 local function scan(keys, args)
   if redis.call('TYPE', keys[1]).ok ~= 'set' then
-    return redis.call('HSCAN', keys[1], args[1], 'COUNT', SLICE)
+    return redis.call('HSCAN', keys[1], args.cursor, 'COUNT', SLICE)
   end
-  local found, flat = redis.call('SSCAN', keys[1], args[1], 'COUNT', SLICE), {}
+  local found, flat = redis.call('SSCAN', keys[1], args.cursor, 'COUNT', SLICE), {}
   for _, member in ipairs(found[2]) do
     flat[#flat + 1], flat[#flat + 2] = member, ''
   end
@@ -362,8 +518,10 @@ local function types(keys)
 end
 
 register_on_lineage('open_lineage', {}, open_lineage)
-register_on_lineage('add_client', {}, add_client)
+register_on_lineage('add_account', {}, add_account)
 register_on_lineage('set_budget', EVEN_WHEN_FULL, set_budget)
+register_on_lineage('describe', {}, describe)
+register_on_lineage('note', EVEN_WHEN_FULL, note)
 register_on_lineage('revoke', EVEN_WHEN_FULL, revoke)
 register_on_lineage('change_keys', EVEN_WHEN_FULL, change_keys)
 register_on_lineage('end_of_acts', {'no-writes'}, end_of_acts)

@@ -86,10 +86,18 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
         return msgspec.json.encode(self)
 
     @cached_property
-    def arguments(self) -> tuple[bytes | str | int, ...]:
-        """The terms as the store's functions take them."""
-        step = int(bool(self.after))
-        return self.packed, self.cost_text, self.cost.standing, self.price, self.times, self.cost.coins, step
+    def arguments(self) -> msgspec.Raw:
+        """The terms as the store's functions take them, packed."""
+        named = {
+            "packed": self.packed.decode(),
+            "cost": self.cost_text,
+            "kind": self.cost.standing,
+            "price": self.price,
+            "times": self.times,
+            "coins": self.cost.coins,
+            "is_step": bool(self.after),
+        }
+        return msgspec.Raw(msgspec.msgpack.encode(named))
 
 
 @lru_cache(maxsize=4096)
@@ -118,12 +126,13 @@ def read_terms(packed: bytes) -> Terms:
 class Receipt(Struct, frozen=True, kw_only=True, dict=True):
     """What one line of a request was charged.
 
-    `number` counts the receipts of the client from 1; `sequence` those of the lineage. That, `lineage_questions`,
-    `link` and what derives from them is not for the client, whom it would tell what others ask. `client` is empty, and
-    `number` 0, where the lineage alone was charged, for a loss that the owner declared or for what the owner holds.
-    `questions` are those that were new to the client, and `lineage_questions` how many of them were new to the lineage,
-    too. `microseconds` is the request's time since the epoch. `service` wrote it; `link` is the service's chain before
-    the call, or empty for a further receipt of the same call.
+    `number` counts the receipts of the client from 1; `sequence` those of the lineage. That, `group_questions`,
+    `lineage_questions`, `link` and what derives from them is not for the client, whom it would tell what others ask.
+    `client` is empty, and `number` 0, where the lineage alone was charged, for a loss that the owner declared or for
+    what the owner holds; `group` is empty where the client belongs to none. `questions` are those new to the client,
+    `group_questions` and `lineage_questions` how many of them were new to its group and to the lineage, too.
+    `microseconds` is the request's time since the epoch. `service` wrote it; `link` is the service's chain before the
+    call, or empty for a further receipt of the same call.
     """
 
     lineage: str
@@ -134,6 +143,8 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
     microseconds: int
     questions: tuple[bytes, ...]
     lineage_questions: int
+    group: str = ""
+    group_questions: int = 0
     service: str = ""
     link: bytes = b""
 
@@ -168,6 +179,11 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return self.terms.times * len(self.questions)
 
     @property
+    def group_rows(self) -> int:
+        """How many releases the account of the client's group was charged."""
+        return self.terms.times * self.group_questions
+
+    @property
     def lineage_rows(self) -> int:
         """How many releases the lineage's account was charged."""
         return self.terms.times * self.lineage_questions
@@ -176,6 +192,11 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
     def total(self) -> int:
         """What the client's account was charged, in picorho."""
         return self.price * self.rows
+
+    @property
+    def group_total(self) -> int:
+        """What the account of the client's group was charged, in picorho."""
+        return self.price * self.group_rows
 
     @property
     def lineage_total(self) -> int:
@@ -204,30 +225,60 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return digest("dpserve receipt", *said)
 
     @property
-    def linked(self) -> tuple[bytes, int, int]:
+    def linked(self) -> tuple[bytes, int, str, int, int]:
         """What the link after its call covers of it."""
-        return self.hash, self.sequence, self.lineage_questions
+        return self.hash, self.sequence, self.group, self.group_questions, self.lineage_questions
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """What the owner changed, as written in the store.
+    """What the owner did, as written in the store.
 
-    `kind` is open, add, budget, revoke, add-key, rotate-key, remove-key or reconcile; `subject` the client, empty for
-    the lineage; `detail` the new limit in picorho, what is accepted, delta and coins, what became of which keys, or
-    what was reconciled; `time` the store's own, in seconds since the epoch, as text. `hash` covers the hash of the act
-    before.
+    `kind` is one of ACTS; `subject` whom it is about, as `subject_of` names it; `detail` a JSON object of what was said
+    of it; `by` who did it and `why`, in their own words; `time` the store's own, in seconds since the epoch, as text.
+    `hash` covers all of it and the hash of the act before.
     """
 
     sequence: int
     kind: str
     subject: str
     detail: str
+    by: str
+    why: str
     time: str
     hash: bytes
 
+    @property
+    def said(self) -> dict[str, Any]:
+        """The detail, read. Raises ValueError."""
+        return msgspec.json.decode(self.detail, type=dict[str, Any])
+
     def follows(self, previous: bytes) -> bool:
         """Return whether the hash is that of these contents after an act with the hash `previous`."""
-        return self.hash == act_hash(previous, self.sequence, self.kind, self.subject, self.detail, self.time)
+        words = (self.kind, self.subject, self.detail, self.by, self.why, self.time)
+        return self.hash == act_hash(previous, self.sequence, *words)
+
+
+ACTS = (
+    "open",
+    "add-client",
+    "add-group",
+    "budget",
+    "rename",
+    "group",
+    "revoke",
+    "add-key",
+    "rotate-key",
+    "remove-key",
+    "export",
+    "reconcile",
+)
+"""The kinds of acts: what a lineage, a client or a group may spend, what they are called and belong to, which keys a
+client has, and what was taken away or put back."""
+
+
+def subject_of(scope: str, name: str = "") -> str:
+    """Return how an act names whom it is about: `client:NAME`, `group:NAME` or `lineage`."""
+    return f"{scope}:{name}" if name else scope
 
 
 # Hashes
@@ -271,9 +322,9 @@ def release_question(model: str, drawn: bytes) -> bytes:
     return digest("dpserve release", model, drawn)[:QUESTION]
 
 
-def act_hash(previous: bytes, sequence: int, kind: str, subject: str, detail: str, time: str) -> bytes:
-    """Return an act's hash: 32 bytes, over the hash before it, its number and its words."""
-    return digest("dpserve act", previous, sequence, kind, subject, detail, time)
+def act_hash(previous: bytes, sequence: int, *words: str) -> bytes:
+    """Return an act's hash: 32 bytes, over the hash before it, its number and its words, in the order of `Act`."""
+    return digest("dpserve act", previous, sequence, *words)
 
 
 # Entries of the store's streams
@@ -293,9 +344,9 @@ _READERS: dict[Any, Callable[[bytes], Any]] = {
 }
 
 Numbers = Mapping[str, Mapping[Any, Any]]
-"""For each field that an entry has as a number (terms, client, service), its values by number, or its numbers by value.
+"""For each field that an entry has as a number (terms, client, group, service), its values by number, or the other way.
 
-The lineage's hashes of terms, clients and services have the numbers."""
+The lineage's hashes of terms, clients, groups and services have the numbers."""
 
 _FIELDS = {kind: {field.name: field.type for field in msgspec.structs.fields(kind)} for kind in (Receipt, Act)}
 

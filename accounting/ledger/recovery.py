@@ -12,12 +12,13 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from accounting.ledger.accounts import UNREADABLE, reading
-from accounting.ledger.books import Books, Payer
+from accounting.ledger.books import Books
 from accounting.ledger.errors import LedgerDamaged, LedgerError, UnknownLineage
 from accounting.ledger.journal import FORGETFUL, JournalContents
 from accounting.ledger.ledger import Ledger
@@ -32,12 +33,13 @@ from accounting.ledger.receipts import (
     entry_of_receipt,
     terms_of,
 )
+from accounting.ledger.store import binary
 from accounting.ledger.values import Asked, Line
 from accounting.ledger.verification import all_acts, all_receipts
-from accounting.ledger.wire import LineageKeys, read_client, read_lineage
+from accounting.ledger.wire import LineageKeys, read_client, read_group, read_lineage
 from accounting.losses import Cost
 
-_FORMAT = "dpserve ledger backup 5"
+_FORMAT = "dpserve ledger backup 6"
 _RECEIPTS_IN_A_CALL = 200
 _WORDS_IN_A_CALL = 5000
 
@@ -99,13 +101,14 @@ class Reconciliation:
 class _Section(Struct, frozen=True):
     """What a backup says of one lineage before its receipts.
 
-    `account`, `clients` and `services` are the fields of the accounts, and of the services that ever wrote to the
-    lineage, as they lie in the store. What was paid for, the terms and the clients' indices are in the receipts.
+    `account`, `clients`, `groups` and `services` are the fields of the accounts, and of the services that ever wrote to
+    the lineage, as they lie in the store. What was paid for, the terms and the clients' indices are in the receipts.
     """
 
     lineage: str
     account: dict[bytes, bytes]
     clients: dict[str, dict[bytes, bytes]]
+    groups: dict[str, dict[bytes, bytes]]
     services: dict[bytes, bytes]
     acts: list[Act]
 
@@ -137,7 +140,8 @@ async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_
     yield _Line(format=_FORMAT)
     for lineage in lineages:
         keys = LineageKeys(lineage)
-        names, (account, services, *clients) = await ledger.read_with_clients(lineage, [keys.account, keys.services])
+        found = await ledger.read_accounts(lineage, keys.services)
+        account, (services,) = found.lineage, found.others
         if not account:
             try:
                 await ledger.lineage(lineage)
@@ -146,7 +150,7 @@ async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_
         with reading(lineage):
             newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
         acts = await all_acts(ledger, lineage, newest_act)
-        section = _Section(lineage, account, dict(zip(names, clients, strict=True)), services, acts)
+        section = _Section(lineage, account, found.clients, found.groups, services, acts)
         books = Books(lineage, acts)
         yield _Line(section=section)
         async for receipt in all_receipts(ledger, lineage, newest):
@@ -165,9 +169,10 @@ def _compare(section: _Section, books: Books) -> None:
     """Compare the accounts of a section with its receipts. Raises KeyError or ValueError for what cannot be read."""
     whole = read_lineage(section.lineage, section.account)
     clients = [read_client(section.lineage, name, fields) for name, fields in section.clients.items()]
-    if whole is None or None in clients:
+    groups = [read_group(section.lineage, name, fields) for name, fields in section.groups.items()]
+    if whole is None or None in clients or None in groups:
         raise ValueError("an account has no fields")
-    books.compare(whole, [client for client in clients if client is not None])
+    books.compare(whole, [one for one in clients if one is not None], [one for one in groups if one is not None])
 
 
 async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
@@ -220,16 +225,18 @@ async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence
     numbers: Numbers = {
         "terms": {one: b"%d" % number for number, one in enumerate(dict.fromkeys(one.terms for one in receipts), 1)},
         "client": {name: fields[b"number"] for name, fields in section.clients.items()} | {"": b"0"},
+        "group": {name: fields[b"number"] for name, fields in section.groups.items()} | {"": b"0"},
         "service": {entry.decode(): value.split(b" ")[0] for entry, value in section.services.items()},
     }
     writing = _Restoring(ledger, lineage)
     await writing.hash(keys.services, section.services)
-    await writing.hash(keys.clients, {name.encode(): number for name, number in numbers["client"].items() if name})
+    for key, names in ((keys.clients, numbers["client"]), (keys.groups, numbers["group"])):
+        await writing.hash(key, {name.encode(): number for name, number in names.items() if name})
     await writing.hash(keys.terms, {one.packed: number for one, number in numbers["terms"].items()})
     await writing.stream(keys.acts, map(entry_of_act, section.acts))
     owners: dict[bytes, bytes] = {}
     for name, fields in section.clients.items():
-        own, paid = keys.client(name), books.clients.get(name, Payer())
+        own, paid = keys.client(name), books.clients[name]
         account = read_client(lineage, name, fields)
         owners |= {
             key.digest: f"{' '.join(key.terms)} {name}".encode() for key in (account.api_keys if account else ())
@@ -237,9 +244,15 @@ async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence
         await writing.hash(own.account, fields)
         await writing.set(own.questions, books.of_client(name))
         await writing.stream(own.receipts, ((f"{number}-{sequence}", ["", ""]) for number, sequence in paid.numbers))
+    for name, fields in section.groups.items():
+        await writing.hash(keys.group(name).account, fields)
+        await writing.set(keys.group(name).questions, books.of_group(name))
     await writing.hash(keys.api_keys, owners)
     await writing.stream(keys.receipts, (entry_of_receipt(receipt, numbers) for receipt in receipts))
-    first = {question: numbers["client"][who] for question, who in books.first_payers.items()}
+    first = {
+        question: numbers["client"][client] + (b" " + numbers["group"][group] if group else b"")
+        for question, (client, group) in books.first_payers.items()
+    }
     await writing.hash(keys.questions, first)
     right = [one async for one in all_receipts(ledger, lineage, len(receipts) + 1)] == receipts
     right = right and await all_acts(ledger, lineage, len(section.acts) + 1) == section.acts
@@ -276,13 +289,16 @@ class _Restoring:
     async def _write(self, key: str, kind: str, entries: Sequence[Sequence[str | bytes | int]]) -> None:
         width = len(entries[0]) if entries else 1
         at_once = min(_WORDS_IN_A_CALL // width, _RECEIPTS_IN_A_CALL if kind == "stream" else _WORDS_IN_A_CALL)
-        keys = [LineageKeys(self._lineage).account, key]
+        keys = [key, LineageKeys(self._lineage).account]
         for start in range(0, len(entries), at_once):
-            words: Words = [kind, width]
-            for entry in entries[start : start + at_once]:
-                words += entry
-            if await self._ledger.call(self._lineage, "restore", keys, words, durably=True) != [b"done"]:
+            words = [_word(word) for entry in entries[start : start + at_once] for word in entry]
+            part = {"kind": kind, "width": width, "words": words}
+            if await self._ledger.call(self._lineage, "restore", keys, part, durably=True) != [b"done"]:
                 raise LedgerDamaged(self._lineage, "somebody opened it while it was restored; empty the ledger")
+
+
+def _word(word: str | bytes | int) -> Any:
+    return binary(word) if isinstance(word, bytes) else str(word)
 
 
 async def reconcile(
@@ -294,7 +310,6 @@ async def reconcile(
     is not given, and no loss is declared; CannotRecover; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
-    keys = LineageKeys(lineage)
     account = await ledger.lineage(lineage)
     lost = await _lost(ledger, lineage, account.newest_receipt, own)
     missing = _missing(own, lost, account.newest_receipt)
@@ -307,12 +322,10 @@ async def reconcile(
         await ledger.apply(lineage, [await _declaration(ledger, lineage, declared)])
     charged = await put_back(ledger, lineage, lost)
     releases = declared.releases if declared is not None else 0
-    detail = f"{len(lost)} receipts put back, {releases} releases declared lost"
-    services: Words = []
-    for journal in own:
-        services += [journal.service, journal.writes]
-        detail += f"; {journal.service} {journal.writes} {journal.link.hex()}"
-    await ledger.act(lineage, "reconcile", [keys.services], services, kind="reconcile", subject="", detail=detail)
+    services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
+    said = {"put_back": len(lost), "declared": releases, "services": services}
+    known = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
+    await ledger.act(lineage, "reconcile", [], known, kind="reconcile", subject="lineage", said=said)
     renumbered = sum(new.sequence != old.sequence for old, new in charged)
     return Reconciliation(lineage, len(charged), renumbered, releases, len(own))
 
@@ -332,7 +345,9 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
     done: list[tuple[Receipt, Receipt]] = []
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
-        asked = [Asked(lineage, one.client, one.time, (Line(one.terms, one.questions),)) for one in part]
+        asked = [
+            Asked(lineage, one.client, one.time, (Line(one.terms, one.questions),), group=one.group) for one in part
+        ]
         for old, charge in zip(part, await ledger.apply(lineage, asked), strict=True):
             done += [(old, new) for new in charge.receipts]
     return done

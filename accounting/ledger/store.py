@@ -11,12 +11,13 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import msgspec
 import redis.exceptions as refused
 from redis.asyncio import Redis
 
@@ -29,7 +30,7 @@ from accounting.ledger.errors import (
     WrongFormat,
 )
 
-FORMAT = 3
+FORMAT = 4
 """The way of writing a lineage that the library knows."""
 
 DEADLINE = 5.0
@@ -57,6 +58,13 @@ _REWRITING = (
 )
 
 Words = Sequence[str | bytes | int]
+Arguments = Mapping[str, Any]
+"""A function's arguments by name: texts, whole numbers, `binary`, lists and mappings of these."""
+
+
+def binary(data: bytes) -> msgspec.Raw:
+    """Return bytes as the store's MessagePack knows them: as a text (str 32), which there may hold any bytes."""
+    return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
 
 
 @dataclass(frozen=True)
@@ -93,14 +101,6 @@ Asker = tuple[str, int]
 """Who calls: a service by its id, with how many of its writes were acknowledged to it; or the owner."""
 
 OWNER: Asker = ("", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a function replied, and how many of the asking service's writes the store now has."""
-
-    values: list[Any]
-    writes: int
 
 
 async def _compare_nothing(lineage: str, mark: str) -> None:
@@ -197,7 +197,7 @@ class Store:
         lineage: str,
         function: str,
         keys: Sequence[str | bytes],
-        arguments: Words,
+        arguments: Arguments,
         *,
         asker: Asker = OWNER,
         durably: bool = True,
@@ -217,8 +217,15 @@ class Store:
         library = our_library()
         for tries_left in reversed(range(_TRIES)):
             self._check()
-            header = (str(library.version), nonce, mark or self._marks.get(lineage, ""), *asker)
-            words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, *header, *arguments)
+            sent = {
+                "nonce": binary(nonce),
+                "mark": mark or self.mark(lineage),
+                "service": asker[0],
+                "acknowledged": asker[1],
+                **arguments,
+            }
+            packed = msgspec.msgpack.encode(sent)
+            words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, str(library.version), packed)
             try:
                 reply = await self._within_deadline(self._command(str(keys[0]), words, durably=durably))
                 break
@@ -236,6 +243,10 @@ class Store:
             await self._connections.renew()
             raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
         return reply[2:], int(reply[1])
+
+    def mark(self, lineage: str) -> str:
+        """Return what changes whenever the server starts or the lineage begins; empty before the first call."""
+        return self._marks.get(lineage, "")
 
     def forget(self, lineage: str) -> None:
         """Compare the lineage with what others know of it before the next call."""

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from functools import lru_cache
 from unicodedata import is_normalized, normalize
 
@@ -43,9 +44,9 @@ def checked_lineage(name: str) -> None:
 def checked_client(name: str) -> str:
     """Return a client's id, or a group's: 1 to 256 bytes of UTF-8, as e-mail addresses and OIDC subjects are.
 
-    Ids are compared byte by byte and never altered: two subjects that a provider tells apart are two clients. An id must
-    be in Unicode's normal form NFC and show every character that it has, so that no two ids differ only in how their
-    accents are composed or in what nobody sees. Raises ValueError, saying what is wrong.
+    Ids are compared byte by byte and never altered: two subjects that a provider tells apart are two clients. An id
+    must be in Unicode's normal form NFC and show every character that it has, so that no two ids differ only in how
+    their accents are composed or in what nobody sees. Raises ValueError, saying what is wrong.
     """
     if not name.isprintable():
         wrong = "has a character that cannot be printed: a control or format character, or half of a surrogate pair"
@@ -58,6 +59,13 @@ def checked_client(name: str) -> str:
     else:
         return name
     raise ValueError(f"the client id {name[:_LONGEST_CLIENT]!r} {wrong}")
+
+
+def checked_display(name: str) -> str:
+    """Return how the owner calls a client or group: nothing, or what can be printed, in 256 bytes at most."""
+    if not name.isprintable() or len(name.encode()) > _LONGEST_CLIENT:
+        raise ValueError(f"a display name can be printed and has at most {_LONGEST_CLIENT} bytes: {name[:256]!r}")
+    return name
 
 
 def new_api_key() -> str:
@@ -91,6 +99,11 @@ class Idempotency:
         if len(self.body_digest) != hashlib.sha256().digest_size:
             raise ValueError("the body's digest must be a SHA-256 of 32 bytes")
 
+    @property
+    def key_digest(self) -> bytes:
+        """The 16 bytes that the store knows the key by."""
+        return hashlib.sha256(self.key.encode()).digest()[:16]
+
     def fingerprint(self, *terms: str) -> bytes:
         """Return the 16 bytes that are kept of it: of the body, and of the terms that would be charged again if new."""
         return hashlib.sha256(self.body_digest + msgspec.json.encode(terms)).digest()[:16]
@@ -100,7 +113,8 @@ class Idempotency:
 class Asked:
     """What the ledger charges: a `ChargeRequest`, a `HoldRequest`, or what is put back. All of its lines or none.
 
-    `client` is empty where the lineage alone pays. `fingerprint` is what is kept with the idempotency key.
+    `client` is empty where the lineage alone pays. `key` is a digest of the idempotency key, of 16 bytes however long
+    that is, and `fingerprint` what is kept with it.
     """
 
     lineage: str
@@ -108,8 +122,10 @@ class Asked:
     time: float
     lines: tuple[Line, ...]
     key_digest: bytes = b""
-    key: str = ""
+    key: bytes = b""
     fingerprint: bytes = b""
+    group: str | None = None
+    """The client's group, where what is put back says so; otherwise the store knows."""
 
 
 class ChargeRequest(Struct, frozen=True):
@@ -157,9 +173,9 @@ class ChargeRequest(Struct, frozen=True):
     @property
     def asked(self) -> Asked:
         """The request as the ledger charges it. The same body at other terms would be another charge."""
-        key, fingerprint = "", b""
+        key, fingerprint = b"", b""
         if self.idempotency is not None:
-            key = self.idempotency.key
+            key = self.idempotency.key_digest
             fingerprint = self.idempotency.fingerprint(self.model, self.mechanism, str(self.cost))
         lines = (Line(self.terms, self.questions),)
         return Asked(self.lineage, self.client, self.time, lines, self.key_digest, key, fingerprint)
@@ -182,22 +198,19 @@ class Quote:
 class Standing:
     """How a client's account stood at one instant. Amounts are picorho; `highest_limit` is as in `Account`.
 
-    `lineage_left`, of the lineage's budget, is for the owner: a client is told `questions_left`.
+    `remaining` is what the account may spend now. `shared_left`, what the accounts that it shares with others (its
+    group's, the lineage's) have left at least, is for the owner: a client is told `questions_left`.
     """
 
     budget: Budget
     spent: int
     highest_limit: int
-    lineage_left: int
-
-    @property
-    def remaining(self) -> int:
-        """What the client's account has left, in picorho."""
-        return max(0, self.budget.picorho - self.spent)
+    remaining: int
+    shared_left: int
 
     def questions_left(self, price: int) -> int:
-        """Return how many more questions at this price, in picorho and above 0, both accounts would pay for at most."""
-        return min(self.remaining, self.lineage_left) // price
+        """Return how many more questions at this price, in picorho and above 0, all accounts would pay for at most."""
+        return min(self.remaining, self.shared_left) // price
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +259,9 @@ class Account:
     for what was released before: the limit in force then is. A limit that admitted no charge bounds nothing, and is
     left out.
 
+    Of an account with a refill the present period began on the day `began`, in days since the epoch and by the store's
+    clock, after `before` picorho were spent.
+
     `created` is in seconds since the epoch. `coined` is how many coins it paid for (`Cost.coins`), of the `coins` that
     its budget allows; `asked` how many questions the lineage has paid for, or how many the client after somebody else
     had.
@@ -261,11 +277,27 @@ class Account:
     created: float
     newest_receipt: int
     asked: int
+    began: int | None = None
+    before: int = 0
+
+    @property
+    def ceiling(self) -> int:
+        """What may be spent in all before the next refill, in picorho: the limit, where there is none."""
+        refill = self.budget.refill
+        return self.budget.picorho if refill is None else min(self.budget.picorho, self.before + refill.picorho)
 
     @property
     def remaining(self) -> int:
-        """What is left, in picorho; 0 if the budget was lowered below what is spent."""
-        return max(0, self.budget.picorho - self.spent)
+        """What is left now, in picorho; 0 if the budget was lowered below what is spent."""
+        return max(0, self.ceiling - self.spent)
+
+    @property
+    def refilled(self) -> date | None:
+        """The day on which there is more, in UTC; None where there is no refill, or nothing left to be refilled."""
+        refill = self.budget.refill
+        if refill is None or self.began is None or self.ceiling >= self.budget.picorho:
+            return None
+        return refill.ends(self.began)
 
     @property
     def releases(self) -> int:
@@ -286,13 +318,29 @@ class LineageAccount(Account):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupAccount(Account):
+    """What all clients of one group may learn together, within a lineage.
+
+    `newest_receipt` counts its members' receipts; `number` is what they call it; `display` how the owner calls it, or
+    empty.
+    """
+
+    group: str
+    number: int
+    display: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientAccount(Account):
     """One client's quota within a lineage. `newest_receipt` is the client's own number.
 
-    `number` is what its receipts call the client.
+    `number` is what its receipts call the client; `display` how the owner calls it, or empty; `group` what it belongs
+    to, or empty.
     """
 
     client: str
     number: int
     revoked: bool
     api_keys: tuple[ApiKey, ...] = ()
+    display: str = ""
+    group: str = ""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
-from accounting.ledger.books import Books, Payer
+from accounting.ledger.books import Books
 from accounting.ledger.errors import LedgerDamaged
 from accounting.ledger.journal import JournalContents
 from accounting.ledger.receipts import Act, Receipt
-from accounting.ledger.values import ClientAccount, LineageAccount
+from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import LineageKeys
 
 _PAGE = 1000
@@ -66,21 +66,23 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     if damage:
         return Verification(lineage, 0, 0, b"", tuple(damage))
     keys = LineageKeys(lineage)
-    account, clients = await ledger.snapshot(lineage)
+    await ledger.numbers(lineage)  # as they are, and not as this process remembers them
+    account, clients, groups = await ledger.snapshot(lineage)
     with reading(lineage):
         paid_first = await ledger.scan(lineage, keys.questions)
         paid_later = {one.client: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients}
-        names, (owners, *fields) = await ledger.read_with_clients(lineage, [keys.api_keys])
-        holders = [wire.read_client(lineage, name, own) for name, own in zip(names, fields, strict=True)]
+        paid_as_group = {one.group: await ledger.scan(lineage, keys.group(one.group).questions) for one in groups}
+        found = await ledger.read_accounts(lineage, keys.api_keys)
+        holders = [wire.read_client(lineage, *each) for each in found.clients.items()]
     books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
-    books.compare(account, clients)
+    books.compare(account, clients, groups)
     # What was charged since the accounts were read may have been seen among the questions.
     newest = (await ledger.lineage(lineage)).newest_receipt
     since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
-    findings = [*books.findings, *_of_questions(books, clients, paid_first, paid_later, since)]
-    findings += _of_api_keys(owners, [holder for holder in holders if holder is not None])
+    findings = [*books.findings, *_of_questions(books, clients, groups, paid_first, paid_later, paid_as_group, since)]
+    findings += _of_api_keys(found.others[0], [holder for holder in holders if holder is not None])
     findings += await _of_indices(ledger, account, books)
     for journal in witnesses:
         findings += _of_witness(books, journal)
@@ -89,9 +91,10 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
 
 async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
     """Return a line for each key that is not what a charge takes it for."""
-    _, clients = await ledger.snapshot(lineage)
+    _, clients, groups = await ledger.snapshot(lineage)
     keys = LineageKeys(lineage)
-    kinds = dict.fromkeys((keys.services, keys.questions, keys.terms, keys.clients, keys.api_keys), "hash")
+    kinds = dict.fromkeys((keys.services, keys.questions, keys.terms, keys.clients, keys.groups, keys.api_keys), "hash")
+    kinds |= {keys.group(group.group).questions: "set" for group in groups}
     kinds |= dict.fromkeys((keys.receipts, keys.acts), "stream")
     for client in clients:
         own = keys.client(client.client)
@@ -111,23 +114,30 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
 def _of_questions(
     books: Books,
     clients: Sequence[ClientAccount],
+    groups: Sequence[GroupAccount],
     paid_first: dict[bytes, bytes],
     paid_later: dict[str, dict[bytes, bytes]],
+    paid_as_group: dict[str, dict[bytes, bytes]],
     since: Sequence[Receipt],
 ) -> list[str]:
     """Return what is wrong with the questions that are taken to be paid for, whoever `since` paid for more."""
-    numbers = {b"%d" % client.number: client.client for client in clients} | {b"0": ""}
-    later = {(receipt.client, question) for receipt in since for question in receipt.questions}
-    findings = []
-    found = {question: numbers.get(number, f"number {number!r}") for question, number in paid_first.items()}
-    known = {question: who for question, who in found.items() if (who, question) not in later}
+    numbers = {b"%d" % one.number: one.group for one in groups} | {b"": ""}
+    names = {b"%d" % one.number: one.client for one in clients} | {b"0": ""}
+    findings, found = [], dict[bytes, tuple[str, str]]()
+    for question, owners in paid_first.items():
+        client, _, group = owners.partition(b" ")
+        found[question] = (names.get(client, f"number {client!r}"), numbers.get(group, f"number {group!r}"))
+    by_client = {(receipt.client, question) for receipt in since for question in receipt.questions}
+    by_group = {(receipt.group, question) for receipt in since for question in receipt.questions}
+    known = {question: who for question, who in found.items() if (who[0], question) not in by_client}
     if known != books.first_payers:
         findings.append("the questions that the lineage has paid for are not those of its receipts")
-    for client in clients:
-        name = client.client
-        own = {one for one in paid_later[name] if (name, one) not in later}
-        if own != books.of_client(name):
+    for name, own in paid_later.items():
+        if {one for one in own if (name, one) not in by_client} != books.of_client(name):
             findings.append(f"the questions that client {name} has paid for are not those of its receipts")
+    for name, own in paid_as_group.items():
+        if {one for one in own if (name, one) not in by_group} != books.of_group(name):
+            findings.append(f"the questions that group {name} has paid for are not those of its receipts")
     return findings
 
 
@@ -164,7 +174,7 @@ def _of_witness(books: Books, journal: JournalContents) -> list[str]:
     for receipt in journal.receipts:
         # What was put back has another number, and may have been paid for anew by another receipt.
         ours = books.hashes[receipt.sequence - 1] if receipt.sequence <= len(books.hashes) else b""
-        paid = books.clients.get(receipt.client, Payer()) if receipt.client else books.whole
+        paid = books.clients[receipt.client] if receipt.client else books.whole
         if ours != receipt.hash and not (books.reconciled and paid.questions.issuperset(receipt.questions)):
             findings.append(f"receipt {receipt.sequence}, which a service was given, is not in the ledger")
     return findings

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import quote
 
-from accounting.budgets import Accepts, Budget
-from accounting.ledger.api_keys import KEY, read_key
+from accounting.budgets import Accepts, Budget, Period, Refill
+from accounting.ledger.api_keys import KEY, ApiKey, read_key
 from accounting.ledger.errors import (
     BudgetExhausted,
     ClientRevoked,
@@ -23,6 +23,7 @@ from accounting.ledger.errors import (
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
+    Scope,
     ScopeMissing,
     UnknownClient,
     UnknownKey,
@@ -30,11 +31,12 @@ from accounting.ledger.errors import (
     WrongFormat,
 )
 from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microseconds, pairs, read_terms
-from accounting.ledger.store import FORMAT, said_by_library
+from accounting.ledger.store import FORMAT, binary, said_by_library
 from accounting.ledger.values import (
     Asked,
     Charge,
     ClientAccount,
+    GroupAccount,
     LineageAccount,
     Quote,
     Standing,
@@ -52,24 +54,45 @@ IDEMPOTENCY_KEYS = 20_000
 TALLY = b"n:"
 """What the fields of an account that count its releases begin with; the cost follows."""
 
-Argument = str | bytes | int
 Fields = dict[bytes, bytes]
 
 
 @dataclass(frozen=True)
-class ClientKeys:
-    """The names of one client's keys: see `charge.lua`."""
+class AccountKeys:
+    """The names of one client's keys, or one group's: see `charge.lua`."""
 
     account: str
-    receipts: str
-    questions: str
-    requests: str
-    old_requests: str
+    parts: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """What the functions call the account: the key's name within the lineage."""
+        return self.account.partition("}:")[2]
+
+    @property
+    def questions(self) -> str:
+        """The set of the questions that it paid for after somebody else."""
+        return f"{self.account}:questions"
+
+    @property
+    def receipts(self) -> str:
+        """The index of a client's receipts."""
+        return f"{self.account}:receipts"
+
+    @property
+    def requests(self) -> str:
+        """A client's younger idempotency keys."""
+        return f"{self.account}:requests"
+
+    @property
+    def old_requests(self) -> str:
+        """A client's older idempotency keys."""
+        return f"{self.account}:requests:old"
 
     @property
     def contents(self) -> list[str]:
         """Every key but the account: none of them is there before it is opened."""
-        return [self.receipts, self.questions, self.requests, self.old_requests]
+        return [f"{self.account}:{part}" for part in self.parts]
 
 
 class LineageKeys:
@@ -77,80 +100,114 @@ class LineageKeys:
 
     services: hash, service to its number and the number of its writes; the first key of every function. account: hash.
     receipts: stream, an id is the lineage's number and the client's. acts: stream, by number. questions: hash, question
-    to the number of the client who paid for it first. terms: hash, what receipts were charged at to its number.
-    clients: hash, name to number. api_keys: hash, digest to terms and client.
+    to the numbers of the client who paid for it first and its group. terms: hash, what receipts were charged at to its
+    number. clients, groups: hashes, name to number. api_keys: hash, digest to terms and client.
     """
 
     def __init__(self, lineage: str) -> None:
         """Refuse a name that would reach outside of the lineage's keys."""
         checked_lineage(lineage)
         self._prefix = f"dpserve:{{{lineage}}}:"
-        names = ("services", "account", "receipts", "acts", "questions", "terms", "clients", "keys")
+        names = ("services", "account", "receipts", "acts", "questions", "terms", "clients", "groups", "keys")
         self.services, self.account, self.receipts, self.acts, *others = (self._prefix + name for name in names)
-        self.questions, self.terms, self.clients, self.api_keys = others
+        self.questions, self.terms, self.clients, self.groups, self.api_keys = others
 
     @property
     def contents(self) -> list[str]:
         """Every key of the lineage itself but the account: none of them is there before it is opened."""
-        return [self.acts, self.receipts, self.questions, self.terms, self.clients, self.api_keys, self.services]
+        hashes = [self.questions, self.terms, self.clients, self.groups, self.api_keys, self.services]
+        return [self.acts, self.receipts, *hashes]
 
-    def client(self, client: str) -> ClientKeys:
+    def client(self, client: str) -> AccountKeys:
         """Return a client's keys."""
-        name = f"{self._prefix}client:{quote(checked_client(client), safe='')}"
-        return ClientKeys(name, *(f"{name}:{part}" for part in ("receipts", "questions", "requests", "requests:old")))
+        return self._of("client", client, ("receipts", "questions", "requests", "requests:old"))
+
+    def group(self, group: str) -> AccountKeys:
+        """Return a group's keys."""
+        return self._of("group", group, ("questions",))
+
+    def _of(self, scope: str, name: str, parts: tuple[str, ...]) -> AccountKeys:
+        return AccountKeys(f"{self._prefix}{scope}:{quote(checked_client(name), safe='')}", parts)
 
 
 @lru_cache(maxsize=256)
 def _keys_of_charges(lineage: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    return keys.account, keys.receipts, keys.questions, keys.terms, keys.clients
+    return keys.account, keys.receipts, keys.questions, keys.terms, keys.clients, keys.groups
 
 
 @lru_cache(maxsize=4096)
-def _keys_of_payer(lineage: str, client: str) -> tuple[str, ...]:
-    keys = LineageKeys(lineage).client(client)
-    return keys.account, keys.receipts, keys.questions, keys.requests, keys.old_requests
+def _keys_of_payer(lineage: str, client: str, group: str) -> tuple[str, ...]:
+    keys = LineageKeys(lineage)
+    accounts = [keys.client(client), *([keys.group(group)] if group else [])]
+    return tuple(key for account in accounts for key in (account.account, *account.contents))
 
 
-def charge_call(requests: Sequence[Asked], *, writes: int = 0, link: bytes = b"") -> tuple[list[str], list[Argument]]:
+Groups = Mapping[tuple[str, str], str]
+"""By lineage and client, which group the client belongs to, as far as is known; in no group, if nothing is."""
+
+
+def charge_call(
+    requests: Sequence[Asked], groups: Groups, *, writes: int = 0, link: bytes = b""
+) -> tuple[list[str], dict[str, Any]]:
     """Return the keys, without the services, and arguments of `charge`, `apply` and `quote`, for requests of one
     lineage.
 
     `writes` and `link`: of the service that asks. What requests have in common is sent once.
     """
     lineage = requests[0].lineage
-    keys = list(_keys_of_charges(lineage))
-    places: dict[str, int] = {"": 0}
-    payers: dict[tuple[Argument, ...], int] = {}
+    keys = dict.fromkeys(_keys_of_charges(lineage))
+    payers: dict[tuple[str, str, bytes], int] = {}
     terms: dict[Terms, int] = {}
-    asked: list[Argument] = []
+    asked: list[dict[str, Any]] = []
     for request in requests:
         client = request.client
-        if client not in places:
-            places[client] = len(places)
-            keys += _keys_of_payer(lineage, client)
-        payer = payers.setdefault((places[client], client, request.key_digest), len(payers) + 1)
-        lines = request.lines
-        asked += (payer, microseconds(request.time), request.fingerprint, request.key)
-        asked.append(len(lines))
-        for line in lines:
-            asked += (terms.setdefault(line.terms, len(terms) + 1), b"".join(line.questions))
-    arguments: list[Argument] = [writes, link, IDEMPOTENCY_KEYS // 2, len(payers), len(terms)]
-    for named in payers:
-        arguments += named
-    for one in terms:
-        arguments += one.arguments
-    return keys, arguments + asked
+        group = group_of(request, groups)
+        payer = (client, group, request.key_digest)
+        if payer not in payers:
+            payers[payer] = len(payers) + 1
+            if client:
+                keys |= dict.fromkeys(_keys_of_payer(lineage, client, group))
+        lines = [
+            {"terms": terms.setdefault(line.terms, len(terms) + 1), "questions": binary(b"".join(line.questions))}
+            for line in request.lines
+        ]
+        sent: dict[str, Any] = {"payer": payers[payer], "time": str(microseconds(request.time)), "lines": lines}
+        if request.key:
+            sent |= {"key": binary(request.key), "body": binary(request.fingerprint)}
+        asked.append(sent)
+    return list(keys), {
+        "writes": writes,
+        "link": binary(link),
+        "remembered": IDEMPOTENCY_KEYS // 2,
+        "payers": [_payer(*payer) for payer in payers],
+        "terms": [one.arguments for one in terms],
+        "requests": asked,
+    }
 
 
-def read_charge(request: Asked, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
-    """Read what the function `charge` replied to one request. `link`: of the call, if no receipt before has it."""
+def _payer(client: str, group: str, digest: bytes) -> dict[str, Any]:
+    named = {"client": client, "group": group, "digest": binary(digest) if digest else None}
+    return {name: value for name, value in named.items() if value}
+
+
+def group_of(request: Asked, groups: Groups) -> str:
+    """Return the group that pays for a request, or nothing."""
+    return request.group if request.group is not None else groups.get((request.lineage, request.client), "")
+
+
+def read_charge(request: Asked, group: str, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
+    """Read what the function `charge` replied to one request of a client in `group`.
+
+    `link`: of the call, if no receipt before has it.
+    """
     if reply[0] != b"charged":
         return _undecided(request, reply)
-    _, earlier, standing, first, own, *letters = reply
+    _, earlier, standing, first, own, *digits = reply
     sequence, number, receipts = int(first), int(own), list[Receipt]()
-    for line, said in zip(request.lines, letters, strict=True):
-        new = tuple(one for one, letter in zip(line.questions, said, strict=True) if letter in _NEW)
+    accounts = b"%d" % (1 + bool(request.client) + bool(group))
+    for line, said in zip(request.lines, digits, strict=True):
+        new = tuple(one for one, digit in zip(line.questions, said, strict=True) if digit != _FREE)
         if not new:
             continue
         receipts.append(
@@ -162,32 +219,34 @@ def read_charge(request: Asked, reply: Sequence[Any], service: str, link: bytes)
                 terms=line.terms,
                 microseconds=microseconds(request.time),
                 questions=new,
-                lineage_questions=said.count(b"n"),
+                lineage_questions=said.count(accounts),
+                group=group,
+                group_questions=len(new) - said.count(b"1") if group else 0,
                 service=service,
                 link=link,
             )
         )
         sequence, number, link = sequence + 1, number + bool(request.client), b""
-    return Charge(tuple(receipts), _free(letters), int(earlier) if earlier else None, _standing(standing))
+    return Charge(tuple(receipts), _free(digits), int(earlier) if earlier else None, _standing(standing))
 
 
 def read_quote(request: Asked, reply: Sequence[Any]) -> Quote | LedgerError:
     """Read what the function `quote` replied."""
     if reply[0] != b"quoted":
         return _undecided(request, reply)
-    _, refused, *letters = reply
+    _, refused, *digits = reply
     total = 0
-    for line, said in zip(request.lines, letters, strict=True):
-        total += line.terms.price * line.terms.times * sum(letter in _NEW for letter in said)
-    return Quote(total, _free(letters), _refusal(request, refused) if refused else None)
+    for line, said in zip(request.lines, digits, strict=True):
+        total += line.terms.price * line.terms.times * (len(said) - said.count(b"0"))
+    return Quote(total, _free(digits), _refusal(request, refused) if refused else None)
 
 
-_NEW = b"nc"
-"""The letters of questions that are new to the client."""
+_FREE = ord("0")
+"""The digit of a question that is new to no account."""
 
 
-def _free(letters: Sequence[bytes]) -> tuple[bool, ...]:
-    return tuple(letter not in _NEW for said in letters for letter in said)
+def _free(digits: Sequence[bytes]) -> tuple[bool, ...]:
+    return tuple(digit == _FREE for said in digits for digit in said)
 
 
 def _undecided(request: Asked, reply: Sequence[Any]) -> LedgerError:
@@ -205,7 +264,7 @@ def _refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
 
 
 _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
-    "exhausted": lambda _, scope, *amounts: BudgetExhausted(scope, *map(int, amounts)),
+    "exhausted": lambda _, scope, *words: _exhausted(scope, *words),
     "not-accepted": lambda _, scope, cost: MechanismNotAccepted(scope, cost),
     "coins": lambda request, scope: CoinsExhausted(scope, request.lines[-1].terms.cost_text),
     "conflict": lambda _: IdempotencyConflict(),
@@ -218,20 +277,50 @@ _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
 }
 
 
+def _exhausted(scope: str, cost: str, spent: str, limit: str, left: str, refill: str, began: str) -> LedgerRefusal:
+    refilled = None
+    if refill and int(spent) + int(left) < int(limit):
+        refilled = _refill_of(refill).ends(int(began))
+    return BudgetExhausted(cast(Scope, scope), int(cost), int(spent), int(limit), int(left), refilled)
+
+
 @lru_cache(maxsize=4096)
-def _budget_of(limit: int, accepts: str, delta: str) -> Budget:
-    return Budget(limit, cast(Accepts, accepts), float(delta))
+def _budget_of(limit: int, accepts: str, delta: str, refill: str = "") -> Budget:
+    return Budget(limit, cast(Accepts, accepts), float(delta), _refill_of(refill) if refill else None)
+
+
+def _refill_of(text: str) -> Refill:
+    most, period = text.split("/")
+    return Refill(int(most), cast(Period, period))
 
 
 def _standing(said: bytes) -> Standing:
-    spent, limit, accepts, delta, highest, whole_spent, whole_limit = said.decode().split(" ")
-    left = max(0, int(whole_limit) - int(whole_spent))
-    return Standing(_budget_of(int(limit), accepts, delta), int(spent), max(int(limit), int(highest)), left)
+    spent, limit, accepts, delta, highest, left, shared, refill = said.decode().split(" ")
+    budget = _budget_of(int(limit), accepts, delta, refill)
+    return Standing(budget, int(spent), max(int(limit), int(highest)), int(left), int(shared))
 
 
-def budget_arguments(budget: Budget) -> list[Argument]:
-    """Return a budget as the functions take it: its limit, what it accepts, its delta and how many coins it allows."""
-    return [budget.picorho, budget.accepts, repr(budget.delta), budget.coins_allowed]
+def budget_arguments(budget: Budget) -> dict[str, Any]:
+    """Return a budget as the functions take it and acts write it: limit, what it accepts, delta, coins and refill."""
+    refill = budget.refill
+    return {
+        "limit": budget.picorho,
+        "accepts": budget.accepts,
+        "delta": repr(budget.delta),
+        "coins": budget.coins_allowed,
+        "refill": "" if refill is None else f"{refill.picorho}/{refill.period}",
+    }
+
+
+def read_budget(said: Mapping[str, Any]) -> Budget:
+    """Read what `budget_arguments` wrote. Raises ValueError, KeyError or TypeError."""
+    return _budget_of(int(said["limit"]), said["accepts"], said["delta"], said["refill"])
+
+
+def key_arguments(key: ApiKey) -> dict[str, Any]:
+    """Return an API key as the functions take it."""
+    expires, scopes = key.terms
+    return {"digest": binary(key.digest), "expires": expires, "scopes": scopes}
 
 
 def read_lineage(lineage: str, fields: Fields) -> LineageAccount | None:
@@ -261,12 +350,31 @@ def read_client(lineage: str, client: str, fields: Fields) -> ClientAccount | No
         api_keys=tuple(
             read_key(name.removeprefix(KEY), terms) for name, terms in sorted(fields.items()) if name.startswith(KEY)
         ),
+        display=fields.get(b"display", b"").decode(),
+        group=fields.get(b"group", b"").decode(),
+    )
+
+
+def read_group(lineage: str, group: str, fields: Fields) -> GroupAccount | None:
+    """Read the fields of a group's account, None if there is none."""
+    if not fields:
+        return None
+    return GroupAccount(
+        lineage=lineage,
+        group=group,
+        number=int(fields[b"number"]),
+        **_account(fields),
+        display=fields.get(b"display", b"").decode(),
     )
 
 
 def _account(fields: Fields) -> dict[str, Any]:
+    words = (fields.get(name, b"").decode() for name in (b"accepts", b"delta", b"refill"))
+    began, before = map(int, fields[b"period"].split(b" ")) if b"refill" in fields else (None, 0)
     return {
-        "budget": _budget_of(int(fields[b"limit"]), fields[b"accepts"].decode(), fields[b"delta"].decode()),
+        "budget": _budget_of(int(fields[b"limit"]), *words),
+        "began": began,
+        "before": before,
         "spent": int(fields[b"spent"]),
         "highest_limit": max(int(fields[b"limit"]), int(fields[b"highest"])),
         "coins": int(fields[b"coins"]),
@@ -282,11 +390,12 @@ def _account(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_numbers(terms: Fields, clients: Fields, services: Fields) -> Numbers:
-    """Return what the numbers in a lineage's receipts stand for, from the fields of the three hashes."""
+def read_numbers(terms: Fields, clients: Fields, groups: Fields, services: Fields) -> Numbers:
+    """Return what the numbers in a lineage's receipts stand for, from the fields of the four hashes."""
     return {
         "terms": {number: read_terms(packed) for packed, number in terms.items()},
         "client": {number: name.decode() for name, number in clients.items()} | {b"0": ""},
+        "group": {number: name.decode() for name, number in groups.items()} | {b"0": ""},
         "service": {entry.split(b" ")[0]: service.decode() for service, entry in services.items()},
     }
 

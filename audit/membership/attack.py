@@ -26,13 +26,12 @@ from audit.membership.candidates import Candidates, Difference, Labelled, as_ask
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
 from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, failure_of
 from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
-from audit.membership.scoring import KnownAnswers, attack_networks_are_there, averaged, scores_of
+from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, averaged, scores_of
 from audit.membership.shadow_models import (
     Draws,
     Pool,
-    ShadowModels,
-    ShadowRecipe,
     ShadowSetup,
+    TrainShadows,
     check_trainable,
     shadow_setup_of,
     train_shadow_models,
@@ -45,41 +44,24 @@ Mask = NDArray[np.bool_]
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done."""
 
-TrainShadows = Callable[[Pool, ShadowRecipe, Draws, Callable[[float], None]], ShadowModels]
-
-SHADOW_MODELS = 20
-_LEAST_SHADOWS = 2
-
-
-def train_here(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: Callable[[float], None]) -> ShadowModels:
-    """Train shadow models on this machine, on CUDA where there is one."""
-    return train_shadow_models(pool, recipe, draws, on_share=on_share)
-
 
 @dataclass(frozen=True)
 class Choices:
     """An attacker's choices. shadow_records: of each shadow model; None for as many as there are members.
 
     copies: rows asked about for each candidate, the first one its own, the others next to it. most: at most so many
-    candidates of each kind. shadow_epochs, attack_epochs: of shadow models that are networks, and of the attack
-    network, if not the published ones.
+    candidates of each kind. shadow_epochs: of shadow models that are networks, if not the published ones.
+    attack_epochs: of the attack networks.
     """
 
-    shadow_models: int = SHADOW_MODELS
+    shadow_models: int = 20
     shadow_records: int | None = None
     confidence: float = 0.95
     copies: int = 1
     most: int | None = None
     seed: int = 0
     shadow_epochs: int | None = None
-    attack_epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be attacked with."""
-        if self.shadow_models < _LEAST_SHADOWS:
-            raise ValueError(f"an attack needs at least {_LEAST_SHADOWS} shadow models, not {self.shadow_models}")
-        if self.shadow_records is not None and self.shadow_records < 1:
-            raise ValueError(f"a shadow model needs at least one record, not {self.shadow_records}")
+    attack_epochs: int = ATTACK_EPOCHS
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +111,7 @@ class Attack:
     candidates: Candidates
     choices: Choices = field(default_factory=Choices)
     journal: Path | None = None
-    train: TrainShadows = train_here
+    train: TrainShadows = train_shadow_models
     progress: Progress = lambda _, __: None
     on_plan: Callable[[QueryPlan], None] = lambda _: None
 
@@ -255,8 +237,6 @@ def _shadows_of(
     draws = Draws(choices.shadow_models, count, choices.seed)
     draws.rows(everyone)
     departures = setup.departures
-    if not attack_networks_are_there():
-        departures += ("the attack networks are left out, because they need PyTorch: pip install 'dpserve[torch]'",)
     if count != members:
         departures += (
             f"shadow models have {count} records and the target has {members}, at the same regularisation and "
@@ -266,8 +246,6 @@ def _shadows_of(
 
 
 def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:
-    if not endpoints:
-        raise ValueError("an attack needs at least one key")
     models = [endpoint.model() for endpoint in endpoints]
     if any(model.get("model_id") != models[0].get("model_id") for model in models):
         raise EndpointError("the keys are of different models: pool keys of one service only")

@@ -106,8 +106,6 @@ def planned(
 
     Raises ValueError where even an attack that is always right could show nothing at this confidence.
     """
-    if copies < 1:
-        raise ValueError(f"every candidate is asked about at least once, not {copies} times")
     if not 0.5 <= confidence < 1:
         raise ValueError(f"the confidence must lie from 0.5 to below 1, not be {confidence}")
     already = answered or [0] * len(budgets)

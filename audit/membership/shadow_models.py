@@ -195,7 +195,7 @@ class Draws:
 
 
 def train_shadow_models(
-    pool: Pool, recipe: ShadowRecipe, draws: Draws, *, device: str = "auto", on_share: OnShare = lambda _: None
+    pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: OnShare = lambda _: None, *, device: str = "auto"
 ) -> ShadowModels:
     """Train the models of `draws` together and evaluate all of them on the whole pool. device: auto, cpu or cuda."""
     members, others = draws.rows(len(pool.y))
@@ -345,11 +345,14 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
     return ShadowSetup(model, recipe, mechanism, sensitivity if mechanism else None, tuple(departures))
 
 
+TrainShadows = Callable[[Pool, ShadowRecipe, Draws, OnShare], ShadowModels]
+"""`train_shadow_models` on this machine, on CUDA where there is one, or what `train_on_ray` returns."""
+
 _PATIENCE = 5.0
 """Seconds to wait for a connection; a cluster may take twice as long to say that it is well."""
 
 
-def train_on_ray(address: str) -> Callable[[Pool, ShadowRecipe, Draws, Callable[[float], None]], ShadowModels]:
+def train_on_ray(address: str) -> TrainShadows:
     """Return a trainer on the cluster at this address, one share of the models for each of its processors.
 
     Connects before it returns, so that a cluster that does not answer is known before anything is paid for.
@@ -364,7 +367,7 @@ def train_on_ray(address: str) -> Callable[[Pool, ShadowRecipe, Draws, Callable[
         _check(address)
         ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
 
-    def train(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: Callable[[float], None]) -> ShadowModels:
+    def train(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: OnShare) -> ShadowModels:
         shared = ray.put((pool.X, pool.y))
         remote = ray.remote(num_cpus=1)(_share)
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]

@@ -96,20 +96,15 @@ def bound_of_pairs(members: Floats, others: Floats, confidence: float, *, delta:
 
     def expected(share: float) -> float:
         """The epsilon if the others are guessed as well as the first ones, half a guess less sure."""
-        some = _surest(surest[:first], max(1, round(share * first)))
+        some = np.argsort(-surest[:first], kind="stable")[: max(1, round(share * first))]
         rate = (right[:first][some].sum() + 0.5) / (len(some) + 1)
         guesses = max(1, round(share * rest))
         return epsilon_of_guesses(rest, guesses, int(rate * guesses), confidence, delta)
 
     share = max(SHARES, key=expected) if first else 1.0
     guesses = max(1, round(share * rest))
-    correct = int(right[first:][_surest(surest[first:], guesses)].sum())
+    correct = int(right[first:][np.argsort(-surest[first:], kind="stable")[:guesses]].sum())
     return PairBound(epsilon_of_guesses(rest, guesses, correct, confidence, delta), rest, guesses, correct)
-
-
-def _surest(values: Floats, count: int) -> NDArray[np.intp]:
-    found: NDArray[np.intp] = np.argsort(-values, kind="stable")[:count]
-    return found
 
 
 def epsilon_of_guesses(canaries: int, guesses: int, right: int, confidence: float, delta: float) -> float:
@@ -177,15 +172,13 @@ class Corner:
 class AttackResult:
     """What one attack achieved.
 
-    threshold: of the decisions counted in `errors`; own_threshold: whether the attack brought it. low, high: of the
-    interval of the advantage. true_positive_rates: at the rates of LOW_RATES, None where there are too few others to
-    see such a rate. epsilon: the lower bound at the claim's delta, for replacing one record. corner: at a threshold of
-    its own. scores: that it was found from.
+    threshold: of the decisions counted in `errors`. low, high: of the interval of the advantage. true_positive_rates:
+    at the rates of LOW_RATES, None where there are too few others to see such a rate. epsilon: the lower bound at the
+    claim's delta, for replacing one record. corner: at a threshold of its own. scores: that it was found from.
     """
 
     attack: str
     threshold: float
-    own_threshold: bool
     errors: Errors
     low: float
     high: float
@@ -282,7 +275,6 @@ def _found(scores: Scores, decision: ClaimedReleases, confidence: float) -> Atta
     return AttackResult(
         attack=scores.attack,
         threshold=chosen,
-        own_threshold=scores.threshold is not None,
         errors=errors,
         low=low,
         high=high,

@@ -14,7 +14,6 @@ from benchmarks.serving.figures import (
     BATCHES,
     METERED,
     MLSERVERS,
-    PAY_ONCE,
     PLAIN,
     Figures,
     Goal,
@@ -83,17 +82,18 @@ def _over(by_setting: Results, one: Figures, *others: str) -> str:
 
 
 def _machine(document: Document) -> str:
-    lines = []
+    parts: dict[str, list[str]] = {}
     for name in ("comparison", "stages", "scaling"):
         if name in document:
             part = document[name]
             m = part["machine"]
             source = "`wrk`" if part["load"] == "wrk" else "our own generator"
-            lines.append(
-                f"- {name}: {m['cores']} cores of an {m['processor']}, {m['memory_gib']} GiB, {m['system']}, Python "
-                f"{m['python']}; a disk that makes 512 bytes durable in {m['disk_sync_ms']} ms; load from {source} on "
-                f"the same machine; {part['date']}, commit {part['commit']}"
+            said = (
+                f"{m['cores']} cores of an {m['processor']}, {m['memory_gib']} GiB, {m['system']}, Python "
+                f"{m['python']}; load from {source} on the same machine; {part['date']}, commit {part['commit']}"
             )
+            parts.setdefault(said, []).append(f"{name} (512 bytes are durable in {m['disk_sync_ms']} ms)")
+    lines = [f"- {', '.join(names)}: {said}" for said, names in parts.items()]
     if "comparison" not in document:
         return _MISSING
     part = document["comparison"]
@@ -130,7 +130,7 @@ def _comparison(document: Document, *, pay_once: bool) -> str:
                 f"{one.p50:.2f}", f"{one.p99:.2f}", f"{one.cpu:.3f}", f"{idle[name].total:.0f}",
             )
             for name, one in by_name.items()
-            if (pay_once and name not in METERED) or (not pay_once and name not in PAY_ONCE)
+            if (name in METERED) != pay_once
         ]  # fmt: skip
         head = (
             f"{setting} a request", "/ MLServer", "/ plain", "requests/s", "p50 ms", "p99 ms", "CPU ms", "idle MiB",

@@ -1,7 +1,8 @@
-"""`dpserve clients` and `dpserve lineage`: who may ask and for how much, and what all clients may learn together."""
+"""`dpserve clients`, `groups` and `lineage`: who may ask and for how much, and what many may learn together."""
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from accounting.ledger import (
     Account,
     ApiKey,
     ClientAccount,
+    GroupAccount,
     Ledger,
     LineageAccount,
     Receipt,
@@ -29,19 +31,24 @@ from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
-from dpserve.commands.options import AccountBudget, LedgerOption
+from dpserve.commands.options import ActsOnLedger, LedgerOption, PacedBudget
 from service.errors import CannotServe
 from training.loading import load_model
 from training.sealing import CERTIFICATE_FILE
 
 clients = Group("Who may ask, and for how much.")
+groups = Group("What the clients of one team may learn together.")
 lineages = Group("What all clients of one set of records may learn together.")
 
 _Result = TypeVar("_Result")
 _FIGURES = ("epsilon spent", "of", "at delta", "rho spent", "of", "releases")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-Name = Annotated[str, typer.Argument(help="The client's name.", autocompletion=options.client_names)]
+Name = Annotated[str, typer.Argument(help="The client's id.", autocompletion=options.client_names)]
+GroupName = Annotated[str, typer.Argument(help="The group's name.")]
+Display = Annotated[
+    str, typer.Option("--display-name", help="What lists call it, beside its id; may be changed at will.")
+]
 KeyId = Annotated[str, typer.Argument(help="The key's id, as 'dpserve clients show' lists it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print what is spent, exactly, as JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before raising a budget.")]
@@ -61,6 +68,10 @@ class LineageOption(LedgerOption):
             return await act(ledger, await chosen_lineage(ledger, self.lineage))
 
         return self.run(chosen)
+
+
+class ActOnLineage(LineageOption, ActsOnLedger):
+    """A lineage of a ledger that a command changes."""
 
 
 class KeyOptions(Options):
@@ -119,8 +130,8 @@ def set_lineage_budget(
     lineage: Annotated[
         str, typer.Argument(help="The lineage's name, or a bundle of it.", autocompletion=options.lineage_names)
     ],
-    given: AccountBudget,
-    ledger: LedgerOption,
+    given: PacedBudget,
+    ledger: ActsOnLedger,
     yes: Yes = False,
 ) -> None:
     """Open a lineage's account, or change its budget. What is spent stays spent."""
@@ -135,32 +146,126 @@ def set_lineage_budget(
                 raise CannotServe(
                     f"the ledger has no lineage {name!r}, and there is no bundle of that name to open one for"
                 ) from None
-            await opened.open_lineage(name, given.budget(given.accepts or "gaussian"), time=time.time())
+            await opened.open_lineage(name, given.paced(given.accepts or "gaussian"), time=time.time())
             return f"opened the lineage {name}"
-        budget = given.budget(given.accepts or account.budget.accepts)
+        budget = given.paced(given.accepts or account.budget.accepts, account.budget)
         if not _may_raise(f"the lineage {name}", account.budget, budget, yes=yes):
             return "nothing was changed"
         await opened.set_lineage_budget(name, budget)
-        return f"the lineage {name} may now spend rho = {to_rho(budget.picorho):.6g}"
+        return f"the lineage {name} may now spend {_in_words(budget)}"
 
     typer.echo(ledger.run(apply))
 
 
 @clients.command("add")
-def add(name: Name, given: AccountBudget, key: KeyOptions, lineage: LineageOption) -> None:
+def add(
+    name: Name,
+    given: PacedBudget,
+    key: KeyOptions,
+    lineage: ActOnLineage,
+    group: Annotated[
+        str, typer.Option(help="The group that it belongs to, which pays for its answers, too. [default: none]")
+    ] = "",
+    display: Display = "",
+) -> None:
     """Give a client a budget, and print its API key: once, for only a digest is kept."""
-    given.budget(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
+    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
     secret = new_api_key()
     kept = key.key(secret)
 
     async def apply(opened: Ledger, chosen: str) -> None:
-        all_clients = (await opened.lineage(chosen)).budget
-        budget = given.budget(given.accepts or all_clients.accepts)
-        _check_within_lineage(name, budget, all_clients)
-        await opened.add_client(chosen, name, budget, kept, time=time.time())
+        above = await _above(opened, chosen, group)
+        budget = given.paced(given.accepts or above[0].budget.accepts)
+        _check_within(name, budget, above)
+        await opened.add_client(chosen, name, budget, kept, time=time.time(), group=group, display=display)
 
     lineage.run_on(apply)
     _print_key(secret, f"The API key of {name}")
+
+
+@clients.command("rename")
+def rename(
+    name: Name,
+    display: Annotated[str, typer.Argument(help="What lists call the client from now on; empty for nothing.")],
+    lineage: ActOnLineage,
+) -> None:
+    """Change what a client is called. Its id stays, as do its account and its keys."""
+
+    async def apply(opened: Ledger, chosen: str) -> None:
+        await opened.rename(chosen, name, display)
+
+    lineage.run_on(apply)
+    typer.echo(f"{name} is called {display}" if display else f"{name} has no other name")
+
+
+@clients.command("set-group")
+def set_group(
+    name: Name,
+    group: Annotated[str, typer.Argument(help="The group; empty for none.")],
+    lineage: ActOnLineage,
+) -> None:
+    """Put a client that has asked nothing yet into a group. What members know together, the group has paid for."""
+
+    async def apply(opened: Ledger, chosen: str) -> None:
+        await opened.set_group(chosen, name, group)
+
+    lineage.run_on(apply)
+    typer.echo(f"{name} belongs to {group or 'no group'}")
+
+
+@groups.command("add")
+def add_group(name: GroupName, given: PacedBudget, lineage: ActOnLineage, display: Display = "") -> None:
+    """Open a group with a budget: what all its members together may learn, each within a budget of its own."""
+    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
+
+    async def apply(opened: Ledger, chosen: str) -> None:
+        above = await _above(opened, chosen)
+        budget = given.paced(given.accepts or above[0].budget.accepts)
+        _check_within(name, budget, above)
+        await opened.add_group(chosen, name, budget, time=time.time(), display=display)
+
+    lineage.run_on(apply)
+    typer.echo(f"the group {name} is open: add members with 'dpserve clients add NAME --group {shlex.quote(name)}'")
+
+
+@groups.command("set-budget")
+def set_group_budget(name: GroupName, given: PacedBudget, lineage: ActOnLineage, yes: Yes = False) -> None:
+    """Change a group's budget. What is spent stays spent; a budget below it only refuses further questions."""
+    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
+
+    async def apply(opened: Ledger, chosen: str) -> str:
+        before = (await opened.group(chosen, name)).budget
+        budget = given.paced(given.accepts or before.accepts, before)
+        _check_within(name, budget, await _above(opened, chosen))
+        if not _may_raise(f"the group {name}", before, budget, yes=yes):
+            return "nothing was changed"
+        await opened.set_group_budget(chosen, name, budget)
+        return f"the group {name} may now spend {_in_words(budget)}"
+
+    typer.echo(lineage.run_on(apply))
+
+
+@groups.command("list")
+def list_groups(lineage: LineageOption, as_json: Json = False) -> None:
+    """List the groups of a lineage with their budgets and members."""
+
+    async def read(opened: Ledger, chosen: str) -> tuple[list[GroupAccount], list[ClientAccount]]:
+        return await opened.groups(chosen), await opened.clients(chosen)
+
+    accounts, members = lineage.run_on(read)
+    of = {each.group: [one.client for one in members if one.group == each.group] for each in accounts}
+    if as_json:
+        listed = [
+            {"group": each.group, "display_name": each.display, "members": of[each.group]} | _exact(each)
+            for each in accounts
+        ]
+        typer.echo(json.dumps(listed))
+        return
+    table = whole("group", *_FIGURES, "refill", "members")
+    for account in accounts:
+        row = (_called(account.group, account.display), *_figures(account), _refill(account))
+        table.add_row(*row, str(len(of[account.group])))
+    stdout_console().print(table, highlight=False)
 
 
 @clients.command("list")
@@ -172,11 +277,21 @@ def list_(lineage: LineageOption, as_json: Json = False) -> None:
 
     accounts = lineage.run_on(read)
     if as_json:
-        typer.echo(json.dumps([{"client": each.client, "revoked": each.revoked} | _exact(each) for each in accounts]))
+        listed = [
+            {"client": each.client, "display_name": each.display, "group": each.group, "revoked": each.revoked}
+            | _exact(each)
+            for each in accounts
+        ]
+        typer.echo(json.dumps(listed))
         return
-    table = whole("client", *_FIGURES, "status")
+    # What nobody uses is no column.
+    grouped, refilled = any(each.group for each in accounts), any(each.budget.refill for each in accounts)
+    more = [*(["group"] if grouped else []), *(["refill"] if refilled else [])]
+    table = whole("client", *_FIGURES, *more, "status")
     for account in accounts:
-        table.add_row(account.client, *_figures(account), "revoked" if account.revoked else "active")
+        cells = [*([account.group] if grouped else []), *([_refill(account)] if refilled else [])]
+        status = "revoked" if account.revoked else "active"
+        table.add_row(_called(account.client, account.display), *_figures(account), *cells, status)
     stdout_console().print(table, highlight=False)
 
 
@@ -192,12 +307,19 @@ def show(name: Name, lineage: LineageOption) -> None:
     budget = account.budget
     out = stdout_console()
     out.print(
-        f"{account.client} of lineage {account.lineage} is {'revoked' if account.revoked else 'active'}\n"
+        f"{_called(account.client, account.display)} of lineage {account.lineage} is "
+        f"{'revoked' if account.revoked else 'active'}\n"
         f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.picorho):.6g}; epsilon spent: "
         f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.picorho):.4g} at delta = "
         f"{budget.delta:g}; accepts: {budget.accepts}",
         highlight=False,
     )
+    if account.group:
+        out.print(
+            f"belongs to the group {account.group}, which pays for its answers, too", highlight=False, markup=False
+        )
+    if budget.refill is not None:
+        out.print(f"refill: {_refill(account)}, within rho = {to_rho(budget.picorho):.6g} in all", highlight=False)
     for cost, releases in account.tally.items():
         out.print(f"{releases} releases at {cost}", highlight=False)
     if account.api_keys:
@@ -211,24 +333,25 @@ def show(name: Name, lineage: LineageOption) -> None:
 
 
 @clients.command("set-budget")
-def set_budget(name: Name, given: AccountBudget, lineage: LineageOption, yes: Yes = False) -> None:
+def set_budget(name: Name, given: PacedBudget, lineage: ActOnLineage, yes: Yes = False) -> None:
     """Change a client's budget. What is spent stays spent; a budget below it only refuses further questions."""
     given.budget(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
 
     async def apply(opened: Ledger, chosen: str) -> str:
-        before = (await opened.client(chosen, name)).budget
-        budget = given.budget(given.accepts or before.accepts)
-        _check_within_lineage(name, budget, (await opened.lineage(chosen)).budget)
+        account = await opened.client(chosen, name)
+        before = account.budget
+        budget = given.paced(given.accepts or before.accepts, before)
+        _check_within(name, budget, await _above(opened, chosen, account.group))
         if not _may_raise(name, before, budget, yes=yes):
             return "nothing was changed"
         await opened.set_client_budget(chosen, name, budget)
-        return f"{name} may now spend rho = {to_rho(budget.picorho):.6g}"
+        return f"{name} may now spend {_in_words(budget)}"
 
     typer.echo(lineage.run_on(apply))
 
 
 @clients.command("revoke")
-def revoke(name: Name, lineage: LineageOption) -> None:
+def revoke(name: Name, lineage: ActOnLineage) -> None:
     """Refuse a client from now on. What it spent stays spent."""
 
     async def apply(opened: Ledger, chosen: str) -> None:
@@ -239,7 +362,7 @@ def revoke(name: Name, lineage: LineageOption) -> None:
 
 
 @clients.command("add-key")
-def add_key(name: Name, key: KeyOptions, lineage: LineageOption) -> None:
+def add_key(name: Name, key: KeyOptions, lineage: ActOnLineage) -> None:
     """Give a client a further API key, as for a dashboard that only reads the budget."""
     secret = new_api_key()
     kept = key.key(secret)
@@ -255,7 +378,7 @@ def add_key(name: Name, key: KeyOptions, lineage: LineageOption) -> None:
 def rotate_key(
     name: Name,
     key: KeyOptions,
-    lineage: LineageOption,
+    lineage: ActOnLineage,
     overlap: Annotated[
         str,
         typer.Option(
@@ -283,7 +406,7 @@ def rotate_key(
 
 
 @clients.command("remove-key")
-def remove_key(name: Name, key_id: KeyId, lineage: LineageOption) -> None:
+def remove_key(name: Name, key_id: KeyId, lineage: ActOnLineage) -> None:
     """Take one API key away from a client, at once; its others stay."""
 
     async def apply(opened: Ledger, chosen: str) -> None:
@@ -318,29 +441,65 @@ def _exact(account: Account) -> dict[str, object]:
         "delta": budget.delta,
         "accepts": budget.accepts,
         "releases": account.releases,
+        "refill_picorho": budget.refill.picorho if budget.refill is not None else None,
+        "refill_period": budget.refill.period if budget.refill is not None else None,
+        "remaining_picorho": account.remaining,
     }
 
 
+def _called(name: str, display: str) -> str:
+    return f"{name} ({display})" if display else name
+
+
+def _refill(account: Account) -> str:
+    """Return what an account may spend in a period, and what of it is left."""
+    refill = account.budget.refill
+    if refill is None:
+        return ""
+    until = f" until {account.refilled}" if account.refilled is not None else ""
+    return f"rho {to_rho(refill.picorho):.6g} a {refill.period}, {to_rho(account.remaining):.6g} left{until}"
+
+
+def _in_words(budget: Budget) -> str:
+    paced = budget.refill
+    each = "" if paced is None else f", and rho = {to_rho(paced.picorho):.6g} of it in each {paced.period}"
+    return f"rho = {to_rho(budget.picorho):.6g}{' in all' if each else ''}{each}"
+
+
 def _may_raise(whose: str, before: Budget, after: Budget, *, yes: bool) -> bool:
-    """Ask the owner before a budget grows; return whether to go on."""
-    return (
-        after.picorho <= before.picorho
-        or yes
-        or typer.confirm(
-            f"Raise the budget of {whose} from rho = {to_rho(before.picorho):.6g} to {to_rho(after.picorho):.6g}? "
-            "More may then be learnt about every record"
-        )
+    """Ask the owner before a budget grows, or is no longer spread over time; return whether to go on."""
+    spread = before.refill is None or (
+        after.refill is not None
+        and after.refill.period == before.refill.period
+        and after.refill.picorho <= before.refill.picorho
+    )
+    if spread and after.picorho <= before.picorho:
+        return True
+    if after.picorho <= before.picorho:
+        return yes or typer.confirm(f"Let {whose} spend its budget faster than before, {_in_words(after)}?")
+    return yes or typer.confirm(
+        f"Raise the budget of {whose} from rho = {to_rho(before.picorho):.6g} to {to_rho(after.picorho):.6g}? "
+        "More may then be learnt about every record"
     )
 
 
-def _check_within_lineage(name: str, budget: Budget, lineage: Budget) -> None:
-    """Raise CannotServe if a client would get more than its lineage, which pays for every answer too, has in all."""
-    if budget.picorho > lineage.picorho:
-        raise CannotServe(
-            f"{name} would get rho = {to_rho(budget.picorho):.6g}, and the lineage, which pays for every answer too, "
-            f"has rho = {to_rho(lineage.picorho):.6g} in all: give less, or raise the lineage's budget with 'dpserve "
-            "lineage set-budget' first"
-        )
+async def _above(ledger: Ledger, lineage: str, group: str = "") -> list[Account]:
+    """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's."""
+    groups: list[Account] = [await ledger.group(lineage, group)] if group else []
+    return [*groups, await ledger.lineage(lineage)]
+
+
+def _check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
+    """Raise CannotServe if an account would get more than one that pays for its answers, too, has in all."""
+    for account in above:
+        of = f"the group {account.group}" if isinstance(account, GroupAccount) else "the lineage"
+        command = "groups" if isinstance(account, GroupAccount) else "lineage"
+        if budget.picorho > account.budget.picorho:
+            raise CannotServe(
+                f"{name} would get rho = {to_rho(budget.picorho):.6g}, and {of}, which pays for every answer too, has "
+                f"rho = {to_rho(account.budget.picorho):.6g} in all: give less, or raise {of}'s budget with 'dpserve "
+                f"{command} set-budget' first"
+            )
 
 
 def _seconds(text: str, flag: str) -> int:

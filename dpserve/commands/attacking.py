@@ -125,8 +125,7 @@ def attack(
 
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
 
-    Models that are networks need the extra torch, and so do attack networks, which are left out without it. The noise
-    of a bundle's answers follows from --seed too.
+    Models that are networks need the extra torch. The noise of a bundle's answers follows from --seed too.
     """
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
@@ -139,7 +138,8 @@ def attack(
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         found = of.read(endpoints[0].model())
         from audit import presentation
-        from audit.membership.attack import Attack, Choices, TrainShadows, train_here
+        from audit.membership.attack import Attack, Choices
+        from audit.membership.shadow_models import train_on_ray, train_shadow_models
 
         choices = Choices(
             shadow_models=shadows.shadow_models,
@@ -149,11 +149,7 @@ def attack(
             most=of.candidates,
             seed=seed,
         )
-        train: TrainShadows = train_here
-        if shadows.ray is not None:
-            from audit.membership.shadow_models import train_on_ray
-
-            train = train_on_ray(shadows.ray)
+        train = train_shadow_models if shadows.ray is None else train_on_ray(shadows.ray)
         errors = Console(stderr=True)
         with _resumable(errors, journal), shares("attack") as progress:
             outcome = Attack(

@@ -166,7 +166,7 @@ def export(
     certificate = model.certificate
     suffix = f"-{file.tier}{file.suffix}" if len(certificate.tiers) > 1 else file.suffix
     target = out or Path(f"{certificate.name}{suffix}")
-    with _written(target, file.content):
+    with written(target, file.content):
         charged = asyncio.run(_charge(ledger, certificate, file.tier))
     typer.echo(f"wrote {target}, {len(file.content):,} bytes, with nothing secret in it")
     if charged:
@@ -174,7 +174,7 @@ def export(
 
 
 @contextmanager
-def _written(target: Path, content: bytes) -> Iterator[None]:
+def written(target: Path, content: bytes) -> Iterator[None]:
     """Put the file in its place when what is done meanwhile has succeeded; else leave nothing."""
     if target.exists():
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))

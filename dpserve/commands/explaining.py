@@ -136,15 +136,26 @@ async def _account(opened: Ledger, client: str | None, lineage: str | None, pric
         (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
         price = Cost() if newest.terms.after else newest.cost
     if client is None:
-        return explain_account(whole.tally, whole.budget, price=price, highest_limit=whole.highest_limit)
-    account = await opened.client(whole.lineage, client)
+        return explain_account(
+            whole.tally,
+            whole.budget,
+            price=price,
+            highest_limit=whole.highest_limit,
+            left=whole.remaining,
+            refilled=whole.refilled,
+            scope="lineage",
+        )
+    account, shared = await opened.payers(whole.lineage, client)
     return explain_account(
         account.tally,
         account.budget,
         price=price,
-        lineage_left=whole.remaining,
+        lineage_left=min(each.remaining for each in shared),
         highest_limit=account.highest_limit,
         unlimited=await _holds(opened, whole.lineage, client),
+        left=account.remaining,
+        refilled=account.refilled,
+        group=account.group,
     )
 
 

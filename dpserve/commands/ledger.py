@@ -22,10 +22,10 @@ from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.accounts import LineageOption, lineage_named
+from dpserve.commands.accounts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
-from dpserve.commands.options import AccountBudget, LedgerOption
+from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from service.errors import CannotServe
 from training.private_files import owners_alone
 
@@ -41,6 +41,10 @@ class EveryLineage(LedgerOption):
     journal: list[Path] | None = option(
         None, "A journal of another service, or a folder of them, in addition to those in your state folder."
     )
+
+
+class ReconciledLineage(EveryLineage, ActsOnLedger):
+    """One lineage of a ledger to reconcile, or all of them."""
 
 
 class LostLineage(Options):
@@ -116,11 +120,11 @@ def verify(of: EveryLineage) -> None:
 
 @app.command("export")
 def export(
-    lineage: LineageOption,
+    lineage: ActOnLineage,
     form: Annotated[str, typer.Option("--format", help="csv or jsonl.")] = "csv",
     out: Annotated[Path | None, typer.Option("--out", help="The file to write. [default: standard output]")] = None,
 ) -> None:
-    """Write a lineage's receipts, and what the owner did, as CSV or JSON lines."""
+    """Write the audit trail: who did what, when and why, and every receipt, as CSV or JSON lines."""
     if form not in ("csv", "jsonl"):
         raise typer.BadParameter("must be csv or jsonl", param_hint="--format")
 
@@ -163,7 +167,7 @@ def restore(file: Annotated[Path, typer.Argument(help="A backup.")], ledger: Led
 
 
 @app.command("reconcile")
-def reconcile(of: EveryLineage, lost: LostLineage, given: AccountBudget) -> None:
+def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) -> None:
     """Put back the receipts that a store has lost and the services' journals hold, and let the services on again.
 
     With --lineage and its budget (--epsilon and --delta, or --rho) a lineage that the store has lost altogether is

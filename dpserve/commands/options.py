@@ -1,16 +1,18 @@
 """Options that several commands share, what they turn into, and what the shell offers as values."""
 
 import asyncio
+import getpass
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar, cast, get_args
 
 import typer
 from platformdirs import user_state_path
 
-from accounting.budgets import Accepts, Budget
+from accounting.budgets import Accepts, Budget, Refill
 from accounting.ledger import Ledger
 from dpserve.commands.command import Options, option
 
@@ -39,6 +41,32 @@ class LedgerOption(Options):
                 return await act(ledger)
 
         return asyncio.run(opened())
+
+
+class ActsOnLedger(LedgerOption):
+    """Which ledger a command changes, and what its audit trail says of it."""
+
+    by: str | None = option(
+        None, "Who does this, for the audit trail.", variable="DPSERVE_BY", default_text="your user name"
+    )
+    why: str = option("", "Why, for the audit trail.", default_text="not said")
+
+    def run(self, act: Callable[[Ledger], Awaitable[_Result]]) -> _Result:
+        """Open the ledger, act on it in this name, close it, and return the result."""
+        by = self.by or operating_systems_user()
+
+        async def acting(ledger: Ledger) -> _Result:
+            return await act(ledger.acting(by, self.why))
+
+        return super().run(acting)
+
+
+def operating_systems_user() -> str:
+    """Return who runs this, as the operating system calls them: by name, or else by number."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"user {os.getuid()}"
 
 
 class BudgetOptions(Options):
@@ -114,6 +142,26 @@ class AccountBudget(BudgetOptions):
         default_text="what the account, the lineage or the mechanism needs",
         panel=OTHER_TERMS,
     )
+
+
+class PacedBudget(AccountBudget):
+    """The budget of an account, which may be spread over calendar periods."""
+
+    refill: str | None = option(
+        None,
+        "How much of the budget may be spent in each day, week or month (UTC), as epsilon:1@1e-6/month or "
+        "rho:0.01/week; 'none' ends it. The budget itself stays the most that is ever spent.",
+        default_text="as before, or the whole at once",
+    )
+
+    def paced(self, accepts: str, before: Budget | None = None) -> Budget:
+        """Return the budget with its refill, or with the one that it had before."""
+        budget = self.budget(accepts)
+        if self.refill is None:
+            return replace(budget, refill=before.refill if before is not None else None)
+        if self.refill == "none":
+            return budget
+        return replace(budget, refill=Refill.parse(self.refill, budget.accepts))
 
 
 def state_folder() -> Path:

@@ -23,12 +23,10 @@ from accounting.picorho import PICORHO_PER_RHO, to_rho
 from accounting.planner import (
     MECHANISMS,
     NO_BETTER,
-    Expectation,
     Plan,
     PublicSample,
     account_of,
     accuracy_by_queries,
-    expectation,
 )
 from accounting.planner import plan as plan_budget
 from audit.reports import check_files
@@ -38,8 +36,8 @@ from dpserve.commands.console import figure, shares, stdout_console
 from dpserve.commands.console import whole as folding
 from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
-from dpserve.commands.tables import READING, FileOptions
-from mechanisms.gaussian_vector import mu_for, whole_picorho
+from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape
+from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.mechanism import priced
 from training.bundle import CertifiedHead, load_bundle
 from training.certificate import Certificate
@@ -48,24 +46,15 @@ from training.data.digits import load_digits
 from training.data.records import Floats, Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, UNIT_ROWS, Fourier, Hog
+from training.hog import Shape
 from training.lineage import KnownRecords
 from training.planning import rules
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
-from training.planning.recommendation import (
-    LARGEST_PRICE,
-    SEEDS,
-    PlannedTier,
-    Recommendation,
-    by_simulation,
-    of_images,
-    of_kind,
-    planned_tiers,
-    simulated_tiers,
-    training_options,
-)
-from training.planning.rule import by_rule
+from training.planning.recommendation import Recommendation, by_rule, by_simulation, of_kind
+from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options
 from training.recipe import DEFAULT_TOLERANCE
+from training.schema import Schema, declaration_of, read_schema
 from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
 
 if TYPE_CHECKING:
@@ -109,6 +98,8 @@ class PlanOptions(FileOptions):
         panel=BEFORE,
         metavar="FILE",
     )
+    schema_file: Path | None = SCHEMA(panel=BEFORE)
+    image_shape: str | None = IMAGE_SHAPE(panel=BEFORE)
     tier: list[str] | None = option(
         None,
         "NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest: PRICE as for train. "
@@ -121,7 +112,20 @@ class PlanOptions(FileOptions):
         panel=BEFORE,
     )
 
-    def rows(self) -> Records | None:
+    def declared_schema(self) -> Schema | None:
+        """Return the schema, if there is one. Raises BadParameter beside what it takes the place of."""
+        if self.schema_file is None:
+            return None
+        for flag, given in (
+            ("--class-names", self.class_names),
+            ("--bounds", self.bounds),
+            ("--classes", self.classes),
+        ):
+            if given:
+                raise typer.BadParameter(f"takes the place of {flag}: leave that out", param_hint="--schema")
+        return read_schema(self.schema_file)
+
+    def rows(self, schema: Schema | None) -> Records | None:
         """Read the rows to simulate on before training, public or private; None for none."""
         if self.public and self.outside:
             raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
@@ -129,10 +133,12 @@ class PlanOptions(FileOptions):
         if not source:
             return None
         names, values = parse_classes(self.class_names) if self.class_names else ((), ())
-        if source != "digits" and not names:
-            raise TrainingError("declare the class names of the rows with --class-names a,b,...")
+        if source != "digits" and not names and schema is None:
+            raise TrainingError(
+                "declare the class names of the rows with --class-names a,b,..., or give their --schema"
+            )
         flag = "--public" if self.public else OUTSIDE
-        return self.read(source, flag, classes=names, values=values, bounds=self.bounds or ())
+        return self.read(source, flag, classes=names, values=values, bounds=self.bounds or (), schema=schema)
 
 
 def plan(
@@ -146,7 +152,7 @@ def plan(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw accuracy against number of queries into FILE.png.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
 
@@ -156,21 +162,10 @@ def plan(
     check_files(plot)
     budgets = budget.budgets()
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
-        question, rows = Question(given.n, given.classes, given.queries), given.rows()
-        source = given.public or given.outside or ""
-        accuracy_from = (
-            None if rows is None else AccuracySource.simulated(source, len(rows), declared_public=bool(given.public))
-        )
-        choose(
-            budgets["gaussian"],
-            question,
-            rows=rows,
-            accuracy_from=accuracy_from,
-            tiers=given.tier or (),
-            as_json=as_json,
-        )
+        _plan_before_training(budgets["gaussian"], given, as_json=as_json)
         return
-    if given.outside or given.bounds or given.tier or (given.class_names and not (bundle and given.public)):
+    before = (given.outside, given.bounds, given.tier, given.schema_file, given.image_shape)
+    if any(before) or (given.class_names and not (bundle and given.public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
     scored = _of_bundle(bundle, given) if bundle is not None else _of_numbers(given)
     if given.margins is not None:
@@ -374,9 +369,7 @@ def public_sample(head: CertifiedHead, source: str, class_names: str | None, fil
 def _public(
     certificate: Certificate, source: str, class_names: str | None, file: FileOptions
 ) -> tuple[Floats, NDArray[np.int64]]:
-    names, feature_map = certificate.feature_names, certificate.feature_map
-    lower, upper, columns = feature_map.lower, feature_map.upper, feature_map.columns
-    records = file.read_like(source, names, lower, upper, certificate.classes, class_names, columns)
+    records = file.read_for(certificate, source, "--public", class_names)
     known = KnownRecords(state_folder())
     shared = known.among(known.digests(records)).get(certificate.lineage, 0)
     if shared:
@@ -384,7 +377,7 @@ def _public(
             f"{source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
             "them is not covered by any budget. Put rows that are public into a file of their own"
         )
-    order = [records.declaration.feature_names.index(name) for name in names]
+    order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
     return np.ascontiguousarray(records.X[:, order]), records.y
 
 
@@ -396,87 +389,99 @@ def _held_out_digits(certificate: Certificate) -> tuple[Floats, NDArray[np.int64
     return digits.held_out_rows, digits.held_out_labels
 
 
-OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
-"""What an owner may set in addition to --release KIND --budget. No rule sets a network's width or the tiers."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What an owner says of the records, in public numbers. n, classes: how many; queries: None for no end."""
-
-    n: int | None
-    classes: int | None
-    queries: int | None
-
-    def __post_init__(self) -> None:
-        """Refuse nonsense before anything is trained."""
-        if self.queries is not None and self.queries < 1:
-            raise ValueError(f"the number of queries must be at least 1, not {self.queries}")
-
-
-@dataclass(frozen=True)
-class AccuracySource:
-    """Where accuracies come from. note: a line to print under them; origin: in JSON."""
-
-    origin: str
-    note: str
-
-    @classmethod
-    def simulated(cls, source: str, rows: int, *, declared_public: bool) -> "AccuracySource":
-        """From a simulation on rows."""
-        whose = (
-            "declared public"
-            if declared_public
-            else "private: no guarantee covers these figures, so keep them to yourself"
+def _plan_before_training(budget: Budget, given: PlanOptions, *, as_json: bool) -> None:
+    """Compare the options, recommend one and print why: by simulation where there are rows, or by what was measured."""
+    if given.queries is not None and given.queries < 1:
+        raise ValueError(f"the number of queries must be at least 1, not {given.queries}")
+    schema, n, whole = given.declared_schema(), given.n, budget.picorho
+    classes, kind = given.classes, None
+    rows = given.rows(schema)
+    declared = rows.declaration if rows is not None else declaration_of(schema, given.label) if schema else None
+    shape = None
+    if given.image_shape is not None:
+        shape = image_shape(given.image_shape, None if declared is None else declared.features)
+        kind = rules.kind_of(declared, shape) if declared else "images"
+    elif declared is not None:
+        kind = rules.kind_of(declared)
+    if declared is not None:
+        classes = len(declared.classes)
+    tiers = planned_tiers(tier_prices(given.tier), whole) if given.tier else ()
+    if rows is not None:
+        found = simulated(rows, n, whole, given.queries, shape)
+        if tiers:
+            figures = {each.option: each.mean or 0.0 for each in found.estimates}
+            better = figures.get("weights-fourier", 0.0) > figures.get("weights", 0.0)
+            tiers = simulated_tiers(tiers, rows, n, "fourier" if better else "identity")
+        n = n or len(rows)
+        origin = _origin(given, len(rows))
+        note = f"Accuracy on {origin}."
+    elif n is not None and classes is not None:
+        found, similar = by_rule(n, classes, whole, given.queries, kind)
+        origin, note = f"measured on {similar.words}", _note(similar)
+    else:
+        raise typer.BadParameter(
+            "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
+            f"--n and --schema, --public FILE or {OUTSIDE} FILE, to choose a mechanism"
         )
-        origin = f"{rows} rows of {source}, {whose}"
-        return cls(origin, f"Accuracy on {origin}.")
+    data = [f"--schema {given.schema_file}"] if given.schema_file else []
+    data += [f"--label {given.label}"] if given.label != "label" else []
+    command = _command(found, found.training_options(n, whole, given.queries, kind), data, given.image_shape)
+    tiers_command = (
+        _command(Recommendation("weights", ""), tier_options(tiers), data, given.image_shape) if tiers else None
+    )
+    shown = Comparison(budget, given.queries, found, origin, note, command, tiers, tiers_command)
+    if as_json:
+        typer.echo(json.dumps(as_dict(shown), indent=2))
+    else:
+        print_comparison(stdout_console(), shown)
 
-    @classmethod
-    def measured(cls, similar: Nearest) -> "AccuracySource":
-        """From the comparison's own tables."""
-        return cls(
-            f"measured on {similar.words}",
-            f"Accuracy as measured on {similar.words}: of the public sets of docs/mechanisms.md the most like yours in "
-            f"classes and mu n / C{_apart(similar)}. It says which options to expect more of, and not what yours will "
-            "reach: --public FILE simulates on rows like yours.",
-        )
+
+def _origin(given: PlanOptions, rows: int) -> str:
+    whose = (
+        "declared public" if given.public else "private: no guarantee covers these figures, so keep them to yourself"
+    )
+    return f"{rows} rows of {given.public or given.outside}, {whose}"
 
 
-def _apart(similar: Nearest) -> str:
-    return f", though {similar.apart:.0f} times apart: nothing nearer was measured" if similar.apart > FAR else ""
+def _note(similar: Nearest) -> str:
+    apart = f", though {similar.apart:.0f} times apart: nothing nearer was measured" if similar.apart > FAR else ""
+    return (
+        f"Accuracy as measured on {similar.words}: of the public sets of docs/mechanisms.md the most like yours in "
+        f"classes and mu n / C{apart}. It says which options to expect more of, and not what yours will reach: "
+        "--public FILE simulates on rows like yours."
+    )
+
+
+def _command(found: Recommendation, made: Mapping[str, object], data: Sequence[str], image: str | None) -> str:
+    """Return the command that trains what is recommended. data: how the records are read; image: their shape."""
+    option = found.chosen
+    words = ["dpserve train --data FILE", *data, "--lineage NAME --out MODEL"]
+    words += [f"--image-shape {image}"] if image else []
+    words += [f"--release {option.release}"] if option.release is not None else []
+    for name, value in made.items():
+        words += [f"--{name.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
+    if option.features == "fourier":
+        words.append(f"--features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}")
+        words.append(f"--clip-norm {UNIT_ROWS:.7g}")
+    return " ".join(words)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is shown. command: trains the recommended option. expectation: of released weights, without rows."""
+    """All that is shown. origin, note: where accuracies come from; command: trains the recommended option."""
 
     budget: Budget
-    question: Question
+    queries: int | None
     found: Recommendation
-    accuracy_from: AccuracySource
+    origin: str
+    note: str
     command: str
-    tiers: tuple[PlannedTier, ...] = ()
-    expectation: Expectation | None = None
+    tiers: tuple[PlannedTier, ...]
+    tiers_command: str | None
 
 
-def expectation_of_weights(n: int, classes: int, whole: int) -> Expectation:
-    """Return what released weights are worth on rows of which a head is halfway sure. Lambda cancels."""
-    rho = to_rho(min(whole, LARGEST_PRICE))
-    lam = rules.strong_convexity(mu_for(min(whole, LARGEST_PRICE)))
-    sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, NORM_BOUND) * NORM_BOUND
-    rows = PublicSample.halfway(classes, usual_margin(n, lam, NORM_BOUND, classes), sensitivity)
-    return expectation("gaussian", rho, rows)
-
-
-def command_for(found: Recommendation, n: int, whole: int, queries: int | None) -> str:
-    """Return the command that trains what is recommended."""
-    made = found.training_options(n, whole, queries)
-    words = _command(found.chosen.release, made)
-    if found.chosen.features == "fourier":
-        words += f" --features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}"
-        words += f" --clip-norm {UNIT_ROWS:.7g}"
-    return words
+OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
+"""What an owner may set in addition to --release KIND --budget. No rule sets a network's width or the tiers."""
 
 
 def as_dict(shown: Comparison) -> dict[str, object]:
@@ -485,13 +490,12 @@ def as_dict(shown: Comparison) -> dict[str, object]:
     return {
         "delta": budget.delta,
         "rho": budget.picorho / PICORHO_PER_RHO,
-        "asked_queries": shown.question.queries,
-        "accuracy_from": shown.accuracy_from.origin,
+        "asked_queries": shown.queries,
+        "accuracy_from": shown.origin,
         "recommended": found.option,
         "reason": found.reason,
         "warnings": found.warnings,
         "command": shown.command,
-        "expectation": None if shown.expectation is None else shown.expectation.model_dump(),
         "estimates": [
             {
                 "option": each.option,
@@ -515,7 +519,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
             }
             for each in shown.tiers
         ],
-        "tiers_command": _command("weights", training_options(shown.tiers)) if shown.tiers else None,
+        "tiers_command": shown.tiers_command,
     }
 
 
@@ -542,14 +546,13 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     for name in (name for name in OPTIONS if name not in known):
         table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "", "")
     console.print(table, highlight=False)
-    console.print(shown.accuracy_from.note, highlight=False)
-    if shown.expectation is not None:
-        console.print(shown.expectation.words("answers from released weights"), highlight=False)
+    console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
     print_warnings(console, found)
     console.print(f"Next: {shown.command}", highlight=False, soft_wrap=True)
     if shown.tiers:
         _print_tiers(console, shown.tiers)
+        console.print(f"In tiers: {shown.tiers_command}", highlight=False, soft_wrap=True)
     else:
         console.print(
             "Released weights can also have tiers, --tier NAME=PRICE from the coarsest to the finest: clients who "
@@ -582,32 +585,12 @@ def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:
         f"difference. As separate models they would cost it {to_rho(apart):.6g}.",
         highlight=False,
     )
-    console.print(f"In tiers: {_command('weights', training_options(tiers))}", highlight=False, soft_wrap=True)
 
 
-def _command(release: str | None, made: Mapping[str, object]) -> str:
-    words = ["dpserve train --data FILE --lineage NAME --out MODEL"]
-    if release is not None:
-        words.append(f"--release {release}")
-    for name, value in made.items():
-        words += [f"--{name.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
-    return " ".join(words)
-
-
-def simulated(records: Records, n: int | None, whole: int, queries: int | None) -> Recommendation:
+def simulated(records: Records, n: int | None, whole: int, queries: int | None, shape: Shape | None) -> Recommendation:
     """Simulate on rows, with a bar on the terminal. n, whole, queries: see `by_simulation`."""
-    classes = len(records.declaration.classes)
     with shares("simulating") as progress:
-        return by_simulation(
-            scaled_rows(records), records.y, classes=classes, n=n, whole=whole, queries=queries, progress=progress
-        )
-
-
-def scaled_rows(records: Records) -> NDArray[np.float64]:
-    """Return the rows (m, d), each column from its declared bounds into [0, 1]."""
-    lower, upper = np.asarray(records.declaration.lower), np.asarray(records.declaration.upper)
-    X: NDArray[np.float64] = (records.X - lower) / (upper - lower)
-    return X
+        return by_simulation(records, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
 
 
 def followed(
@@ -627,86 +610,24 @@ def followed(
         )
     n = training.needed("records_declared", "about how many records there are, as a number that may be public")
     whole = whole_picorho(budget)
-    images = training.feature_map.image_shape if isinstance(training.feature_map, Hog) else None
-    if images is not None and public is not None:
-        raise typer.BadParameter(
-            "simulates options without --image-shape: leave one of the two out", param_hint="--public"
-        )
-    if images is not None and release is None:
-        found = of_images()
-    elif release is not None:
+    declared = training.records.declaration
+    shape = training.feature_map.image_shape if isinstance(training.feature_map, Hog) else None
+    kind = rules.kind_of(declared, shape)
+    if release is not None:
         found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
     elif public is not None:
-        found = simulated(public, n, whole, queries)
+        found = simulated(public, n, whole, queries, shape)
     else:
-        found, _ = by_rule(n, len(training.records.declaration.classes), whole, queries)
+        found, _ = by_rule(n, len(declared.classes), whole, queries, kind)
     stdout_console().print(f"Chosen: {found.reason}.", highlight=False)
     print_warnings(stdout_console(), found)
-    options = found.training_options(n, whole, queries)
+    options = found.training_options(n, whole, queries, kind)
     if "hidden" in training.options:
         options["hidden"] = training.options["hidden"]
     if "tier" in training.options:
-        options = dict(training_options(planned_tiers(tier_prices(training.options["tier"]), whole)))
+        options = dict(tier_options(planned_tiers(tier_prices(training.options["tier"]), whole)))
     option = found.chosen
     if option.release in (None, "weights", "objective") and "tolerance" in training.options:
         options["tolerance"] = training.options["tolerance"]
-    if images is not None and option.release == "dpsgd":
-        options["steps"] = rules.STEPS_ON_IMAGES
-    feature_map = rules.feature_map(option.features, training.records.declaration, images)
+    feature_map = rules.feature_map(option.features, declared, shape)
     return option.release, replace(training, feature_map=feature_map, options=options)
-
-
-def choose(
-    budget: Budget,
-    question: Question,
-    *,
-    rows: Records | None,
-    accuracy_from: AccuracySource | None,
-    tiers: Sequence[str] = (),
-    as_json: bool,
-) -> None:
-    """Compare the options, recommend one and print why: by simulation where there are rows, and by rule otherwise.
-
-    rows, accuracy_from: to simulate on, and their source. tiers: NAME=PRICE, precisions of released weights to plan
-    as well, the coarsest first.
-    """
-    n, whole, expected = question.n, budget.picorho, None
-    ladder = planned_tiers(tier_prices(tiers), whole) if tiers else ()
-    if rows is not None and accuracy_from is not None:
-        found = simulated(rows, n, whole, question.queries)
-        if ladder:
-            ladder = _simulated_tiers(ladder, found, rows, n)
-        n = n or len(rows)
-    elif n is not None and question.classes is not None:
-        found, similar = by_rule(n, question.classes, whole, question.queries)
-        accuracy_from = AccuracySource.measured(similar)
-        expected = expectation_of_weights(n, question.classes, whole)
-    else:
-        raise typer.BadParameter(
-            "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
-            f"or --public FILE or {OUTSIDE} FILE, to choose a mechanism"
-        )
-    shown = Comparison(
-        budget, question, found, accuracy_from, command_for(found, n, whole, question.queries), ladder, expected
-    )
-    if as_json:
-        typer.echo(json.dumps(as_dict(shown), indent=2))
-    else:
-        print_comparison(stdout_console(), shown)
-
-
-def _simulated_tiers(
-    ladder: tuple[PlannedTier, ...], found: Recommendation, records: Records, n: int | None
-) -> tuple[PlannedTier, ...]:
-    """Simulate tiers on the features on which released weights did better."""
-    figures = {each.option: each.mean or 0.0 for each in found.estimates}
-    fourier = figures.get("weights-fourier", 0.0) > figures.get("weights", 0.0)
-    return simulated_tiers(
-        ladder,
-        scaled_rows(records),
-        records.y,
-        classes=len(records.declaration.classes),
-        n=n,
-        features="fourier" if fourier else "identity",
-        seeds=SEEDS,
-    )

@@ -198,7 +198,9 @@ class Service:
     async def _prepare(self, ledger: Ledger, loaded: _Model) -> None:
         """See to it that the lineage has an account that can pay, and charge it for a pay-once model of one tier."""
         certificate = loaded.model.certificate
-        account = await open_lineage(ledger, certificate.lineage, self._budget(loaded))
+        account = await open_lineage(
+            ledger, certificate.lineage, self._budget(loaded), by=options.operating_systems_user()
+        )
         if loaded.mechanism is not None:
             check_affordable(account, loaded.mechanism)
             return

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,18 +10,47 @@ import typer
 
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
+from training import hog
+from training.certificate import ModelCertificate
 from training.columns import Columns
 from training.data.classes import values_of
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Records
 from training.errors import DataError, TrainingError
+from training.hog import Shape
 from training.schema import Schema, schema_of
 from training.schema import draft as drafted
 
 READING = "Reading rows"
+SCHEMA = partial(
+    option,
+    None,
+    "A Table Schema, .json or .toml, that says what the table's columns are, in place of their classes and bounds. "
+    "Public: 'dpserve schema draft' writes one to fill in.",
+    "--schema",
+)
+IMAGE_SHAPE = partial(
+    option,
+    None,
+    "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS of images: a record's columns are its pixels row by row, each with its "
+    "channels, 1 or 3.",
+)
 
 app = Group("Declare a table's columns in a file, without looking at its values.")
+
+
+def image_shape(text: str, columns: int | None) -> Shape:
+    """Return the shape that --image-shape gives, of records with so many columns. Raises TrainingError."""
+    sides = [part.strip() for part in text.split(",")]
+    if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
+        raise TrainingError(f"--image-shape takes HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28, not {text!r}")
+    height, width, channels = map(int, (*sides, "1")[:3])
+    try:
+        hog.check_shape((height, width, channels), height * width * channels if columns is None else columns)
+    except ValueError as error:
+        raise TrainingError(f"--image-shape: {error}") from error
+    return height, width, channels
 
 
 class RowOptions(Options):
@@ -89,20 +119,30 @@ class FileOptions(RowOptions):
         classes: Sequence[str],
         class_names: str | None,
         columns: Columns = (),
+        flag: str = "--public",
     ) -> Records:
-        """Read public rows by the declaration of a model or of other records. columns: what the features encode.
+        """Read rows by the declaration of a model or of other records. columns: what the features encode.
 
-        class_names: the declared names, or VALUE=NAME of each, between commas, where the file has other values.
+        flag: the option that names the source. class_names: the declared names, or VALUE=NAME of each, between commas,
+        where the file has other values.
         """
         limits = zip(names, lower, upper, strict=True)
         values = values_of(classes, class_names)
         return self.read(
             source,
-            "--public",
+            flag,
             schema=schema_of(columns, self.label, classes, values),
             classes=classes,
             values=values,
             bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+        )
+
+    def read_for(self, certificate: ModelCertificate, source: str, flag: str, class_names: str | None) -> Records:
+        """Read rows by the declaration of a model, as `read_like`."""
+        feature_map = certificate.feature_map
+        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
+        return self.read_like(
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag
         )
 
 
@@ -134,7 +174,8 @@ def draft(
     typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")
     for each in missing:
         typer.echo(f" - {each}")
-    typer.echo(f"Next: dpserve train --data {data} --schema {out} --label {label} --lineage NAME --out MODEL")
+    of_label = "" if label == "label" else f" --label {label}"
+    typer.echo(f"Next: dpserve plan --schema {out}{of_label} --n RECORDS --epsilon 1 --delta 1e-5")
 
 
 def _as_toml(content: dict[str, Any]) -> str:

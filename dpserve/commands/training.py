@@ -26,9 +26,8 @@ from dpserve.commands.releases import (
     train_release,
     train_with_progress,
 )
-from dpserve.commands.tables import READING, FileOptions
+from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape
 from service.errors import CannotServe
-from training import hog
 from training.bundle import save_bundle
 from training.certificate import Certificate
 from training.columns import usual_norm
@@ -58,12 +57,7 @@ class NewBundle(FileOptions):
     data: str = option(
         ..., "'digits', or your own: a table (CSV, Parquet, Feather; a file, a folder or a URL) or FILE.npz."
     )
-    schema_file: Path | None = option(
-        None,
-        "A Table Schema, .json or .toml, that says what the table's columns are, in place of --classes and --bounds. "
-        "Public: 'dpserve schema draft' writes one to fill in.",
-        "--schema",
-    )
+    schema_file: Path | None = SCHEMA()
     out: Path = option(..., "The bundle: a new folder.")
     lineage: str | None = option(
         None,
@@ -148,12 +142,7 @@ class FeatureOptions(Options):
         panel=FEATURES,
         complete=options.feature_names,
     )
-    image_shape: str | None = option(
-        None,
-        "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS of images: a record's columns are its pixels row by row, each with its "
-        "channels, 1 or 3.",
-        panel=FEATURES,
-    )
+    image_shape: str | None = IMAGE_SHAPE(panel=FEATURES)
     bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
     clip_norm: float | None = option(
         None,
@@ -186,7 +175,7 @@ class FeatureOptions(Options):
             "fourier": Fourier,
             "relu": Relu,
         }
-        shape = self.shape(declaration)
+        shape = None if self.image_shape is None else image_shape(self.image_shape, declaration.features)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
             return rules.feature_map("identity", declaration, shape)
         kind = "identity" if self.features == "auto" else self.features
@@ -213,22 +202,6 @@ class FeatureOptions(Options):
                 raise TrainingError(f"--features {kind}: {first['msg'].removeprefix('Value error, ')}") from error
             flag = str(first["loc"][0]).replace("_", "-")
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
-
-    def shape(self, declaration: Declaration) -> hog.Shape | None:
-        """Return the shape of the images, or None. Raises TrainingError for one that the records do not have."""
-        if self.image_shape is None:
-            return None
-        sides = [part.strip() for part in self.image_shape.split(",")]
-        if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
-            raise TrainingError(
-                f"--image-shape takes HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28, not {self.image_shape!r}"
-            )
-        height, width, channels = map(int, (*sides, "1")[:3])
-        try:
-            hog.check_shape((height, width, channels), declaration.features)
-        except ValueError as error:
-            raise TrainingError(f"--image-shape: {error}") from error
-        return height, width, channels
 
 
 class EncoderOptions(Options):

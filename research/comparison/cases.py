@@ -5,13 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mechanisms.seeded import derived_seed
 from research.data import adult, benchmarks, location, mnist, retail
 from research.data.labelled import LabelledSet
+from training.columns import Columns, coordinates_of
+from training.data.records import Declaration
 from training.errors import DataError
+from training.hog import Shape
 from training.planning.cases import MOST_ASKED, Case
 from training.planning.measured import SETS
 
@@ -24,25 +28,42 @@ _HELD_OUT_SEED = 0
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A public set in one size. n: records trained on; asked: from which row on held-out rows come, if fixed."""
+    """A public set in one size. n: records trained on; asked: from which row on held-out rows come, if fixed.
+
+    columns, image_shape: what a schema says of it, where features follow from that.
+    """
 
     title: str
     read: Callable[[Path], LabelledSet]
     n: int
     classes: int
     asked: int | None = None
+    columns: Columns = ()
+    image_shape: Shape | None = None
+
+    def declared(self) -> Declaration | None:
+        """Return what a schema of its columns declares; None where it has none."""
+        names = tuple(str(label) for label in range(self.classes))
+        return Declaration(*coordinates_of(self.columns), names, self.columns) if self.columns else None
 
 
-def _measured(name: str, read: Callable[[Path], LabelledSet], asked: int | None = None) -> Benchmark:
+def _measured(name: str, read: Callable[[Path], LabelledSet], asked: int | None = None, **more: Any) -> Benchmark:
     public = SETS[name]
-    return Benchmark(public.title, read, public.n, public.classes, asked)
+    return Benchmark(public.title, read, public.n, public.classes, asked, **more)
+
+
+def _adult(folder: Path) -> LabelledSet:
+    return adult.one_hot(adult.read(folder))
 
 
 BENCHMARKS: dict[str, Benchmark] = {
     "location": _measured("location", location.read),
     "mnist-10k": _measured("mnist-10k", mnist.read, _MNIST_TRAINING),
     "mnist-60k": _measured("mnist-60k", mnist.read, _MNIST_TRAINING),
-    "adult": _measured("adult", lambda folder: adult.one_hot(adult.read(folder)), _ADULT_TRAINING),
+    "mnist-10k-hog": _measured("mnist-10k-hog", mnist.read, _MNIST_TRAINING, image_shape=(28, 28, 1)),
+    "mnist-60k-hog": _measured("mnist-60k-hog", mnist.read, _MNIST_TRAINING, image_shape=(28, 28, 1)),
+    "adult": _measured("adult", _adult, _ADULT_TRAINING),
+    "adult-bins": _measured("adult-bins", _adult, _ADULT_TRAINING, columns=adult.one_hot_columns()),
     "retail": _measured("retail", retail.read),
     "digits": Benchmark("digits, 1,437 records, 10 classes", lambda _: benchmarks.digits(), 1437, 10),
 }
@@ -100,4 +121,6 @@ class Drawn:
             self.data.y[rest],
             self.data.classes,
             f"{self.fingerprint}-{digest.hexdigest()[:16]}",
+            self.benchmark.declared(),
+            self.benchmark.image_shape,
         )

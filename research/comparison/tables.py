@@ -16,7 +16,7 @@ COLUMNS = (*map(str, QUERIES), UNLIMITED)
 _QUALITY = ("mean", "spread", "log_loss", "calibration_error", "seeds")
 _HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", *_QUALITY, "figures")
 _REFUSED = "refused"
-NOT_MEASURED = "not measured"
+NOT_MEASURED = "-"
 START, END = "<!-- summary -->", "<!-- end of the summary -->"
 """Where a page takes the summary."""
 
@@ -117,8 +117,11 @@ def _read(word: str) -> Quality | None:
 def _mean(cell: Cell | None) -> str:
     if cell is None:
         return NOT_MEASURED
-    few = f" ({len(cell.figures)} of {SEEDS})" if len(cell.figures) < SEEDS else ""
-    return _REFUSED if cell.mean is None else f"{cell.mean:.3f}{few}"
+    if cell.mean is None:
+        return _REFUSED
+    loss = "" if cell.queries != UNLIMITED or cell.log_loss is None else f", {cell.log_loss:.2f}"
+    few = f" ({len(cell.figures)})" if len(cell.figures) < SEEDS else ""
+    return f"{cell.mean:.3f}{loss}{few}"
 
 
 def _number(value: float | None, digits: int = 4) -> str:

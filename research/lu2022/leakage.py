@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from audit.membership.attack_network import EPOCHS, AttackNetwork, network_recipe
 from audit.membership.scoring import KnownAnswers
 from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
@@ -19,13 +18,36 @@ from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
-from training.published.bounds import Recipe
-from training.published.train import Assignment, stacked_logits, train_stack
+from training.published.bounds import Recipe, Topology
+from training.published.train import Assignment, Parameters, stacked_logits, train_stack
 
 Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 TRAINING_SET = 24_000
 """Answers that an attack learns from; research/lu2022/README.md says what more or fewer do."""
+
+
+EPOCHS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class AttackNetwork:
+    """A trained attack that sees answers alone, trained as the shadow models are (Table IV)."""
+
+    parameters: Parameters
+
+    def scores(self, answers: Floats) -> Floats:
+        """Return the log-odds of membership (n,) of answers (n, C)."""
+        inputs = torch.from_numpy(answers.astype(np.float32))
+        z = stacked_logits(self.parameters, inputs, torch.arange(len(answers))[None])[0]
+        return np.asarray((z[:, 1] - z[:, 0]).double().numpy())
+
+    def decide(self, answers: Floats, y: Labels) -> NDArray[np.bool_]:
+        """Return whether each record was trained on, where membership is the likelier: (n,). y: not looked at."""
+        del y
+        decided: NDArray[np.bool_] = self.scores(answers) > 0
+        return decided
 
 
 @dataclass(eq=False)
@@ -116,11 +138,16 @@ def train_blind_networks(
     X = torch.from_numpy(np.concatenate([one.answers[rows] for one, rows in pairs]).astype(np.float32))
     y = torch.from_numpy(np.concatenate([one.member[rows] for one, rows in pairs]).astype(np.int64))
     assignment = Assignment(torch.arange(len(y)).view(len(known), -1), tuple(seeds), (1.0,) * len(known))
-    recipe = network_recipe(classes, EPOCHS)
+    recipe = Recipe(
+        Topology(classes, (64,), 2),
+        "cross-entropy",
+        epochs=EPOCHS,
+        batch_size=100,
+        learning_rate=0.01,
+        l2_regulariser=1e-6,
+    )
     trained = train_stack(X, y, assignment, recipe, on_epoch=lambda done: on_share(done / EPOCHS))
     return tuple(
-        AttackNetwork(
-            "per-class", classes, tuple(type(layer)(layer.weight[[place]], layer.bias[[place]]) for layer in trained)
-        )
+        AttackNetwork(tuple(type(layer)(layer.weight[[place]], layer.bias[[place]]) for layer in trained))
         for place in range(len(known))
     )

@@ -71,6 +71,10 @@ class ClientOut(BaseModel):
     """One client's account."""
 
     client: str
+    display: str
+    """How the owner calls it; may be empty."""
+    group: str
+    """What it belongs to; may be empty."""
     revoked: bool
     created: float
     releases: int
@@ -159,7 +163,13 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
     def report(account: Account, *, unlimited: bool = False) -> AccountReport:
         price = predictor.price_per_row if account.lineage == predictor.lineage else None
         return account_report(
-            account.tally, account.budget, price=price, highest_limit=account.highest_limit, unlimited=unlimited
+            account.tally,
+            account.budget,
+            price=price,
+            highest_limit=account.highest_limit,
+            unlimited=unlimited,
+            left=account.remaining,
+            refilled=account.refilled,
         )
 
     def lineage_out(account: LineageAccount) -> LineageOut:
@@ -175,6 +185,8 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
     def client_out(account: ClientAccount, *, unlimited: bool) -> ClientOut:
         return ClientOut(
             client=account.client,
+            display=account.display,
+            group=account.group,
             revoked=account.revoked,
             keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in account.api_keys],
             created=account.created,

@@ -68,27 +68,31 @@ def _problem_of(error: Exception) -> Problem:
 
 
 def _exhausted(error: BudgetExhausted) -> Problem:
-    """Return a 403 problem, with the account's amounts where it is the client's: the lineage's tell what others ask."""
+    """Return a 403 problem, with the account's amounts where it is the client's: another's tell what others ask."""
     cost = to_rho(error.cost)
-    if error.scope == "lineage":
+    if error.scope != "client":
         return Problem(
             HTTPStatus.FORBIDDEN,
             ProblemType.BUDGET_EXHAUSTED,
-            f"this request costs rho = {cost:.6g}, more than is left in the lineage's budget; nothing was charged",
+            f"this request costs rho = {cost:.6g}, more than is left in the {error.scope}'s budget; nothing was "
+            "charged",
             scope=error.scope,
             unit="rho",
             cost=cost,
         )
     amounts = {name: to_rho(getattr(error, name)) for name in ("spent", "remaining", "limit")}
+    refilled = {"refilled": error.refilled.isoformat()} if error.refilled is not None else {}
+    until = f" until {error.refilled.isoformat()}" if error.refilled is not None else ""
     return Problem(
         HTTPStatus.FORBIDDEN,
         ProblemType.BUDGET_EXHAUSTED,
         f"this request costs rho = {cost:.6g}, and {amounts['remaining']:.6g} of {amounts['limit']:.6g} is left in "
-        "the client's budget; nothing was charged",
+        f"the client's budget{until}; nothing was charged",
         scope=error.scope,
         unit="rho",
         cost=cost,
         **amounts,
+        **refilled,
     )
 
 

@@ -177,7 +177,7 @@ class QuoteOut(Struct):
     cost_rho: float
     admitted: bool
     refusal: Annotated[str | None, Meta(description="The type of problem that the request would be refused with.")]
-    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client or lineage.")]
+    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client, group or lineage.")]
     noise: NoiseLawOut
     tier: Annotated[
         str | UnsetType,

@@ -144,7 +144,7 @@ def test_without_leakage_at_most_one_audit_in_twenty_finds_some(audits, most):
 
 @pytest.mark.parametrize(("mu", "scores"), [(0, 1000), (1, 1000), (3, 2000), (5, 10_000)])
 def test_many_thresholds_exceed_the_truth_as_seldom_as_they_say(mu, scores):
-    """1,000 audits at 95 %: P(Binomial(1000, 0.05) > 88) < 1e-6. Of 400,000 audits, 4.8 % were (docs/auditing.md).
+    """1,000 audits at 95 %: P(Binomial(1000, 0.05) > 88) < 1e-6. Of 400,000 audits, 4.8 % were (research/README.md).
 
     Where mu is large the scores that err are few: sums that hang on them are not normal.
     """
@@ -239,7 +239,7 @@ def test_the_exact_bound_of_a_gaussian_of_known_epsilon_is_close_and_seldom_abov
 @pytest.mark.parametrize("designed_for", ["the truth", "half of it"])
 @pytest.mark.parametrize("epsilon", [1, 2, 4, 8])
 def test_many_thresholds_are_close_whatever_they_were_designed_for(epsilon, designed_for):
-    """20 audits. The lines lie 5 deviations of a median of 20 below what 400 audits had (docs/auditing.md).
+    """20 audits. The lines lie 5 deviations of a median of 20 below what 400 audits had (research/README.md).
 
     At epsilon = 1 no 95 % bound can have a median above 0.905 (1.645 deviations of a difference of two means).
     Above the truth are at most 5 %: P(Binomial(20, 0.05) > 8) < 1e-6.

@@ -1,4 +1,4 @@
-"""The table of docs/attacks.md from kept runs, and which kept runs count."""
+"""The table of research/README.md from kept runs, and which kept runs count."""
 
 import json
 

@@ -346,17 +346,30 @@ def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
         return done.output + str(done.exception), json.loads(path.read_text()) if path.exists() else None
 
     said, certificate = trained("chosen")
-    assert "Chosen: DP-SGD, linear head, on histograms of the images' gradients" in said
+    assert "Chosen: DP-SGD, linear head: " in said
+    assert "on MNIST, 10,000 images" in said
     assert certificate["release"] == "dpsgd"
     assert certificate["steps"] == 200
     assert certificate["feature_map"]["kind"] == "hog"
     assert certificate["feature_map"]["image_shape"] == [12, 12, 3]
     _, certificate = trained("asked", "--release", "class-sums")
     assert certificate["feature_map"]["kind"] == "hog"
-    np.savez(tmp_path / "public.npz", X=generator.uniform(size=(60, 432)), y=generator.integers(2, size=60))
-    said, none = trained("none", "--public", str(tmp_path / "public.npz"))
-    assert none is None
-    assert "simulates options without --image-shape" in said
+
+
+def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(tmp_path):
+    asked = ["--n", 60_000, "--epsilon", 1, "--delta", 1e-5]
+    images = words_of(tmp_path, *asked, "--classes", 10, "--image-shape", "28,28")
+    assert "on MNIST, 60,000 images, 10 classes, at epsilon = 1, the best that was measured there" in images
+    assert "--out MODEL --image-shape 28,28 --release dpsgd --price rho:0.035921474698" in images
+    assert "--steps 200" in images
+    fields = [{"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}}]
+    fields.append({"name": "outcome", "type": "string", "constraints": {"enum": ["ill", "well"]}})
+    (tmp_path / "schema.json").write_text(json.dumps({"fields": fields}))
+    declared = ["--schema", tmp_path / "schema.json", "--label", "outcome"]
+    table = words_of(tmp_path, *asked, *declared)
+    assert "on Adult with its schema" in table
+    assert f"dpserve train --data FILE --schema {tmp_path / 'schema.json'} --label outcome --lineage NAME" in table
+    assert "takes the place of --classes" in words_of(tmp_path, *asked, *declared, "--classes", 2)
 
 
 def test_the_owner_s_own_network_and_tiers_go_with_a_budget(tmp_path):

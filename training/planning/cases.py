@@ -1,7 +1,9 @@
 """A case: records to train on and rows held out. Its heads are trained once, for noise is cheap beside training."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from mechanisms.answer_noise import AnswerNoise
 from training.data.records import Declaration, Records
 from training.feature_maps import NORM_BOUND, FeatureMap
+from training.hog import Shape
 from training.objective import RegularisedCrossEntropy
 from training.planning import rules
 from training.planning.rules import Features
@@ -40,6 +43,45 @@ class Quality:
     interval: float | None = None
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What is expected of an option, over so many seeds.
+
+    mean, spread: mean and standard deviation of the accuracy, None where it cannot be; log_loss, calibration_error,
+    interval: see `Quality`, None where they are not known.
+    """
+
+    option: str
+    mean: float | None
+    spread: float | None = None
+    seeds: int | None = None
+    log_loss: float | None = None
+    calibration_error: float | None = None
+    interval: float | None = None
+
+    @classmethod
+    def over(cls, option: str, found: Sequence[Quality], seeds: int) -> "Estimate":
+        """Return the mean of what so many seeds reached, or that it cannot be."""
+        if len(found) < seeds:
+            return cls(option, None)
+        accuracies = [each.accuracy for each in found]
+        return cls(
+            option,
+            fmean(accuracies),
+            stdev(accuracies) if seeds > 1 else None,
+            seeds,
+            mean_of([each.log_loss for each in found]),
+            mean_of([each.calibration_error for each in found]),
+            mean_of([each.interval for each in found]),
+        )
+
+
+def mean_of(figures: Sequence[float | None]) -> float | None:
+    """Return the mean, or None where one is not known."""
+    known = [each for each in figures if each is not None]
+    return fmean(known) if known and len(known) == len(figures) else None
+
+
 def quality(probabilities: Floats, labels: Labels, noise: Floats | None = None) -> Quality:
     """Return what answers (m, C) are worth on rows of these classes (m,).
 
@@ -61,11 +103,18 @@ def quality(probabilities: Floats, labels: Labels, noise: Floats | None = None) 
     return Quality(float(right.mean()), float(-np.log(own).mean()), float(np.abs(off).sum() / len(labels)), width)
 
 
+def numbers_declared(columns: int, classes: int) -> Declaration:
+    """Return the declaration of so many columns within 0 and 1, and of so many classes."""
+    names = tuple(f"x{index}" for index in range(columns))
+    return Declaration(names, (0.0,) * columns, (1.0,) * columns, tuple(str(label) for label in range(classes)))
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Records to train on, and rows that were held out. X, asked: (n, d) within 0 and 1.
+    """Records to train on, and rows that were held out. X, asked: (n, d), within what is declared.
 
-    name, seed: what noise follows from. split: equal for equal records and rows.
+    name, seed: what noise follows from. split: equal for equal records and rows. declared: None for columns within 0
+    and 1 that are nothing but numbers. image_shape: of rows that are images.
     """
 
     name: str
@@ -76,17 +125,13 @@ class Case:
     answers: Labels
     classes: int
     split: str = ""
+    declared: Declaration | None = None
+    image_shape: Shape | None = None
 
     @cached_property
     def records(self) -> Records:
         """The records as an owner would declare them."""
-        d = self.X.shape[1]
-        declaration = Declaration(
-            tuple(f"x{index}" for index in range(d)),
-            (0.0,) * d,
-            (1.0,) * d,
-            tuple(str(label) for label in range(self.classes)),
-        )
+        declaration = self.declared or numbers_declared(self.X.shape[1], self.classes)
         return Records(self.X, self.y, declaration, (self.split.encode(),))
 
     def accuracy(self, answers: Floats) -> float:
@@ -158,7 +203,7 @@ class Heads:
 
     def feature_map(self, features: Features) -> FeatureMap:
         """The map, by the public rules."""
-        return rules.feature_map(features, self.case.records.declaration)
+        return rules.feature_map(features, self.case.records.declaration, self.case.image_shape)
 
 
 def weights_move(strong_convexity: float, weights: Floats) -> float:

@@ -2,16 +2,16 @@
 
 import csv
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import mu_for
-from training.planning.cases import Quality
+from training.planning.cases import Estimate, Quality
 from training.planning.options import DELTA, OPTIONS, QUERIES, UNLIMITED
-from training.planning.recommendation import Estimate
+from training.planning.rules import Kind
 
 MEASURED = Path(__file__).with_name("measured.csv")
 """Written by `python -m research.comparison --summary`: a line for each set, epsilon, option and number of queries."""
@@ -31,7 +31,7 @@ class PublicSet:
     """A public set in one size.
 
     n: records trained on. commonest, entropy: accuracy and log loss of answering each held-out row with the shares of
-    the classes among the records.
+    the classes among the records. kind: of rows whose schema was used: None for numbers as they are.
     """
 
     title: str
@@ -39,13 +39,17 @@ class PublicSet:
     classes: int
     commonest: float
     entropy: float
+    kind: Kind | None = None
 
 
 SETS = {
     "location": PublicSet("Location, 3,500 records, 30 classes", 3500, 30, 0.0589, 3.3741),
     "mnist-10k": PublicSet("MNIST, 10,000 records, 10 classes", 10_000, 10, 0.1135, 2.3012),
     "mnist-60k": PublicSet("MNIST, 60,000 records, 10 classes", 60_000, 10, 0.1135, 2.3010),
+    "mnist-10k-hog": PublicSet("MNIST, 10,000 images, 10 classes", 10_000, 10, 0.1135, 2.3012, "images"),
+    "mnist-60k-hog": PublicSet("MNIST, 60,000 images, 10 classes", 60_000, 10, 0.1135, 2.3010, "images"),
     "adult": PublicSet("Adult, 30,000 records, 2 classes", 30_000, 2, 0.7643, 0.5462),
+    "adult-bins": PublicSet("Adult with its schema, 30,000 records, 2 classes", 30_000, 2, 0.7643, 0.5462, "table"),
     "retail": PublicSet("retail baskets, 35,000 records, 100 uneven classes", 35_000, 100, 0.0680, 4.2077),
 }
 """The sets that were measured."""
@@ -82,29 +86,25 @@ class Nearest:
         return f"{self.place} (mu n / C = {self.signal:.3g}), {asked} queries"
 
 
-def nearest(
-    n: int,
-    classes: int,
-    whole: int,
-    queries: int | None,
-    alike: Callable[[int, float], bool] | None = None,
-) -> Nearest:
+def nearest(n: int, classes: int, whole: int, queries: int | None, kind: Kind | None = None) -> Nearest:
     """Return the public set and epsilon most like `n` records in so many classes at a budget of `whole` picorho.
 
-    Only sets of the same group count: two classes, some, or many. Of these, ones whose classes and mu n / C are
-    `alike`, if there are any. Most alike are numbers of classes and mu n / C, both in ratios. queries: the nearest
-    number that was measured, in ratios too. An option that was not measured there has no estimate; one that ends
-    before has the mean None.
+    Only sets of the same kind count, and of these, but for images, those of the same group: two classes, some, or
+    many. Where the group has no set of the kind, sets without a schema count. Most alike are numbers of classes and
+    mu n / C, both in ratios. queries: the nearest number that was measured, in ratios too. An option that was not
+    measured there has no estimate; one that ends before has the mean None.
     """
-    wanted = mu_for(whole) * n / classes
+    wanted, measured = mu_for(whole) * n / classes, _measured()
 
     def ratios(place: tuple[str, float]) -> tuple[float, float]:
         return abs(math.log(SETS[place[0]].classes / classes)), abs(math.log(_signal(*place) / wanted))
 
-    measured = _measured()
-    places = [place for place in measured if _group(SETS[place[0]].classes) == _group(classes)]
-    suitable = [place for place in places if alike and alike(SETS[place[0]].classes, _signal(*place))]
-    dataset, epsilon = min(suitable or places, key=lambda place: sum(ratios(place)))
+    def alike(place: tuple[str, float], kind: Kind | None) -> bool:
+        public = SETS[place[0]]
+        return public.kind == kind and (kind == "images" or _group(public.classes) == _group(classes))
+
+    places = [place for place in measured if alike(place, kind)] or [place for place in measured if alike(place, None)]
+    dataset, epsilon = min(places, key=lambda place: sum(ratios(place)))
     count = None if queries is None else min(QUERIES, key=lambda known: abs(math.log(known / queries)))
     estimates = tuple(_estimates(measured[dataset, epsilon], count))
     apart = math.exp(max(ratios((dataset, epsilon))))

@@ -110,7 +110,7 @@ def _class_sums(trial: Trial) -> Qualities:
     from training.releases.class_sums import train_class_sums
 
     records = trial.case.records
-    feature_map = rules.feature_map("identity", records.declaration)
+    feature_map = trial.heads.feature_map("identity")
     model = train_class_sums(records, "compared", feature_map, trial.whole, "compared", trial.randomness("class-sums"))
     return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
 
@@ -138,7 +138,7 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
         case, whole = trial.case, trial.whole
         chosen = trial.heads.feature_map(features)
         network = Network((chosen.dimension, *hidden, case.classes))
-        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden)
+        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden, **rules.steps(chosen))
         words = trial.randomness("dpsgd", features, *map(str, hidden))
         recipe = DpSgdRecipe("compared", chosen, choices, whole)
         known = trial.heads.directions(features)
@@ -150,7 +150,7 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
 
 def _teachers(trial: Trial) -> Qualities:
     """250 linear teachers' votes, with noise on each answer."""
-    logits, sensitivity = _said_by_teachers(trial.case)
+    logits, sensitivity = _said_by_teachers(trial.heads)
     found: Qualities = {}
     for count in trial.queries:
         try:
@@ -166,13 +166,14 @@ def _teachers(trial: Trial) -> Qualities:
 _TAUGHT: dict[tuple[str, int], tuple[Floats, Floats]] = {}
 
 
-def _said_by_teachers(case: Case) -> tuple[Floats, Floats]:
+def _said_by_teachers(heads: Heads) -> tuple[Floats, Floats]:
     """The mean of the votes (m, C) and its sensitivity (m,). The last case is kept."""
+    case = heads.case
     key = (case.split, case.seed)
     if key not in _TAUGHT:
         from training.teachers.train import TeachersRecipe, train_teachers
 
-        recipe = TeachersRecipe("compared", rules.feature_map("identity", case.records.declaration))
+        recipe = TeachersRecipe("compared", heads.feature_map("identity"))
         words = SeededRandomness(case.seed, (case.name, "teachers' parts")).words(4).tobytes()
         model = train_teachers(case.records, recipe, "compared", words)
         phi = model.features(case.asked)

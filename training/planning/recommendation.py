@@ -1,14 +1,16 @@
-"""Which option an owner should take, with the training options for it, by a simulation on given rows; and tiers.
+"""Which option an owner should take, with the training options for it: by a simulation, or by what was measured.
 
-A simulation runs the options themselves. On rows that are public it costs nothing; on private records it tells about
-them, and no guarantee covers what it tells.
+A simulation runs the options themselves on given rows. On rows that are public it costs nothing; on private records it
+tells about them, and no guarantee covers what it tells. Without rows the public set most like the records decides.
+Either way the best option is the simplest of those whose log loss is the least among the ones of nearly the highest
+accuracy.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,23 @@ from accounting import picorho, sampling_error
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import derived_seed
+from training.data.records import Declaration, Records
 from training.errors import TrainingError
+from training.feature_maps import FeatureMap
+from training.hog import Shape
 from training.planning import rules
-from training.planning.cases import MOST_ASKED, Case, Floats, Heads, Labels, Quality, weights_move
+from training.planning.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
+from training.planning.measured import FAR, LEAST_MEASURED, Nearest, nearest
 from training.planning.options import OPTIONS, Option, Trial
-from training.planning.rules import Features
-from training.releases.weights import tier_steps
+from training.planning.rules import Features, Kind
+from training.releases import class_sums
+from training.releases.dpsgd import network as dpsgd_network
 
 LARGEST_PRICE = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
 """What a release may cost at most, in picorho. A larger budget buys no better one."""
+
+LEAST_PRICE = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
+"""What a release costs at least, in picorho."""
 
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
@@ -40,45 +50,6 @@ _CLOSE_LOSS = 0.01
 _WIDE = 0.9
 
 NO_BETTER = "no better than always naming the commonest class"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What is expected of an option, over so many seeds.
-
-    mean, spread: mean and standard deviation of the accuracy, None where it cannot be; log_loss, calibration_error,
-    interval: see `training.planning.cases.Quality`, None where they are not known.
-    """
-
-    option: str
-    mean: float | None
-    spread: float | None = None
-    seeds: int | None = None
-    log_loss: float | None = None
-    calibration_error: float | None = None
-    interval: float | None = None
-
-    @classmethod
-    def over(cls, option: str, found: Sequence[Quality], seeds: int) -> "Estimate":
-        """Return the mean of what so many seeds reached, or that it cannot be."""
-        if len(found) < seeds:
-            return cls(option, None)
-        accuracies = [each.accuracy for each in found]
-        return cls(
-            option,
-            fmean(accuracies),
-            stdev(accuracies) if seeds > 1 else None,
-            seeds,
-            mean_of([each.log_loss for each in found]),
-            mean_of([each.calibration_error for each in found]),
-            mean_of([each.interval for each in found]),
-        )
-
-
-def mean_of(figures: Sequence[float | None]) -> float | None:
-    """Return the mean, or None where one is not known."""
-    known = [each for each in figures if each is not None]
-    return fmean(known) if known and len(known) == len(figures) else None
 
 
 def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:
@@ -120,9 +91,10 @@ class Recommendation:
         """How it is made."""
         return OPTIONS[self.option]
 
-    def training_options(self, n: int, whole: int, queries: int | None) -> dict[str, Any]:
+    def training_options(self, n: int, whole: int, queries: int | None, kind: Kind | None = None) -> dict[str, Any]:
         """Return `dpserve train`'s options for it. n: declared; whole: the budget in picorho; queries: None, no end.
 
+        kind: of the rows.
         No release takes more than LARGEST_RELEASE_RHO of the budget. Raises ValueError for noise on each answer
         without a number of queries, or for more of them than the budget pays for.
         """
@@ -140,6 +112,8 @@ class Recommendation:
             made["lam"] = rules.strong_convexity(mu_for(whole))
         if self.chosen.release == "dpsgd":
             made["records_declared"] = n
+            if kind == "images":
+                made["steps"] = rules.STEPS_ON_IMAGES
         return made
 
 
@@ -171,52 +145,55 @@ def of_kind(release: str, features: Features, queries: int | None) -> Recommenda
     )
 
 
-def of_images() -> Recommendation:
-    """Return what was measured best on images: DP-SGD on histograms of their gradients."""
-    return Recommendation(
-        "dpsgd",
-        "DP-SGD, linear head, on histograms of the images' gradients: 0.969 on MNIST, 10,000 records, and 0.981 on "
-        "60,000, at epsilon = 1, the best that was measured there; paid for once, for any number of queries",
-    )
-
-
 def by_simulation(
-    X: Floats,
-    y: Labels,
+    records: Records,
     *,
-    classes: int,
     n: int | None,
     whole: int,
     queries: int | None,
+    image_shape: Shape | None = None,
     seeds: int = SEEDS,
     options: tuple[str, ...] = tuple(OPTIONS),
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> Recommendation:
     """Train every option on four fifths of the rows, ask about the others, and return the one that did best.
 
-    X: (m, d) scaled into [0, 1] by declared bounds. n: how many records there will be, if not as many as rows: the
-    noise is then that of n records, as a budget of mu n / m on m gives it. That understates what more records teach.
-    queries: None for unlimited answers. Raises TrainingError for too few rows.
+    n: how many records there will be, if not as many as rows: the noise is then that of n records, as a budget of
+    mu n / m on m gives it. That understates what more records teach. queries: None for unlimited answers. image_shape:
+    of rows that are images. Raises TrainingError for too few rows.
     """
-    if len(y) < _LEAST_ROWS:
-        raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(y)}")
-    check_declared(len(y) if n is None else n, classes)
+    if len(records) < _LEAST_ROWS:
+        raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(records)}")
+    check_declared(len(records) if n is None else n, len(records.declaration.classes))
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
     for seed in range(seeds):
-        case = case_of(X, y, classes, seed)
+        case = case_of(records, seed, image_shape)
         heads = Heads(case)
         constants.append(case.constant)
         scaled = budget_for(whole, n, len(case.y))
-        for done, name in enumerate(options):
-            progress(OPTIONS[name].title, (seed + done / len(options)) / seeds)
+        distinct = list(_distinct(options, heads))
+        figures = {name: figures[name] for name in distinct}
+        for done, name in enumerate(distinct):
+            progress(OPTIONS[name].title, (seed + done / len(distinct)) / seeds)
             trial = Trial(heads, scaled, "simulation", () if queries is None else (queries,))
             figure = _quality(name, trial)
             if figure is not None:
                 figures[name].append(figure)
     estimates = tuple(Estimate.over(name, found, seeds) for name, found in figures.items())
     constant = Quality(fmean(each.accuracy for each in constants), mean_of([each.log_loss for each in constants]))
-    return _best(estimates, queries, constant)
+    return _expected(estimates, queries, constant)
+
+
+def _distinct(options: tuple[str, ...], heads: Heads) -> Iterator[str]:
+    """Leave out options that would be the same as one before: images and narrow tables have one map for all."""
+    seen: list[tuple[str | None, object, FeatureMap]] = []
+    for name in options:
+        option = OPTIONS[name]
+        made = option.release, option.settings, heads.feature_map(option.features)
+        if made not in seen:
+            seen.append(made)
+            yield name
 
 
 def _quality(name: str, trial: Trial) -> Quality | None:
@@ -230,38 +207,46 @@ def _quality(name: str, trial: Trial) -> Quality | None:
     return found
 
 
-def _best(estimates: tuple[Estimate, ...], queries: int | None, constant: Quality) -> Recommendation:
+def best(estimates: tuple[Estimate, ...]) -> Estimate | None:
     """Return the simplest of those whose log loss is the least among the ones of nearly the highest accuracy."""
-    known = [(estimate.option, estimate.mean) for estimate in estimates if estimate.mean is not None]
-    if not known:
-        raise TrainingError("this budget pays for none of the mechanisms; raise it")
-    highest = max(mean for _, mean in known)
+    highest = max((each.mean for each in estimates if each.mean is not None), default=None)
+    if highest is None:
+        return None
     right = [each for each in estimates if each.mean is not None and each.mean >= highest - _CLOSE]
     least = min(_loss(each) for each in right)
-    chosen = next(each for each in right if _loss(each) <= least + _CLOSE_LOSS)
-    option, mean = chosen.option, chosen.mean
-    asked = "unlimited answers" if queries is None else f"{queries:,} queries"
-    others = [(name, other) for name, other in known if OPTIONS[name].release != OPTIONS[option].release]
-    beside = ""
-    if others:
-        second, accuracy = max(others, key=lambda pair: pair[1])
-        beside = f", beside {accuracy:.3f} from {OPTIONS[second].title}"
-    once = "; it is paid for once, however many are asked" if OPTIONS[option].pays == "once" else ""
-    loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
-    reason = f"{OPTIONS[option].title}: {mean:.3f} is expected for {asked}{loss}{beside}{once}"
-    return Recommendation(option, reason, estimates, warnings_of(chosen, constant))
+    return next(each for each in right if _loss(each) <= least + _CLOSE_LOSS)
 
 
 def _loss(estimate: Estimate) -> float:
     return math.inf if estimate.log_loss is None else estimate.log_loss
 
 
-def case_of(X: Floats, y: Labels, classes: int, seed: int) -> Case:
+def _expected(estimates: tuple[Estimate, ...], queries: int | None, constant: Quality) -> Recommendation:
+    chosen = best(estimates)
+    if chosen is None:
+        raise TrainingError("this budget pays for none of the mechanisms; raise it")
+    option = OPTIONS[chosen.option]
+    asked = "unlimited answers" if queries is None else f"{queries:,} queries"
+    others = [(each.mean, each) for each in estimates if OPTIONS[each.option].release != option.release]
+    known = [(mean, each) for mean, each in others if mean is not None]
+    beside = ""
+    if known:
+        accuracy, second = max(known, key=lambda pair: pair[0])
+        beside = f", beside {accuracy:.3f} from {OPTIONS[second.option].title}"
+    once = "; it is paid for once, however many are asked" if option.pays == "once" else ""
+    loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
+    reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked}{loss}{beside}{once}"
+    return Recommendation(chosen.option, reason, estimates, warnings_of(chosen, constant))
+
+
+def case_of(records: Records, seed: int, image_shape: Shape | None = None) -> Case:
     """Return what a simulation trains on and asks about: four fifths of the rows, and the others."""
+    X, y, declared = records.X, records.y, records.declaration
     order = np.random.default_rng(derived_seed(seed, "simulation")).permutation(len(y))[:MOST_ROWS]
     held_out = min(max(len(order) // _HELD_OUT, 1), MOST_ASKED)
     asked, kept = order[:held_out], order[held_out:]
-    return Case("simulation", seed, X[kept], y[kept], X[asked], y[asked], classes, f"simulation-{seed}")
+    name, classes = f"simulation-{seed}", len(declared.classes)
+    return Case("simulation", seed, X[kept], y[kept], X[asked], y[asked], classes, name, declared, image_shape)
 
 
 def budget_for(whole: int, n: int | None, records: int) -> int:
@@ -279,69 +264,148 @@ def check_declared(n: int, classes: int) -> None:
         raise ValueError(f"there must be at least 1 record and 2 classes, not {n} and {classes}")
 
 
-@dataclass(frozen=True)
-class PlannedTier:
-    """A tier. whole: what holding it costs, beyond: beyond the tier before it, both in picorho."""
+def by_rule(
+    n: int, classes: int, whole: int, queries: int | None = None, kind: Kind | None = None
+) -> tuple[Recommendation, Nearest]:
+    """Return what did best on the public set and epsilon most like the records, and that place.
 
-    name: str
-    whole: int
-    beyond: int
-    accuracy: float | None = None
-    spread: float | None = None
+    n, classes: declared, public numbers. whole: the budget in picorho. queries: None for no end. It plays no part in
+    the choice: on every set and at every budget the best release that is paid for once did better than noise on each
+    of ten answers. kind: what the schema allows. An option that cannot be had for these numbers gives way to the next,
+    and the reason says why.
 
+    mu n / C says by how many standard deviations of the noise the records of a class stand out when they agree.
 
-def planned_tiers(prices: Mapping[str, int], budget: int) -> tuple[PlannedTier, ...]:
-    """Return the tiers of these prices, the coarsest first, in picorho. budget: of the lineage.
-
-    A lineage pays for the finest tier that anyone holds, whoever else holds which (`training.releases.weights`): so
-    each must fit the budget, and their sum need not. Raises TrainingError for one that does not, and for tiers that
-    cannot be trained.
+    Raises ValueError for nonsense and for a budget that buys no release.
     """
-    steps = tier_steps(prices)
-    tiers, before = [], 0
-    for name, whole in prices.items():
-        if whole > budget:
-            raise TrainingError(
-                f"the tier {name!r} costs rho = {to_rho(whole):.6g}, and the whole budget is {to_rho(budget):.6g}: "
-                "nobody could ever hold it. Leave it out, or raise the budget"
-            )
-        try:
-            sampling_error.check_release_rho(to_rho(steps[name]))
-        except ValueError as error:
-            raise TrainingError(f"the step to the tier {name!r}: {error}") from error
-        tiers.append(PlannedTier(name, whole, whole - before))
-        before = whole
-    return tuple(tiers)
+    check_declared(n, classes)
+    if whole < LEAST_PRICE:
+        raise ValueError(
+            f"no pay-once model can be trained for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. "
+            "Raise the budget, or plan noise on each answer, with --lam and --classes"
+        )
+    spent = min(whole, LARGEST_PRICE)
+    similar = nearest(n, classes, spent, queries, kind)
+    # Where the schema allows features of its own, random ones add nothing that was measured.
+    suitable = (each for each in similar.estimates if kind is None or OPTIONS[each.option].features == "identity")
+    chosen = best(tuple(each for each in suitable if OPTIONS[each.option].pays == "once"))
+    preferred = "dpsgd" if chosen is None else chosen.option
+    refused: list[str] = []
+    for option in (preferred, "dpsgd", "weights"):
+        why_not = refusal(option, n, classes, whole)
+        if why_not is None:
+            return _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused)), similar
+        refused.append(why_not)
+    raise ValueError(f"no release can be had: {'; '.join(dict.fromkeys(refused))}")
 
 
-def simulated_tiers(
-    tiers: tuple[PlannedTier, ...], X: Floats, y: Labels, *, classes: int, n: int | None, features: Features, seeds: int
-) -> tuple[PlannedTier, ...]:
-    """Return the tiers with the accuracy that each has on rows held out. X, y, n: as for `by_simulation`.
+def _explained(
+    option: str,
+    similar: Nearest,
+    n: int,
+    classes: int,
+    whole: int,
+    queries: int | None,
+    preferred: str,
+    refused: tuple[str, ...],
+) -> Recommendation:
+    spent = min(whole, LARGEST_PRICE)
+    signal = mu_for(spent) * n / classes
+    parts = [
+        f"{OPTIONS[option].title}: {_what_it_reached(option, similar)}, and you have {n:,} records in {classes} "
+        f"classes (mu n / C = {signal:.3g})"
+    ]
+    if refused:
+        parts.append(f"{OPTIONS[preferred].title} would come first, but {refused[0]}")
+    if whole > spent:
+        parts.append(largest_price_words(whole))
+    if queries is not None and queries < LEAST_MEASURED:
+        parts.append(_few_answers(similar))
+    parts.append("paid for once, for any number of queries")
+    return Recommendation(option, "; ".join(parts), similar.estimates, _warnings(option, signal, similar))
 
-    A tier has the noise of one release of its whole price, whatever tiers there are besides; one head serves them all,
-    with the Lambda that suits the finest.
-    """
-    found: dict[str, list[float]] = {tier.name: [] for tier in tiers}
-    for seed in range(seeds):
-        case = case_of(X, y, classes, seed)
-        heads = Heads(case)
-        budgets = {tier.name: budget_for(tier.whole, n, len(case.y)) for tier in tiers}
-        lam = rules.strong_convexity(mu_for(max(budgets.values())))
-        weights = heads.weights(features, lam)
-        for name, whole in budgets.items():
-            law = GaussianVector(mu_for(whole), weights.size, weights_move(lam, weights))
-            noisy = law.release(weights, Trial(heads, whole, "tiers").randomness(features, name))
-            found[name].append(case.accuracy(heads.asked(features) @ noisy.T))
-    return tuple(
-        replace(tier, accuracy=fmean(found[tier.name]), spread=stdev(found[tier.name]) if seeds > 1 else None)
-        for tier in tiers
+
+def _warnings(option: str, signal: float, similar: Nearest) -> tuple[str, ...]:
+    """Say what is expected to be worth little: by what was measured, or because nothing so small was."""
+    known = next((each for each in similar.estimates if each.option == option), None)
+    said = warnings_of(known, similar.constant) if known else ()
+    if similar.signal / signal > FAR:
+        said = (
+            *said,
+            f"mu n / C is {similar.signal / signal:.0f} times less than on any set that was measured: expect answers "
+            f"{NO_BETTER}, unless a simulation on --public rows shows more",
+        )
+    return said
+
+
+def largest_price_words(whole: int) -> str:
+    """Say that a release takes less than the whole budget."""
+    return f"a release may cost at most {to_rho(LARGEST_PRICE):g} rho, so it takes that of the {to_rho(whole):.4g}"
+
+
+def _what_it_reached(option: str, similar: Nearest) -> str:
+    known = {each.option: each for each in similar.estimates if each.mean is not None}
+    if option not in known:
+        return f"it was not measured on {similar.place}"
+    best = max(known.values(), key=lambda each: each.mean or 0.0)
+    own = f"{known[option].mean:.3f} on {similar.place}"
+    if best.option == option:
+        return f"{own}, the best that was measured there"
+    return f"{own}, beside {best.mean:.3f} from {OPTIONS[best.option].title}, the best that was measured there"
+
+
+def _few_answers(similar: Nearest) -> str:
+    weights = next((each.mean for each in similar.estimates if each.option == "weights"), None)
+    there = "" if weights is None else f", {weights:.3f} there"
+    return (
+        f"fewer than {LEAST_MEASURED} answers were not measured, but one answer with noise of its own has the law of "
+        f"one from released weights{there}, and each of more has more noise"
     )
 
 
-def training_options(tiers: tuple[PlannedTier, ...]) -> dict[str, object]:
-    """Return `dpserve train`'s options for released weights in these tiers."""
-    return {
-        "lam": rules.strong_convexity(mu_for(tiers[-1].whole)),
-        "tier": [f"{tier.name}=rho:{to_rho(tier.whole)!r}" for tier in tiers],
-    }
+def refusal(option: str, n: int, classes: int, whole: int, features: int = 1) -> str | None:
+    """Return why an option that is paid for once cannot be had, or None if it can.
+
+    n, classes: declared. whole: in picorho, of which no more than LARGEST_PRICE is spent. features: how many columns;
+    the fewest where it is not known.
+    """
+    try:
+        sampling_error.check_release_rho(Fraction(min(whole, LARGEST_PRICE), picorho.PICORHO_PER_RHO))
+        _check(option, n, classes, min(whole, LARGEST_PRICE), features)
+    except (ValueError, TrainingError) as error:
+        return str(error)
+    return None
+
+
+def _check(option: str, n: int, classes: int, whole: int, features: int) -> None:
+    declaration = numbers_declared(features, classes)
+    chosen = OPTIONS[option]
+    feature_map = rules.feature_map(chosen.features, declaration)
+    match chosen.release:
+        case "class-sums":
+            _check_records(n, class_sums.MOST_RECORDS, "class sums are exact")
+            centre, sums = class_sums.shares(whole)
+            GaussianVector(centre, feature_map.dimension + 1, 1.0)
+            GaussianVector(sums, classes * feature_map.dimension, 1.0)
+        case "dpsgd":
+            _check_records(n, dpsgd_network.MOST_RECORDS, "DP-SGD is covered")
+            _check_descent(n, whole, declaration, feature_map, tuple(chosen.settings.get("hidden", ())))
+        case "weights":
+            GaussianVector(mu_for(whole), classes * feature_map.dimension, 1.0)
+
+
+def _check_records(n: int, most: int, what: str) -> None:
+    if n > most:
+        raise TrainingError(f"{what} for at most {most:,} records, so train it on a sample of them, chosen at random")
+
+
+def _check_descent(
+    n: int, whole: int, declaration: Declaration, feature_map: FeatureMap, hidden: tuple[int, ...]
+) -> None:
+    from training.releases.dpsgd.choices import by_rule
+    from training.releases.dpsgd.train import DpSgdRecipe, certify
+
+    widths = (feature_map.dimension, *hidden, len(declaration.classes))
+    choices = by_rule(n, mu_for(whole), dpsgd_network.Network(widths).size, hidden=hidden)
+    recipe = DpSgdRecipe("planned", feature_map, choices, whole)
+    certify(recipe, declaration.classes, declaration.feature_names, "planned")

@@ -14,6 +14,8 @@ from training.feature_maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Ide
 from training.hog import Shape
 
 Features = Literal["identity", "fourier"]
+Kind = Literal["images", "table"]
+"""Rows whose schema allows features of their own: histograms of gradients, or bins."""
 
 MOST_BINNED = 32
 """Tables of up to so many numbers have bins: 65 coordinates for each."""
@@ -37,6 +39,18 @@ def strong_convexity(mu: float) -> float:
     """
     domains.require_above_zero("mu", mu)
     return 2.0 ** round(math.log2(math.sqrt(2) / (_LOGIT_NOISE * mu)))
+
+
+def kind_of(declaration: Declaration, image_shape: Shape | None = None) -> Kind | None:
+    """Return the kind of rows whose features follow from what is declared; None for others."""
+    if image_shape is not None:
+        return "images"
+    return "table" if isinstance(feature_map("identity", declaration), Bins) else None
+
+
+def steps(chosen: FeatureMap) -> dict[str, int]:
+    """Return how many steps DP-SGD takes on these features, where that is not as many as it takes by itself."""
+    return {"steps": STEPS_ON_IMAGES} if isinstance(chosen, Hog) else {}
 
 
 def feature_map(features: Features, declaration: Declaration, image_shape: Shape | None = None) -> FeatureMap:

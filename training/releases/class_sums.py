@@ -30,7 +30,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
-from mechanisms.answer_noise import AnswerNoise
+from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
@@ -73,6 +73,11 @@ def cost_of(centre_mu: float, sums_mu: float, steps_mu: float, calibration_mu: f
     """Return the composition of all: what `ClassSumsCertificate.derived_cost` proves."""
     before = (GaussianLoss(centre_mu), GaussianLoss(sums_mu))
     return Cost((*before, *continued.losses(steps_mu), *calibration.losses(calibration_mu)))
+
+
+_OF_STEPS = UnknownNoise(
+    "gradient steps followed the class sums, each with noise: nothing is proved of how far all of it moved an answer"
+)
 
 
 class ClassSumsCertificate(ReleaseCertificate):
@@ -146,7 +151,7 @@ class ClassSums:
         """Return the softmax of the calibrated logits, (n, C)."""
         return softmax(self.calibration(self.logits(X)))
 
-    def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
+    def answers(self, X: Floats) -> tuple[Floats, AnyNoise]:
         """See `training.releases.model.ReleasedModel`.
 
         Let S be the sums, T = S + N those released, N of standard deviation s on each number, and l_c the length of row
@@ -161,10 +166,14 @@ class ClassSums:
         wider. l and b were computed after N was drawn: they are taken as if they did not depend on it. l_c hangs on
         the one number <N_c, v> among D; that intervals hold what they should all the same is tested on sums of noise
         alone.
+
+        Where gradient steps were taken from the sums nothing is proved: see `training.releases.dpsgd.model`.
         """
+        if self.stepped is not None:
+            return self.probabilities(X), _OF_STEPS
         both = self._both.products(self.certificate.feature_map(X, self.tensors))
         classes = both.shape[1] // 2
-        logits = self.calibration(TEMPERATURE * both[:, :classes])
+        logits = self.calibration(both[:, :classes])
         scaled = np.broadcast_to(self.calibration.scale * self._noise, logits.shape)
         noise = AnswerNoise("gaussian", scaled, logits=self.calibration(both[:, classes:]))
         return softmax(logits), noise
@@ -184,8 +193,8 @@ class ClassSums:
 
     @functools.cached_property
     def _both(self) -> Around:
-        """Cosines, and behind them `answers`' r before calibration."""
-        return Around.mean(self.mean, self.directions, TEMPERATURE * self.sums / self._lengths[:, None])
+        """The logits, and behind them `answers`' r, before calibration."""
+        return Around.mean(self.mean, self.weights, TEMPERATURE * self.sums / self._lengths[:, None])
 
     @functools.cached_property
     def _noise(self) -> Floats:

@@ -20,6 +20,7 @@ const TITLES = {
 
 const WHOSE = {
   client: "Your own budget: what this key may learn.",
+  group: "The budget of your group: what all its members together may learn. It is the same for each of them.",
   lineage: "The budget of the records: what all clients together may learn. It is the same for everyone.",
 };
 
@@ -44,7 +45,12 @@ export function refusalPanel(problem, { again = null, example = false } = {}) {
       ),
     WHOSE[problem.scope] && el("p", { class: "note" }, WHOSE[problem.scope]),
     kind === "budget-exhausted" &&
-      el("p", { class: "note" }, "Asking again will not help. Rows that you paid for before are still answered, at no cost."),
+      el(
+        "p",
+        { class: "note" },
+        problem.refilled ? `There will be more on ${problem.refilled} (UTC).` : "Asking again will not help.",
+        " Rows that you paid for before are still answered, at no cost.",
+      ),
     again && el("div", { class: "buttons" }, button("Ask again", again)),
     el(
       "details",

@@ -43,13 +43,23 @@ class ModelAccount:
 
 @dataclass
 class Model:
-    """The accounts of a lineage. A charge returns a refusal, or the questions new to the client and to the lineage."""
+    """The accounts of a lineage. A charge returns a refusal, or the questions new to each account of the chain."""
 
     lineage: ModelAccount
     clients: dict[str, ModelAccount]
-    receipts: list[tuple[str, int, int, int]] = field(default_factory=list)
+    groups: dict[str, ModelAccount] = field(default_factory=dict)
+    group_of: dict[str, str] = field(default_factory=dict)
+    receipts: list[tuple[str, int, int, int, int]] = field(default_factory=list)
 
-    def charge(self, request: ChargeRequest) -> type[LedgerRefusal] | tuple[set[bytes], set[bytes]]:
+    def shared(self, client: str) -> list[ModelAccount]:
+        """The accounts that a client shares with others."""
+        group = self.group_of.get(client)
+        return [*([self.groups[group]] if group else []), self.lineage]
+
+    def shared_left(self, client: str) -> int:
+        return min(max(0, account.limit - account.spent) for account in self.shared(client))
+
+    def charge(self, request: ChargeRequest) -> type[LedgerRefusal] | list[set[bytes]]:
         account = self.clients.get(request.client)
         if account is None:
             return UnknownClient
@@ -61,17 +71,19 @@ class Model:
             request.cost,
         ):
             return IdempotencyConflict
-        own = set(request.questions) - account.questions
-        shared = own - self.lineage.questions
-        # By what is new to the client: a refusal must not tell it what others asked.
-        refusal = account.refuses(request.cost, len(own)) or self.lineage.refuses(request.cost, len(own))
-        if refusal:
-            return refusal
-        account.pay(request.cost, own)
-        self.lineage.pay(request.cost, shared)
-        if own:
+        chain = [account, *self.shared(request.client)]
+        new = [set(request.questions) - each.questions for each in chain]
+        for each in chain:
+            # By what is new to the client: a refusal must not tell it what others asked.
+            refusal = each.refuses(request.cost, len(new[0]))
+            if refusal:
+                return refusal
+        for each, questions in zip(chain, new, strict=True):
+            each.pay(request.cost, questions)
+        if new[0]:
             number = 1 + sum(client == request.client for client, *_ in self.receipts)
-            self.receipts.append((request.client, number, len(own), len(shared)))
+            of_group = len(new[1]) if len(chain) > 2 else 0
+            self.receipts.append((request.client, number, len(new[0]), of_group, len(new[-1])))
         if named:
             account.keys[named.key] = named.body_digest, request.cost
-        return own, shared
+        return new

@@ -30,7 +30,9 @@ from .model import Model, ModelAccount
 
 COSTS = [Cost((GaussianLoss(0.25),)), Cost((LaplaceLoss(0.5),)), Cost((ClaimedGaussianLoss(0.25),)), Cost()]
 UNIT = COSTS[0].picorho
-CLIENTS = ["ann", "bob@example.org"]
+CLIENTS = ["ann", "bob@example.org", "eve"]
+TEAM = "team/7"
+MEMBERS = CLIENTS[:2]
 
 clients = st.sampled_from([*CLIENTS, "nobody"])
 rows = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6)
@@ -59,14 +61,19 @@ class LedgerAgainstModel(RuleBasedStateMachine):
                 self.runner.run(ledger.close())
             self.runner.close()
 
-    @initialize(whole=limits, quotas=st.tuples(limits, limits), kinds=st.tuples(accepts, accepts, accepts))
-    def open(self, whole: int, quotas: tuple[int, int], kinds: tuple[str, str, str]) -> None:
-        limit, *client_limits = (budget(amount, kind) for amount, kind in zip((whole, *quotas), kinds, strict=True))
+    @initialize(amounts=st.tuples(*[limits] * 5), kinds=st.tuples(*[accepts] * 5))
+    def open(self, amounts: tuple[int, ...], kinds: tuple[str, ...]) -> None:
+        limit, shared, *client_limits = map(budget, amounts, kinds)
         named = dict(zip(CLIENTS, client_limits, strict=True))
         self.runner.run(open_accounts(self.ledgers[0], self.lineage, limit, **named))
+        self.runner.run(self.ledgers[0].add_group(self.lineage, TEAM, shared, time=0.0))
+        for member in MEMBERS:
+            self.runner.run(self.ledgers[0].set_group(self.lineage, member, TEAM))
         self.model = Model(
             ModelAccount(limit.picorho, limit.accepts),
             {client: ModelAccount(quota.picorho, quota.accepts) for client, quota in named.items()},
+            {TEAM: ModelAccount(shared.picorho, shared.accepts)},
+            dict.fromkeys(MEMBERS, TEAM),
         )
 
     def request(self, client: str, asked: list[str], cost: Cost, body: str) -> ChargeRequest:
@@ -78,14 +85,14 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             assert type(got) is expected
             return
         assert isinstance(got, Charge), got
-        own, shared = expected
+        own, *_, shared = expected
         new = set().union(*(receipt.questions for receipt in got.receipts))
         assert (new, got.new_to_client, got.new_to_lineage) == (own, len(own), len(shared))
         free = [one not in own or one in request.questions[:place] for place, one in enumerate(request.questions)]
         assert list(got.free) == free
         account = self.model.clients[request.client]
         assert got.standing.spent == account.spent
-        assert got.standing.lineage_left == max(0, self.model.lineage.limit - self.model.lineage.spent)
+        assert got.standing.shared_left == self.model.shared_left(request.client)
 
     @rule(service=services, client=clients, asked=rows, cost=st.sampled_from(COSTS), body=bodies)
     def charge(self, service: int, client: str, asked: list[str], cost: Cost, body: str) -> None:
@@ -136,15 +143,17 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             self.runner.run(self.ledgers[0].revoke(self.lineage, client))
             self.model.clients[client].revoked = True
 
-    @rule(client=st.sampled_from([*CLIENTS, None]), limit=limits, kind=accepts)
-    def set_budget(self, client: str | None, limit: int, kind: str) -> None:
-        account, ledger = self.model.clients[client] if client else self.model.lineage, self.ledgers[1]
-        call = (
-            ledger.set_client_budget(self.lineage, client, budget(limit, kind))
-            if client
-            else ledger.set_lineage_budget(self.lineage, budget(limit, kind))
-        )
-        paid = account.tally if client else self.model.receipts
+    @rule(name=st.sampled_from([*CLIENTS, TEAM, None]), limit=limits, kind=accepts)
+    def set_budget(self, name: str | None, limit: int, kind: str) -> None:
+        ledger, given = self.ledgers[1], budget(limit, kind)
+        if name is None:
+            account, call = self.model.lineage, ledger.set_lineage_budget(self.lineage, given)
+        elif name == TEAM:
+            account, call = self.model.groups[TEAM], ledger.set_group_budget(self.lineage, TEAM, given)
+        else:
+            account, call = self.model.clients[name], ledger.set_client_budget(self.lineage, name, given)
+        of = {None: CLIENTS, TEAM: MEMBERS}.get(name, [name])
+        paid = any(client in of for client, *_ in self.model.receipts)
         if kind == "gaussian" and account.accepts == "any" and paid:
             with pytest.raises(ActRefused, match="cannot be narrowed"):
                 self.runner.run(call)
@@ -159,12 +168,14 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         ledger = self.ledgers[0]
         found = {None: self.runner.run(ledger.lineage(self.lineage))}
         found |= {one.client: one for one in self.runner.run(ledger.clients(self.lineage))}
-        for name, account in {None: self.model.lineage, **self.model.clients}.items():
+        found |= {one.group: one for one in self.runner.run(ledger.groups(self.lineage))}
+        for name, account in {None: self.model.lineage, **self.model.clients, **self.model.groups}.items():
             assert found[name].spent == account.spent == sum(c.picorho * n for c, n in account.tally.items())
             assert dict(found[name].tally) == account.tally
             assert (found[name].budget.picorho, found[name].budget.accepts) == (account.limit, account.accepts)
         receipts = self.runner.run(ledger.receipts(self.lineage, count=1000))
-        assert [(r.client, r.number, r.rows, r.lineage_rows) for r in receipts] == self.model.receipts
+        said = [(r.client, r.number, r.rows, r.group_rows, r.lineage_rows) for r in receipts]
+        assert said == self.model.receipts
         assert [r.sequence for r in receipts] == list(range(1, len(receipts) + 1))
 
 
@@ -189,19 +200,29 @@ def test_every_interleaving_means_what_the_model_says(store_url: str) -> None:
 
 MUTANTS = {
     "the lineage pays again for a question that another client asks": (
-        "letters[shared[place]] = found[place - first + 1] == 1 and 'f' or 'c'",
-        "letters[shared[place]] = found[place - first + 1] == 1 and 'f' or 'n'",
+        "    new_to[position] = #chain - 1\n",
+        "    new_to[position] = #chain\n",
     ),
-    "the lineage never pays": ("  pay(whole_lineage, request.lines, 'of_lineage')\n", "  whole_lineage.paid = {}\n"),
-    "a client never pays for what another one asked": ("== 1 and 'f' or 'c'", "== 1 and 'f' or 'f'"),
-    "a client pays again for what another one asked first": ("== 1 and 'f' or 'c'", "== 1 and 'c' or 'c'"),
+    "the lineage never pays": (
+        "    pay(account, request.lines, place)\n",
+        "    if place < #payer.chain then pay(account, request.lines, place) end\n",
+    ),
+    "a group pays for each of its members": (
+        "owners[position][account.number] or",
+        "place == 1 and owners[position][account.number] or",
+    ),
+    "a client never pays for what another one asked": (
+        "    new_to[position] = #chain - 1\n",
+        "    new_to[position] = 0\n",
+    ),
+    "a client pays again for what another one asked first": ("if found[at - first + 1] == 1 then", "if false then"),
     "a question that occurs twice in a call is charged twice": (
-        "local owner = call.paid[digest] or found[position - first + 1]",
-        "local owner = found[position - first + 1]",
+        "local numbers = call.paid[digest] or found[position - first + 1]",
+        "local numbers = found[position - first + 1]",
     ),
     "the limit may be passed by one": (
-        "state.spent + total > state.limit then",
-        "state.spent + total > state.limit + 1 then",
+        "state.spent + total > state.ceiling then",
+        "state.spent + total > state.ceiling + 1 then",
     ),
 }
 
@@ -214,8 +235,8 @@ def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     code = "".join(folder.joinpath(f"{part}.lua").read_text() for part in ("library", "owner", "charge", "recovery"))
     assert code.count(right) == 1
     version = str(9000 + list(MUTANTS).index(request.param))
-    code = code.replace(right, wrong).replace("#!lua name=dpserve_25", f"#!lua name=dpserve_{version}")
-    library = FunctionLibrary.parse(code.replace("local VERSION = '25'", f"local VERSION = '{version}'"))
+    code = code.replace(right, wrong).replace("#!lua name=dpserve_26", f"#!lua name=dpserve_{version}")
+    library = FunctionLibrary.parse(code.replace("local VERSION = '26'", f"local VERSION = '{version}'"))
     monkeypatch.setattr(store_module, "our_library", lambda: library)
 
 

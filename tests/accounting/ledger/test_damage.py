@@ -10,12 +10,14 @@ from accounting.ledger import (
     BudgetExhausted,
     Charge,
     ClientRevoked,
+    Idempotency,
     Ledger,
     LedgerDamaged,
     LedgerUnavailable,
     UnknownLineage,
     key_digest,
 )
+from accounting.ledger.store import binary
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys, charge_call
 
@@ -52,10 +54,11 @@ def _wrong_type(key: str) -> Callable[["redis.Redis[bytes]"], object]:
     return damage
 
 
-def _with(field: str, value: str, key: str) -> Callable[["redis.Redis[bytes]"], object]:
+def _with(field: str | bytes, value: str, key: str) -> Callable[["redis.Redis[bytes]"], object]:
     return lambda store: store.hset(key, field, value)
 
 
+KEY = Idempotency("key", bytes(32)).key_digest
 COST_TEXT = str(asking("a", "b", "c").cost)
 
 OF_BOTH: dict[str, Damage] = {
@@ -82,7 +85,7 @@ OF_ANN: dict[str, Damage] = {
     "a question too many": lambda store, keys: store.sadd(keys.client("ann").questions, "x" * 16),
     "idempotency keys": lambda store, keys: _wrong_type(keys.client("ann").requests)(store),
     "old idempotency keys": lambda store, keys: _wrong_type(keys.client("ann").old_requests)(store),
-    "an idempotency key": lambda store, keys: _with("key", "x" * 16 + "what?", keys.client("ann").requests)(store),
+    "an idempotency key": lambda store, keys: _with(KEY, "x" * 16 + "what?", keys.client("ann").requests)(store),
     "account": lambda store, keys: _wrong_type(keys.client("ann").account)(store),
     "limit": lambda store, keys: store.hdel(keys.client("ann").account, "limit"),
     "spent": lambda store, keys: _with("spent", "9" * 17, keys.client("ann").account)(store),
@@ -100,6 +103,7 @@ OF_ANN: dict[str, Damage] = {
 
 async def _opened(books: Ledger, lineage: str) -> None:
     await open_accounts(books, lineage, releases(99), ann=releases(50), bob=releases(49))
+    await books.add_group(lineage, "team", releases(9), time=0.0)
     for client in ("bob", "ann"):
         await books.charge(asking(lineage, client, "0", key="first", body=client))
 
@@ -144,7 +148,9 @@ async def test_a_damaged_key_of_a_client_fails_its_requests_alone(
     assert (await books.client(lineage, "bob")).releases == 3
 
 
-@pytest.mark.parametrize("kept", ["acts", "receipts", "questions", "terms", "clients", "api_keys", "services"])
+@pytest.mark.parametrize(
+    "kept", ["acts", "receipts", "questions", "terms", "clients", "groups", "api_keys", "services"]
+)
 async def test_a_lineage_that_lost_its_account_is_not_opened_anew(
     books: Ledger, url: str, store: "redis.Redis[bytes]", kept: str
 ) -> None:
@@ -175,10 +181,9 @@ async def test_a_client_that_lost_its_account_is_not_added_anew(books: Ledger, s
         await books.lineage(new_lineage())
 
 
-async def _raw(books: Ledger, lineage: str, function: str, keys: list[Any], words: list[Any]) -> Any:
-    witness = books._witness(lineage).known
-    asker = witness.asker
-    return (await books._store.call(lineage, function, keys, words, asker=asker)).values
+async def _raw(books: Ledger, lineage: str, function: str, keys: list[Any], arguments: dict[str, Any]) -> Any:
+    asker = books._witness(lineage).known.asker
+    return (await books._store.call(lineage, function, keys, arguments, asker=asker))[0]
 
 
 async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) -> None:
@@ -186,34 +191,59 @@ async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) ->
     await _opened(books, lineage)
     await books.add_client(lineage, "b", releases(9), key_digest("b"), time=0.0)
     known = books._witness(lineage).known
-    keys, arguments = charge_call([asking(lineage, "bob", "1").asked], writes=known.writes, link=known.link)
-    assert arguments[5:8] == [1, "bob", b""]
-    for place, name in [(0, "bob"), (1, "ann"), (1, "b"), (1, "ob"), (1, ""), (2, "bob"), (1, "client:bob")]:
-        words = [*arguments[:5], place, name, *arguments[7:]]
+    request = asking(lineage, "bob", "1").asked
+    keys, arguments = charge_call([request], {}, writes=known.writes, link=known.link)
+    assert arguments["payers"] == [{"client": "bob"}]
+    for client in ("ann", "b", "ob", "", "client:bob", "bob:receipts", 7):
+        sent = arguments | {"payers": [{"client": client}]}
         with pytest.raises(LedgerUnavailable, match="cannot read the call"):
-            await _raw(books, lineage, "charge", [LineageKeys(lineage).services, *keys], words)
+            await _raw(books, lineage, "charge", [LineageKeys(lineage).services, *keys], sent)
+    with pytest.raises(LedgerUnavailable, match="cannot read the call"):
+        await _raw(
+            books, lineage, "charge", [LineageKeys(lineage).services, *keys[1:], "dpserve:{x}:account"], arguments
+        )
     assert [(await books.client(lineage, name)).releases for name in ("ann", "bob", "b")] == [1, 1, 0]
     assert (await verify(books, lineage)).findings == ()
 
 
+def _act(**changes: Any) -> dict[str, Any]:
+    words = {"known": "0", "kind": "open", "subject": "lineage", "detail": "{}", "by": "", "why": "", "time": "0"}
+    return {**words, "hash": binary(bytes(32)), **changes}
+
+
+BUDGET = {"limit": 5, "accepts": "any", "delta": "1e-6", "coins": 0, "refill": ""}
+CHARGE: dict[str, Any] = {"remembered": 10, "payers": [], "terms": [], "requests": [], "link": binary(bytes(32))}
+LINE = {"terms": 1, "questions": binary(bytes(16))}
+REQUEST = {"payer": 1, "time": "1", "lines": [LINE]}
+
+
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "arguments"),
     [
-        ("charge", ["{writes}"]),
-        ("charge", ["{writes}", "{link}", "10", "ten", "0"]),
-        ("charge", ["{writes}", "short", "10", "0", "0"]),
-        ("charge", ["{writes}", "{link}", "10", "1", "1", "1", "ann"]),
-        ("charge", ["{writes}", "{link}", "10", "0", "0", "1"]),
-        ("charge", ["{writes}", "{link}", "10", "0", "0", "1", "0", "", "", "1", "1", "x" * 16]),
-        ("open_lineage", ["0", "open", "", "", "0", "h" * 32, "-5", "any", "1e-6", "0", "0.0"]),
-        ("open_lineage", ["0", "open", "", "", "0", "hash", "5", "any", "1e-6", "0", "0.0"]),
-        ("set_budget", ["3", "budget", "", "", "0", "h" * 32, "1.5", "any", "1e-6", "0"]),
-        ("restore", ["hash", "3", "limit", "1"]),
-        ("apply", ["{writes}", "{link}", "10", "0", "0", "1"]),
+        ("charge", {}),
+        ("charge", CHARGE | {"remembered": "ten"}),
+        ("charge", CHARGE | {"link": "short"}),
+        ("charge", CHARGE | {"payers": [{"client": 7}]}),
+        ("charge", CHARGE | {"payers": [{"client": "ann"}]}),
+        ("charge", CHARGE | {"requests": [REQUEST]}),
+        ("charge", CHARGE | {"payers": [{}], "requests": [REQUEST]}),
+        ("charge", CHARGE | {"payers": [{}], "terms": [{"packed": "x", "cost": "x", "price": -1}]}),
+        ("charge", CHARGE | {"payers": [{}], "requests": [REQUEST | {"lines": []}]}),
+        ("charge", CHARGE | {"payers": [{}], "requests": [REQUEST | {"lines": "many"}]}),
+        ("open_lineage", {"act": _act(), "budget": BUDGET | {"limit": -5}, "created": "0.0"}),
+        ("open_lineage", {"act": _act(hash="hash"), "budget": BUDGET, "created": "0.0"}),
+        ("open_lineage", {"act": _act(by=None), "budget": BUDGET, "created": "0.0"}),
+        ("open_lineage", {"act": _act(), "budget": BUDGET | {"refill": "5/year"}, "created": "0.0"}),
+        ("open_lineage", {"budget": BUDGET, "created": "0.0"}),
+        ("set_budget", {"act": _act(known="4"), "id": "account", "budget": BUDGET | {"limit": 1.5}}),
+        ("set_budget", {"act": _act(known="4"), "id": "client:nobody", "budget": BUDGET}),
+        ("restore", {"kind": "hash", "width": 3, "words": ["limit", "1"]}),
+        ("restore", {"kind": "hash", "width": 2, "words": "limit"}),
+        ("apply", CHARGE | {"requests": [REQUEST]}),
     ],
 )
 async def test_a_malformed_call_changes_nothing(
-    books: Ledger, store: "redis.Redis[bytes]", function: str, words: list[str]
+    books: Ledger, store: "redis.Redis[bytes]", function: str, arguments: dict[str, Any]
 ) -> None:
     lineage = new_lineage()
     await _opened(books, lineage)
@@ -221,11 +251,9 @@ async def test_a_malformed_call_changes_nothing(
     own = [keys.services, keys.account, *keys.contents]
     if function in ("open_lineage", "restore"):
         own = [key.replace(lineage, f"{lineage}-new") for key in own]
-        words = [*words]
     before = _contents(store, lineage)
-    given = [{"{writes}": str(known.writes), "{link}": known.link}.get(word, word) for word in words]
     with pytest.raises(LedgerUnavailable, match=r"cannot read the call|is damaged|is older"):
-        await _raw(books, lineage, function, own, given)
+        await _raw(books, lineage, function, own, {"writes": known.writes, **arguments})
     assert _contents(store, lineage) == before
     assert _contents(store, f"{lineage}-new") == {}
 

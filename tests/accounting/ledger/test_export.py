@@ -1,37 +1,105 @@
-"""An export holds the owner's acts and every receipt, with units and times that anybody can read."""
+"""The audit trail: who did what, when and why, and every receipt, with units and times that anybody can read."""
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
-from accounting.ledger import HoldRequest, Ledger
-from accounting.ledger.export import COLUMNS, export
+from accounting.budgets import Refill
+from accounting.ledger import ApiKey, HoldRequest, Ledger, key_digest
+from accounting.ledger.export import COLUMNS, Format, export
+from accounting.ledger.verification import verify
+from accounting.picorho import to_rho
 
 from .conftest import COST, asking, open_accounts, releases
 
 pytestmark = pytest.mark.anyio
 
+RHO = to_rho(COST.picorho)
 
-async def test_an_export_says_who_did_and_who_paid_what_and_when(embedded_url: str, lineage: str) -> None:
+
+async def _rows(ledger: Ledger, lineage: str, form: Format) -> list[dict[str, object]]:
+    lines = [line async for line in export(ledger, lineage, form)]
+    return list(csv.DictReader(lines)) if form == "csv" else [json.loads(line) for line in lines]
+
+
+async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, lineage: str) -> None:
+    async with await Ledger.connect(embedded_url) as ledger:
+        owner, deputy = ledger.acting("Ann Owner", "quarter 3"), ledger.acting("deputy@example.org")
+        await owner.open_lineage(lineage, releases(9), time=0.0)
+        await owner.add_group(lineage, "team", releases(8), time=0.0, display="The team")
+        await owner.add_client(lineage, "auth0|5f", releases(5), ApiKey(key_digest(lineage)), time=0.0, group="team")
+        await deputy.set_client_budget(lineage, "auth0|5f", releases(7))
+        await owner.set_client_budget(lineage, "auth0|5f", releases(6))
+        paced = replace(releases(6), refill=Refill(2 * COST.picorho, "month"))
+        await owner.set_client_budget(lineage, "auth0|5f", paced)
+        await deputy.rename(lineage, "auth0|5f", "=Zoë")
+        await deputy.rotate_key(lineage, "auth0|5f", key_digest("next"))
+        await owner.set_group(lineage, "auth0|5f", "")
+        await ledger.acting("Ann Owner", "left us").revoke(lineage, "auth0|5f")
+        first = await _rows(owner, lineage, "jsonl")
+        second = await _rows(deputy, lineage, "csv")
+        assert (await verify(ledger, lineage)).findings == ()
+    done = [(row["kind"], row["by"], row["why"], row["scope"], row["name"]) for row in second]
+    owner_said, deputy_said = ("Ann Owner", "quarter 3"), ("deputy@example.org", "")
+    client = ("client", "auth0|5f")
+    assert done == [
+        ("open", *owner_said, "lineage", ""),
+        ("add-group", *owner_said, "group", "team"),
+        ("add-client", *owner_said, *client),
+        ("raise", *deputy_said, *client),
+        ("lower", *owner_said, *client),
+        ("refill", *owner_said, *client),
+        ("rename", *deputy_said, *client),
+        ("rotate-key", *deputy_said, *client),
+        ("group", *owner_said, *client),
+        ("revoke", "Ann Owner", "left us", *client),
+        ("export", *owner_said, "lineage", ""),
+        ("export", *deputy_said, "lineage", ""),
+    ]
+    assert [row["kind"] for row in first] == [kind for kind, *_ in done[:-1]]
+    raised, paced_row = first[3], first[5]
+    assert (raised["limit_before_rho"], raised["limit_rho"]) == (5 * RHO, 7 * RHO)
+    assert raised["limit_before_epsilon"] == releases(5).epsilon_at(releases(5).picorho)
+    assert (paced_row["limit_rho"], paced_row["refill_rho"], paced_row["refill_period"]) == (6 * RHO, 2 * RHO, "month")
+    assert first[2]["group"] == "team"
+    assert first[6]["detail"] == {"display": "=Zoë"}
+    assert first[10]["detail"] == {"format": "jsonl", "receipts": 0}
+    assert all(str(row["time_utc"]).endswith("+00:00") for row in second)
+
+
+async def test_an_export_says_who_paid_what(embedded_url: str, lineage: str) -> None:
     async with await Ledger.connect(embedded_url) as ledger:
         await open_accounts(ledger, lineage, releases(9), ann=releases(5), bob=releases(5))
         await ledger.charge(asking(lineage, "ann", "1", "2"))
         await ledger.charge(asking(lineage, "bob", "2"))
         await ledger.charge(HoldRequest(lineage, "ann", "m", bytes(32), "weights/1", (COST,), 1e12))
-        await ledger.revoke(lineage, "bob")
-        lines = [line async for line in export(ledger, lineage, "csv")]
-        described = [json.loads(line) async for line in export(ledger, lineage, "jsonl")]
-    rows = list(csv.DictReader(lines))
+        rows = await _rows(ledger, lineage, "csv")
+        described = await _rows(ledger, lineage, "jsonl")
     assert tuple(rows[0]) == COLUMNS
-    assert [row["kind"] for row in rows] == ["open", "add", "add", "revoke", *["receipt"] * 3]
-    assert rows[1]["detail"].startswith(f"{5 * COST.picorho} any ")
-    assert all(row["time_utc"].endswith("+00:00") for row in rows[:-1])
     first, second, held = rows[4:]
-    assert (first["time_utc"], first["price_picorho"]) == ("1970-01-01T00:00:01.500000+00:00", str(COST.picorho))
-    assert (first["releases"], first["lineage_releases"]) == ("2", "2")
-    assert (second["client"], second["client_receipt"], second["total_picorho"]) == ("bob", "1", str(COST.picorho))
-    assert (second["lineage_releases"], second["lineage_total_picorho"]) == ("0", "0")
+    assert (first["time_utc"], first["price_rho"]) == ("1970-01-01T00:00:01.500000+00:00", str(RHO))
+    assert (first["releases"], first["lineage_releases"], first["total_rho"]) == ("2", "2", str(2 * RHO))
+    assert float(str(first["total_epsilon"])) == releases(5).epsilon_at(2 * COST.picorho)
+    assert (second["name"], second["client_receipt"], second["total_rho"]) == ("bob", "1", str(RHO))
+    assert (second["lineage_releases"], second["lineage_total_rho"]) == ("0", "0.0")
     assert held["time_utc"] == "1000000000000.0 s since 1970"
-    assert [one["kind"] for one in described] == [row["kind"] for row in rows]
-    assert described[4]["total_picorho"] == 2 * COST.picorho
+    assert described[5]["total_rho"] == 2 * RHO
+
+
+async def test_a_name_is_no_formula_of_a_spreadsheet(embedded_url: str, lineage: str) -> None:
+    async with await Ledger.connect(embedded_url) as ledger:
+        await open_accounts(ledger, lineage, releases(9), **{"=1+1": releases(5)})
+        rows = await _rows(ledger.acting("@me", "-1"), lineage, "csv")
+    assert rows[1]["name"] == "'=1+1"
+    assert (rows[2]["by"], rows[2]["why"]) == ("'@me", "'-1")
+
+
+@pytest.mark.parametrize(
+    ("by", "why"), [("", ""), ("x" * 256, ""), ("ann\n", ""), ("ann", "x" * 1001), ("ann", "\x1b")]
+)
+async def test_who_acts_and_why_can_be_printed_and_is_short(embedded_url: str, by: str, why: str) -> None:
+    async with await Ledger.connect(embedded_url) as ledger:
+        with pytest.raises(ValueError, match="who acts"):
+            ledger.acting(by, why)

@@ -418,15 +418,15 @@ async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, li
     seen = [decision.standing for decision in decisions if isinstance(decision, Charge)]
     ann, bob = releases(3), releases(9)
     assert seen == [
-        Standing(ann, 2 * PRICE, 3 * PRICE, 3 * PRICE),
-        Standing(bob, 1 * PRICE, 9 * PRICE, 3 * PRICE),
-        Standing(ann, 2 * PRICE, 3 * PRICE, 3 * PRICE),
-        Standing(ann, 3 * PRICE, 3 * PRICE, 2 * PRICE),
+        Standing(ann, 2 * PRICE, 3 * PRICE, 1 * PRICE, 3 * PRICE),
+        Standing(bob, 1 * PRICE, 9 * PRICE, 8 * PRICE, 3 * PRICE),
+        Standing(ann, 2 * PRICE, 3 * PRICE, 1 * PRICE, 3 * PRICE),
+        Standing(ann, 3 * PRICE, 3 * PRICE, 0, 2 * PRICE),
     ]
     await ledger.set_lineage_budget(lineage, releases(2))
     (replay,) = await ledger.charge_batch([requests[0]])
     assert isinstance(replay, Charge)
-    assert replay.standing == Standing(ann, 3 * PRICE, 3 * PRICE, 0)
+    assert replay.standing == Standing(ann, 3 * PRICE, 3 * PRICE, 0, 0)
     assert replay.standing.questions_left(PRICE) == 0
 
 

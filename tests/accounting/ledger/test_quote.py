@@ -86,5 +86,5 @@ async def test_a_rotated_key_is_the_only_one(ledger: Ledger, lineage: str) -> No
     with pytest.raises(ClientRevoked):
         await ledger.rotate_key(lineage, "ann", key_digest("newer"))
     kinds = [act.kind for act in await ledger.acts(lineage)]
-    assert kinds == ["open", "add", "add", "rotate-key", "revoke"]
+    assert kinds == ["open", "add-client", "add-client", "rotate-key", "revoke"]
     assert (await verify(ledger, lineage)).findings == ()

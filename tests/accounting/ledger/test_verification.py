@@ -192,9 +192,9 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
 ) -> None:
     lineage = new_lineage()
     await open_accounts(books, lineage, releases(99), ann=releases(50))
-    real, late = books._client_names, ["bob", "cy"]
+    real, late = books._listed, ["bob", "cy"]
 
-    async def one_is_added(asked: str) -> list[str]:
+    async def one_is_added(asked: str) -> tuple[list[str], list[str]]:
         names = await real(asked)
         if late:
             client = late.pop()
@@ -202,8 +202,8 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
             await books.charge(asking(lineage, client, f"of {client}"))
         return names
 
-    monkeypatch.setattr(books, "_client_names", one_is_added)
-    account, clients = await books.snapshot(lineage)
+    monkeypatch.setattr(books, "_listed", one_is_added)
+    account, clients, _ = await books.snapshot(lineage)
     assert [client.client for client in clients] == ["ann", "bob", "cy"]
     assert account.newest_receipt == 2
     assert (await verify(books, lineage)).findings == ()
@@ -245,5 +245,5 @@ async def test_services_that_write_at_once_keep_a_chain_each(ledger: Ledger, lin
 async def test_acts_of_many_owners_at_once_form_one_chain(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     await asyncio.gather(*(ledger.set_client_budget(lineage, "ann", releases(2 + count)) for count in range(6)))
-    assert [act.kind for act in await ledger.acts(lineage)] == ["open", "add", *["budget"] * 6]
+    assert [act.kind for act in await ledger.acts(lineage)] == ["open", "add-client", *["budget"] * 6]
     assert (await verify(ledger, lineage)).findings == ()

@@ -55,7 +55,7 @@ def test_in_each_of_fifty_runs_no_attack_exceeds_the_exact_bound(place):
     ],
 )
 def test_the_same_bound_finds_missing_noise_and_a_tenth_of_the_noise_of_every_mechanism(control, runs):
-    """So many runs exceed it that on other heads they would fail to with probability 2e-5 at most (docs/attacks.md)."""
+    """So many runs exceed it that on other heads they would fail to with probability 2e-5 at most."""
     outcomes = [attacked(run, control, 0.95) for run in range(0, 5 * runs, 5)]
     assert least_advantage(pooled(outcomes)) > outcomes[0].verdict.decision.advantage()
 

@@ -8,7 +8,7 @@ from accounting.budgets import Budget
 from research.comparison import experiment, tables
 from research.comparison.options import OPTIONS
 from training.planning.measured import MEASURED, SETS
-from training.planning.rule import by_rule
+from training.planning.recommendation import by_rule
 
 FIGURES = Path(tables.__file__).with_name("measured.csv")
 
@@ -31,7 +31,7 @@ def test_the_rule_takes_what_the_tables_found_best(dataset, epsilon):
     """On every set, epsilon and number of queries: within TOLERANCE of the best proven option that was measured."""
     cells = tables.read_csv(FIGURES)
     public = SETS[dataset]
-    found, similar = by_rule(public.n, public.classes, whole(epsilon))
+    found, similar = by_rule(public.n, public.classes, whole(epsilon), None, public.kind)
     assert (similar.dataset, similar.epsilon) == (dataset, epsilon)
     for queries in tables.COLUMNS:
         means = {

@@ -282,7 +282,7 @@ def test_intervals_hold_what_the_same_scales_make_of_sums_without_noise(classes,
     exact = signal * generator.standard_normal(model.sums.shape)
     held, control = (np.zeros((draws, classes), dtype=bool) for _ in range(2))
     for draw in range(draws):
-        noisy = replace(model, sums=exact + sigma * generator.standard_normal(exact.shape))
+        noisy = replace(model, stepped=None, sums=exact + sigma * generator.standard_normal(exact.shape))
         shown, noise = noisy.answers(row)
         lower, upper = noise.intervals(shown)
         without = replace(noisy, sums=exact)
@@ -299,7 +299,8 @@ def test_intervals_hold_what_the_same_scales_make_of_sums_without_noise(classes,
 
 def test_answers_are_the_probabilities_beside_their_noise():
     records = make_records(n=40, features=9, classes=4)
-    model = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(0))
+    trained = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(0))
+    model = replace(trained, stepped=None)
     shown, noise = model.answers(records.X)
     assert np.array_equal(shown, model.probabilities(records.X))
     alone, noise_alone = model.answers(records.X[7:8])

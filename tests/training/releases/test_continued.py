@@ -142,3 +142,14 @@ def test_the_price_of_steps_is_that_of_their_law():
     for share in (1e9, 1e11):
         mu = mu_for(int(share))
         assert law(mu, 4, 9).cost.losses == continued.losses(mu)
+
+
+def test_answers_after_gradient_steps_say_that_nothing_is_known_of_their_noise():
+    records = make_records(n=40, features=9, classes=4)
+    model = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(0))
+    assert model.stepped is not None
+    _, noise = model.answers(records.X[:3])
+    said = noise.uncertainty(model.probabilities(records.X[:3]))
+    assert said.lower is None
+    assert said.undecided.all()
+    assert "gradient steps" in said.no_interval

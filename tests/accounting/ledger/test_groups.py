@@ -1,0 +1,257 @@
+"""Groups: an account between the clients of a team and their lineage, which pays once for what its members ask."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from accounting.budgets import Budget
+from accounting.ledger import (
+    ActRefused,
+    BudgetExhausted,
+    Charge,
+    HoldRequest,
+    Ledger,
+    LedgerDamaged,
+    MechanismNotAccepted,
+    UnknownGroup,
+    key_digest,
+)
+from accounting.ledger.journal import read_journals
+from accounting.ledger.recovery import backup, reconcile, restore
+from accounting.ledger.verification import verify
+from accounting.ledger.wire import LineageKeys
+from accounting.losses import Cost, LaplaceLoss
+
+from .conftest import BINARY, COST, DELTA, DURABLE, asking, dump, new_lineage, releases, running_server
+
+pytestmark = pytest.mark.anyio
+
+PRICE = COST.picorho
+
+
+async def _open(ledger: Ledger, lineage: str, whole: int = 99, team: int = 99, each: int = 99) -> None:
+    """Ann and bob belong to the team; cy to another; eve to none."""
+    await ledger.open_lineage(lineage, releases(whole), time=0.0)
+    for group, amount in (("team", team), ("others", 99)):
+        await ledger.add_group(lineage, group, releases(amount), time=0.0)
+    for client, group in (("ann", "team"), ("bob", "team"), ("cy", "others"), ("eve", "")):
+        digest = key_digest(f"{lineage}/{client}")
+        await ledger.add_client(lineage, client, releases(each), digest, time=0.0, group=group)
+
+
+async def _spent(ledger: Ledger, lineage: str) -> tuple[int, int, int]:
+    """How many releases the team, the others and the lineage have paid for."""
+    others, team = await ledger.groups(lineage)
+    return team.releases, others.releases, (await ledger.lineage(lineage)).releases
+
+
+async def test_a_group_pays_once_for_what_its_members_ask(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage)
+    asked = [("ann", "1", "2"), ("bob", "2", "3"), ("cy", "3", "4"), ("eve", "4", "5"), ("ann", "4", "5"), ("cy", "3")]
+    decisions = await ledger.charge_batch([asking(lineage, *words) for words in asked])
+    assert all(isinstance(one, Charge) for one in decisions)
+    new = [(one.new_to_client, sum(r.group_questions for r in one.receipts), one.new_to_lineage) for one in decisions]
+    assert new == [(2, 2, 2), (2, 1, 1), (2, 2, 1), (2, 0, 1), (2, 2, 0), (0, 0, 0)]
+    assert await _spent(ledger, lineage) == (5, 2, 5)
+    assert [(r.client, r.group) for r in await ledger.receipts(lineage)][:4] == [
+        ("ann", "team"),
+        ("bob", "team"),
+        ("cy", "others"),
+        ("eve", ""),
+    ]
+    again = await ledger.charge_batch([asking(lineage, *words) for words in asked])
+    assert [one.charged for one in again] == [0] * len(asked)
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_any_account_of_the_chain_may_refuse_and_says_whose_it_is(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage, whole=7, team=4, each=3)
+    with pytest.raises(BudgetExhausted) as by_client:
+        await ledger.charge(asking(lineage, "ann", "1", "2", "3", "4"))
+    await ledger.charge(asking(lineage, "ann", "1", "2", "3"))
+    before = await _spent(ledger, lineage)
+    with pytest.raises(BudgetExhausted) as by_group:
+        await ledger.charge(asking(lineage, "bob", "4", "5"))
+    assert await _spent(ledger, lineage) == before == (3, 0, 3)
+    await ledger.charge(asking(lineage, "eve", "6", "7", "8"))
+    with pytest.raises(BudgetExhausted) as by_lineage:
+        await ledger.charge(asking(lineage, "cy", "9", "10"))
+    assert [caught.value.scope for caught in (by_client, by_group, by_lineage)] == ["client", "group", "lineage"]
+    assert "picorho" not in str(by_group.value)
+    assert (await ledger.quote(asking(lineage, "bob", "4", "5"))).refusal is not None
+
+
+async def test_a_groups_refusal_does_not_depend_on_whether_another_member_asked(ledger: Ledger) -> None:
+    """As a lineage's: by what is new to the client alone. Two groups that spent as much on other rows refuse alike."""
+    said = []
+    for row in ("1", "9"):
+        lineage = new_lineage()
+        await _open(ledger, lineage, team=1)
+        await ledger.charge(asking(lineage, "ann", row))
+        (refused,) = await ledger.charge_batch([asking(lineage, "bob", "1")])
+        quote = await ledger.quote(asking(lineage, "bob", "1"))
+        said.append((type(refused), str(refused), quote.total, quote.free, str(quote.refusal)))
+    assert said[0] == said[1]
+    assert said[0][0] is BudgetExhausted
+
+
+async def test_a_group_accepts_what_its_owner_said(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage)
+    await ledger.add_group(lineage, "strict", Budget(9 * PRICE, "gaussian", DELTA), time=0.0)
+    await ledger.add_client(lineage, "dee", releases(9), key_digest(lineage), time=0.0, group="strict")
+    with pytest.raises(MechanismNotAccepted) as caught:
+        await ledger.charge(asking(lineage, "dee", "1", cost=Cost((LaplaceLoss(0.5),))))
+    assert caught.value.scope == "group"
+    await ledger.charge(asking(lineage, "dee", "1"))
+
+
+async def test_a_group_that_paid_for_a_tier_does_not_refuse_its_next_member(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage, team=1, whole=1)
+
+    def hold(client: str) -> HoldRequest:
+        return HoldRequest(lineage, client, "m", bytes(32), "weights/1", (COST,), 1.0)
+
+    assert [(await ledger.charge(hold(client))).charged for client in ("ann", "bob", "ann")] == [PRICE, PRICE, 0]
+    assert await _spent(ledger, lineage) == (1, 0, 1)
+
+
+async def test_a_client_joins_a_group_before_it_asks_and_stays_there(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage)
+    await ledger.set_group(lineage, "eve", "team")
+    await ledger.charge(asking(lineage, "eve", "1"))  # whose group this service knew otherwise
+    assert await _spent(ledger, lineage) == (1, 0, 1)
+    for group in ("others", ""):
+        with pytest.raises(ActRefused, match="stays there"):
+            await ledger.set_group(lineage, "eve", group)
+    with pytest.raises(UnknownGroup):
+        await ledger.set_group(lineage, "ann", "nobody's")
+    with pytest.raises(UnknownGroup):
+        await ledger.add_client(lineage, "flo", releases(1), key_digest("flo"), time=0.0, group="nobody's")
+    await ledger.set_group(lineage, "ann", "others")
+    await ledger.charge(asking(lineage, "ann", "2"))
+    assert await _spent(ledger, lineage) == (1, 1, 2)
+    with pytest.raises(ActRefused, match="already has a client or group of this name"):
+        await ledger.add_group(lineage, "team", releases(1), time=0.0)
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_client_and_a_group_of_one_name_are_two_accounts(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage)
+    await ledger.add_group(lineage, "ann", releases(5), time=0.0)
+    await ledger.add_client(lineage, "team", releases(5), key_digest(f"{lineage}/team"), time=0.0, group="ann")
+    await ledger.charge(asking(lineage, "team", "1"))
+    await ledger.charge(asking(lineage, "ann", "2"))
+    assert (await ledger.group(lineage, "ann")).releases == (await ledger.client(lineage, "ann")).releases == 1
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+Damage = Callable[["redis.Redis[bytes]", LineageKeys], object]
+FOUND: dict[str, tuple[Damage, str]] = {
+    "what a group spent": (
+        lambda store, keys: store.hincrby(keys.group("team").account, "spent", -1),
+        "group team has spent",
+    ),
+    "a group's limit": (
+        lambda store, keys: store.hset(keys.group("team").account, "limit", "9999999999999"),
+        "the budget of group team is not the one that was last set",
+    ),
+    "a question that a group did not pay for": (
+        lambda store, keys: store.sadd(keys.group("team").questions, b"x" * 16),
+        "the questions that group team has paid for are not those of its receipts",
+    ),
+    "who paid first": (
+        lambda store, keys: store.hset(keys.questions, store.hkeys(keys.questions)[0], "3 2"),
+        "the questions that the lineage has paid for are not those of its receipts",
+    ),
+    "a client in another group": (
+        lambda store, keys: store.hset(keys.client("ann").account, "group", "others"),
+        "client ann belongs to another group than its receipts or the acts say",
+    ),
+    "a client that was put into a group without an act": (
+        lambda store, keys: store.hset(keys.client("eve").account, "group", "others"),
+        "client eve belongs to another group than its receipts or the acts say",
+    ),
+    "a group that is lost": (
+        lambda store, keys: store.delete(keys.group("team").account),
+        "the account of team is lost",
+    ),
+    "a name that nobody gave": (
+        lambda store, keys: store.hset(keys.client("eve").account, "display", "Eve"),
+        "client eve has another display name than it was given last",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_server(tmp_path_factory.mktemp("groups"), BINARY, **DURABLE) as address:
+        yield address
+
+
+@pytest.fixture
+async def books(url: str) -> AsyncIterator[Ledger]:
+    async with await Ledger.connect(url) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("what", FOUND)
+async def test_what_was_altered_of_a_group_is_found(books: Ledger, url: str, what: str) -> None:
+    lineage = new_lineage()
+    await _open(books, lineage)
+    for client, row in (("cy", "1"), ("ann", "1"), ("bob", "2")):
+        await books.charge(asking(lineage, client, row))
+    assert (await verify(books, lineage)).findings == ()
+    damage, finding = FOUND[what]
+    with redis.Redis.from_url(url, protocol=2) as store:
+        damage(store, LineageKeys(lineage))
+    found = (await verify(books, lineage)).findings
+    assert any(one.startswith(finding) for one in found), found
+
+
+async def test_a_group_whose_account_is_gone_lets_none_of_its_members_ask(books: Ledger, url: str) -> None:
+    lineage = new_lineage()
+    await _open(books, lineage)
+    await books.charge(asking(lineage, "ann", "1"))
+    with redis.Redis.from_url(url, protocol=2) as store:
+        store.delete(LineageKeys(lineage).group("team").account)
+    before = dump(url, lineage)
+    decisions = await books.charge_batch([asking(lineage, "ann", "1"), asking(lineage, "bob", "2")])
+    assert [type(one) for one in decisions] == [LedgerDamaged] * 2
+    assert dump(url, lineage) == before
+    with pytest.raises(LedgerDamaged, match="account of team is lost"):
+        await books.add_group(lineage, "team", releases(9), time=0.0)
+    assert isinstance((await books.charge_batch([asking(lineage, "eve", "2")]))[0], Charge)
+
+
+async def test_groups_are_restored_and_what_they_paid_for_since_is_put_back(tmp_path: Path) -> None:
+    """Among it what a client paid who joined a group after the backup, and one of a group that the backup lacks."""
+    journals = tmp_path / "journals"
+    async with Ledger.open(tmp_path / "first", journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _open(ledger, "lineage")
+        for client, row in (("ann", "1"), ("cy", "1"), ("bob", "2")):
+            await ledger.charge(asking("lineage", client, row))
+        lines = [line async for line in backup(ledger)]
+        await ledger.set_group("lineage", "eve", "others")
+        await ledger.add_group("lineage", "late", releases(9), time=0.0)
+        await ledger.add_client("lineage", "flo", releases(9), key_digest("flo"), time=0.0, group="late")
+        for client, row in (("bob", "1"), ("eve", "2"), ("flo", "2"), ("ann", "3")):
+            await ledger.charge(asking("lineage", client, row))
+        spent = {one.group: one.spent for one in await ledger.groups("lineage")}
+        whole = (await ledger.lineage("lineage")).spent
+    async with Ledger.open(tmp_path / "second") as ledger:
+        await restore(ledger, lines)
+        assert (await verify(ledger, "lineage")).findings == ()
+        assert (await reconcile(ledger, "lineage", read_journals(journals))).put_back == 4
+        assert {one.group: one.spent for one in await ledger.groups("lineage")} == spent
+        assert (await ledger.lineage("lineage")).spent == whole
+        assert (await ledger.client("lineage", "eve")).group == "others"
+        assert (await ledger.client("lineage", "flo")).revoked
+        assert (await ledger.group("lineage", "late")).budget.picorho == 0
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+        again = [line async for line in backup(ledger)]
+    async with Ledger.open(tmp_path / "third") as ledger:
+        await restore(ledger, again)
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()

@@ -1,0 +1,85 @@
+"""`dpserve evaluate`: what it writes and charges, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from training.evaluation import Evaluation
+from training.loading import load_model
+
+ROWS = [f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)]
+HEADER = "age,income,ok\n"
+TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
+TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people", "--out", "model")
+SUMS = ("--release", "class-sums", "--price", "epsilon:2@1e-5")
+BUDGET = ("--epsilon", "6", "--delta", "1e-5")
+PRICE = ("--label", "ok", "--price", "rho:0.3")
+
+
+@pytest.fixture
+def model(run):
+    (run.folder / "r.csv").write_text(HEADER + "".join(ROWS))
+    (run.folder / "held.csv").write_text(HEADER + "".join(row.replace(",", ".5,", 1) for row in ROWS))
+    run(*TRAIN, *SUMS)
+    return load_model(run.folder / "model")
+
+
+def spent(run):
+    return {each["lineage"]: each["spent_picorho"] for each in json.loads(run("lineage", "show", "--json").stdout)}
+
+
+def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(run, model):
+    run("lineage", "set-budget", "model", *BUDGET)
+    said = run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *BUDGET).stdout
+    assert "the lineage people was charged" in said
+    assert "the lineage held was charged rho = 0.3 for the evaluation" in said
+    assert "it may be published" in said
+    content = json.loads((run.folder / "model" / "evaluation.json").read_text())
+    figures, _ = content.pop("figures"), content.pop("tier")
+    found = Evaluation.model_validate(content)
+    assert found.model_id == model.certificate.model_id
+    assert found.figures() == figures
+    X = np.array([[20.5 + index % 60, 1000.0 * (index % 60)] for index in range(120)])
+    y = np.array([index % 60 > 30 for index in range(120)])
+    right = float((model.probabilities(X).argmax(axis=1) == y).mean())
+    assert figures["accuracy"]["estimate"] == pytest.approx(right, abs=6 * figures["accuracy"]["standard_error"])
+    assert spent(run) == {"people": model.certificate.tiers[0].cost.picorho, "held": found.law.cost.picorho}
+    assert not {"held", "people"} & set(json.dumps(content).split('"'))
+    # Whoever evaluates again draws again, and pays again; the model was paid for.
+    run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, "--out", "again.json")
+    assert spent(run) == {"people": model.certificate.tiers[0].cost.picorho, "held": 2 * found.law.cost.picorho}
+    assert "verified" in run("inspect", "model").stdout
+
+
+def test_the_model_s_lineage_pays_where_rows_were_trained_on(run, model):
+    said = run.fails("evaluate", "model", "--data", "r.csv", "--lineage", "held", *PRICE, *BUDGET)
+    assert "60 of the rows of r.csv are in the lineage 'people'" in said
+    run("evaluate", "model", "--data", "r.csv", *PRICE, *BUDGET)
+    assert list(spent(run)) == ["people"]
+
+
+def test_fewer_figures_are_more_precise(run, model):
+    run("lineage", "set-budget", "model", *BUDGET)
+    errors = []
+    for report in ("accuracy", "accuracy,log-loss,calibration,confusion"):
+        run("evaluate", "model", "--data", "held.csv", *PRICE, "--report", report, "--out", f"{len(errors)}.json")
+        errors.append(json.loads((run.folder / f"{len(errors)}.json").read_text())["figures"]["accuracy"])
+    assert errors[0]["standard_error"] < errors[1]["standard_error"]
+    assert (
+        "takes accuracy"
+        in run("evaluate", "model", "--data", "held.csv", *PRICE, "--report", "confusion", status=2).stderr
+    )
+
+
+def test_what_cannot_be_charged_is_not_written(run, model):
+    assert "has no budget yet" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
+    run("lineage", "set-budget", "model", "--rho", "0.2", "--delta", "1e-5")
+    assert "no evaluation was made" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
+    assert not (run.folder / "model" / "evaluation.json").exists()
+
+
+def test_a_head_whose_answers_are_paid_for_one_by_one_is_refused(run, bundle):
+    (run.folder / "held.csv").write_text(HEADER + "".join(ROWS))
+    said = run.fails("evaluate", bundle, "--data", "held.csv", *PRICE, *BUDGET)
+    assert "Train a pay-once model" in said

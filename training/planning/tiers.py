@@ -1,0 +1,82 @@
+"""Tiers of released weights: what several precisions cost, and what each is worth on given rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+from accounting import sampling_error
+from accounting.picorho import to_rho
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from training.data.records import Records
+from training.errors import TrainingError
+from training.planning import rules
+from training.planning.cases import Heads, weights_move
+from training.planning.options import Trial
+from training.planning.recommendation import SEEDS, budget_for, case_of
+from training.planning.rules import Features
+from training.releases.weights import tier_steps
+
+
+@dataclass(frozen=True)
+class PlannedTier:
+    """A tier. whole: what holding it costs, beyond: beyond the tier before it, both in picorho."""
+
+    name: str
+    whole: int
+    beyond: int
+    accuracy: float | None = None
+    spread: float | None = None
+
+
+def planned_tiers(prices: Mapping[str, int], budget: int) -> tuple[PlannedTier, ...]:
+    """Return the tiers of these prices, the coarsest first, in picorho. budget: of the lineage.
+
+    A lineage pays for the finest tier that anyone holds, whoever else holds which (`training.releases.weights`): so
+    each must fit the budget, and their sum need not. Raises TrainingError for one that does not, and for tiers that
+    cannot be trained.
+    """
+    steps = tier_steps(prices)
+    tiers, before = [], 0
+    for name, whole in prices.items():
+        if whole > budget:
+            raise TrainingError(
+                f"the tier {name!r} costs rho = {to_rho(whole):.6g}, and the whole budget is {to_rho(budget):.6g}: "
+                "nobody could ever hold it. Leave it out, or raise the budget"
+            )
+        try:
+            sampling_error.check_release_rho(to_rho(steps[name]))
+        except ValueError as error:
+            raise TrainingError(f"the step to the tier {name!r}: {error}") from error
+        tiers.append(PlannedTier(name, whole, whole - before))
+        before = whole
+    return tuple(tiers)
+
+
+def simulated_tiers(
+    tiers: tuple[PlannedTier, ...], records: Records, n: int | None, features: Features
+) -> tuple[PlannedTier, ...]:
+    """Return the tiers with the accuracy that each has on rows held out. records, n: as for `by_simulation`.
+
+    A tier has the noise of one release of its whole price, whatever tiers there are besides; one head serves them all,
+    with the Lambda that suits the finest.
+    """
+    found: dict[str, list[float]] = {tier.name: [] for tier in tiers}
+    for seed in range(SEEDS):
+        case = case_of(records, seed)
+        heads = Heads(case)
+        budgets = {tier.name: budget_for(tier.whole, n, len(case.y)) for tier in tiers}
+        lam = rules.strong_convexity(mu_for(max(budgets.values())))
+        weights = heads.weights(features, lam)
+        for name, whole in budgets.items():
+            law = GaussianVector(mu_for(whole), weights.size, weights_move(lam, weights))
+            noisy = law.release(weights, Trial(heads, whole, "tiers").randomness(features, name))
+            found[name].append(case.accuracy(heads.asked(features) @ noisy.T))
+    return tuple(replace(tier, accuracy=fmean(found[tier.name]), spread=stdev(found[tier.name])) for tier in tiers)
+
+
+def tier_options(tiers: tuple[PlannedTier, ...]) -> dict[str, object]:
+    """Return `dpserve train`'s options for released weights in these tiers."""
+    return {
+        "lam": rules.strong_convexity(mu_for(tiers[-1].whole)),
+        "tier": [f"{tier.name}=rho:{to_rho(tier.whole)!r}" for tier in tiers],
+    }
