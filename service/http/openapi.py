@@ -191,13 +191,15 @@ def _invocations(predictor: Predictor) -> dict[str, Any]:
         "data": sizes
         | {"items": {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}},
     }
+    unnamed = {"index": {"type": "array"}, "data": sizes | {"items": row}}
     tiers = {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
+    params = {"type": ["object", "null"], "properties": tiers, "additionalProperties": False}
     forms = {
         "dataframe_split": {
-            "type": "object",
-            "properties": split,
-            "required": ["columns", "data"],
-            "additionalProperties": False,
+            "anyOf": [
+                {"type": "object", "properties": split, "required": list(needed), "additionalProperties": False}
+                for split, needed in ((split, ("columns", "data")), (unnamed, ("data",)))
+            ]
         },
         "dataframe_records": sizes | {"items": named},
         "instances": rows,
@@ -207,7 +209,10 @@ def _invocations(predictor: Predictor) -> dict[str, Any]:
         "title": "InvocationsRequest",
         "description": "Rows as MLflow's clients send them: all of them or none.",
         "type": "object",
-        "properties": {**forms, "params": {"type": "object", "properties": tiers, "additionalProperties": False}},
+        "properties": {
+            **forms,
+            "params": params,
+        },
         "oneOf": [{"required": [form]} for form in forms],
         "additionalProperties": False,
         "examples": [

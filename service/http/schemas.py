@@ -38,17 +38,17 @@ class SplitFrame(Struct, forbid_unknown_fields=True):
     """A data frame as pandas splits it. columns: absent where the values are the model's features in their order."""
 
     data: list[list[Cell]]
-    columns: list[str | int] | None = None
-    index: list[Any] | None = None
+    columns: list[str | int] | UnsetType = UNSET
+    index: list[Any] | UnsetType = UNSET
 
 
 class InvocationsRequest(Struct, forbid_unknown_fields=True):
     """What MLflow's scoring protocol asks with: one of the first four."""
 
-    dataframe_split: SplitFrame | None = None
-    dataframe_records: list[dict[str, Cell]] | None = None
-    instances: list[list[float] | dict[str, Cell]] | None = None
-    inputs: list[list[float] | dict[str, Cell]] | dict[str, list[Cell]] | None = None
+    dataframe_split: SplitFrame | UnsetType = UNSET
+    dataframe_records: list[dict[str, Cell]] | UnsetType = UNSET
+    instances: list[list[float] | dict[str, Cell]] | UnsetType = UNSET
+    inputs: list[list[float] | dict[str, Cell]] | dict[str, list[Cell]] | UnsetType = UNSET
     params: dict[str, Any] | None = None
 
 

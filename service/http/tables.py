@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 import msgspec
+from msgspec import UNSET
 
 from service.errors import InvalidRows
 from service.http.problems import Problem, ProblemType
@@ -62,22 +63,22 @@ def rows_of_invocation(body: bytes) -> tuple[Rows, str | None]:
         asked = _decode(body)
     except msgspec.ValidationError as error:
         raise _malformed(str(error)) from None
-    given = [form for form in FORMS if getattr(asked, form) is not None]
+    given = [form for form in FORMS if getattr(asked, form) is not UNSET]
     if len(given) != 1:
         raise _malformed(f"send exactly one of {', '.join(FORMS)}")
     tier = (asked.params or {}).get("tier")
     if (asked.params or {}).keys() - {"tier"} or not isinstance(tier, str | None):
         raise invalid("params takes nothing but the name of a tier")
-    if asked.dataframe_split is not None:
+    if asked.dataframe_split is not UNSET:
         return _of_split(asked.dataframe_split), tier
     if isinstance(asked.inputs, dict):
         return _of_columns(asked.inputs), tier
-    return asked.dataframe_records or asked.instances or asked.inputs or [], tier
+    return asked.dataframe_records or asked.instances or asked.inputs or [], tier  # UNSET is false
 
 
 def _of_split(frame: SplitFrame) -> Rows:
     names = frame.columns
-    if names is None or names == list(range(len(names))):
+    if names is UNSET or names == list(range(len(names))):
         for index, row in enumerate(frame.data):
             for column, value in enumerate(row):
                 if type(value) is not float:

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.service.people import COLUMNS, ROW
+
 from .test_http import PRICE, problem
-from .test_named_rows import COLUMNS, ROW, by_columns  # noqa: F401 - a fixture
 
 ROWS = [[0.1, 0.2, 0.3, 0.4], [0.9, 0.1, 0.5, 0.0]]
 FRAME = pd.DataFrame(ROWS, columns=list("abcd"))
@@ -169,7 +170,7 @@ def test_the_document_describes_both(http):
 
 class TestOfAModelWithASchema:
     @pytest.fixture
-    def http(self, start, by_columns):  # noqa: F811 - the fixture
+    def http(self, start, by_columns):
         service = start(by_columns, lineage_rho=20 * PRICE / 1e12)
         return service.http(service.add_client("alice", rho=20 * PRICE / 1e12))
 
