@@ -44,7 +44,7 @@ from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.bundles import Certified
-from dpserve.commands.options import journals_folder, ledger_location
+from dpserve.commands.options import journals_folder, ledger_location, operating_systems_user
 from dpserve.commands.releases import ReleaseOptions
 from dpserve.commands.training import ChoosingOptions, EncoderOptions, FeatureOptions, NewBundle, trained
 from dpserve.frames import names_of, rows_for
@@ -429,7 +429,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
         budget = None if self.lineage_budget is None else Budget.from_epsilon_delta(*self.lineage_budget, "gaussian")
         async with self._opened() as ledger:
-            account = await open_lineage(ledger, lineage, budget)
+            account = await open_lineage(ledger, lineage, budget, by=operating_systems_user())
         if account.remaining < price:
             raise _exhausted(lineage, price, account.remaining)
 
@@ -439,7 +439,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return 0
         async with self._opened() as ledger:
             try:
-                await open_lineage(ledger, written.lineage, None)
+                await open_lineage(ledger, written.lineage, None, by=operating_systems_user())
                 return await hold_for_owner(ledger, written, written.tiers[-1].name)
             except accounts.BudgetExhausted as refused:
                 raise _exhausted(written.lineage, refused.cost, refused.remaining) from None
