@@ -329,9 +329,7 @@ def show(name: Name, lineage: LineageOption) -> None:
         highlight=False,
     )
     if account.group:
-        out.print(
-            f"belongs to the group {account.group}, which pays for its answers, too", highlight=False, markup=False
-        )
+        out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
     if budget.refill is not None:
         out.print(f"refill: {_refill(account)}, within rho = {to_rho(budget.picorho):.6g} in all", highlight=False)
     for cost, releases in account.tally.items():

@@ -49,6 +49,18 @@ def test_a_client_is_named_by_an_address_or_a_subject(folder: Path) -> None:
     assert all(name in listed for name in ("ann@example.org", "auth0|5f7c8ec7", "Zoë"))
 
 
+def test_names_are_printed_as_they_are_with_brackets_and_colons(folder: Path) -> None:
+    assert _groups(folder, "add", "risk [/b]", "--rho", "0.5", "--delta", "1e-5").exit_code == 0
+    names = ("auth0[/b]", "urn:key:5", "[red]eve[/red]")
+    for name in names:
+        words = ("--rho", "0.1", "--delta", "1e-5", "--group", "risk [/b]", "--display-name", "[i]:key:")
+        assert _clients(folder, "add", name, *words).exit_code == 0
+        assert _clients(folder, "show", name).output.startswith(f"{name} ([i]:key:) of lineage records is active")
+    listed = _clients(folder, "list").output
+    assert all(f"{name} ([i]:key:)" in listed for name in names)
+    assert "risk [/b]" in _groups(folder, "list").output
+
+
 def _groups(folder: Path, *words: str) -> Result:
     return CliRunner(env={"COLUMNS": "160"}).invoke(groups, [*words, "--ledger", str(folder)])
 
