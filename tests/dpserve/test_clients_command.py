@@ -7,9 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from accounting.budgets import Budget
-from accounting.ledger import Ledger
+from accounting.ledger import ActRefused, Ledger
 from dpserve.commands.accounts import clients
-from service.errors import CannotServe
 
 
 def _clients(folder: Path, *words: str) -> Result:
@@ -28,12 +27,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_client_that_would_get_more_than_its_lineage_has_is_refused(folder: Path) -> None:
     refused = _clients(folder, "add", "ann", "--rho", "0.6", "--delta", "1e-5")
-    assert isinstance(refused.exception, CannotServe)
+    assert isinstance(refused.exception, ActRefused)
     assert "ann would get rho = 0.6, and the lineage" in str(refused.exception)
     assert "raise the lineage's budget" in str(refused.exception)
     assert _clients(folder, "add", "ann", "--rho", "0.5", "--delta", "1e-5").exit_code == 0
     more = _clients(folder, "set-budget", "ann", "--rho", "0.7", "--delta", "1e-5", "--yes")
-    assert isinstance(more.exception, CannotServe)
+    assert isinstance(more.exception, ActRefused)
 
 
 def test_a_client_is_named_by_an_address_or_a_subject(folder: Path) -> None:
