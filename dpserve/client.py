@@ -14,6 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar
+from urllib.parse import quote as escaped
 from urllib.parse import urlencode
 
 import httpx
@@ -135,7 +136,9 @@ _Steps = Generator[_Request, httpx.Response, _Result]
 class _Questions:
     """What clients ask and make of the answers, without a transport."""
 
-    def __init__(self, url: str, key: str, *, attempts: int, wait: float | None, sorted_classes: bool) -> None:
+    def __init__(
+        self, url: str, key: str, model: str | None, *, attempts: int, wait: float | None, sorted_classes: bool
+    ) -> None:
         """As for `Client`."""
         self._key = key.strip()
         if not _VISIBLE.fullmatch(self._key):
@@ -143,6 +146,7 @@ class _Questions:
         if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
             raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
         self._url, self._wait, self._sorted_classes = url, wait, sorted_classes
+        self._name, self._of_model = model, "" if model is None else f"/models/{escaped(model, safe='')}"
         self._known: dict[str, Any] | None = None
         self._retrying: dict[str, Any] = {
             "stop": stop_after_attempt(attempts),
@@ -161,8 +165,10 @@ class _Questions:
 
     def _ask_model(self) -> _Steps[dict[str, Any]]:
         if self._known is None:
-            name = (yield _Request("GET", "/models")).json()["models"][0]
-            self._known = (yield _Request("GET", f"/models/{name}")).json()
+            if self._name is None:
+                listed = (yield _Request("GET", "/models")).json()
+                self._name = listed.get("default") or listed["models"][0]
+            self._known = (yield _Request("GET", f"/models/{escaped(self._name, safe='')}")).json()
         return self._known
 
     def _ask_probabilities(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
@@ -188,21 +194,21 @@ class _Questions:
         said: list[dict[str, Any]] = []
         for start in range(0, len(rows), largest):
             body = {"json": _body(rows[start : start + largest], tier)}
-            said.append((yield _Request("POST", "/predict", body)).json())
+            said.append((yield _Request("POST", f"{self._of_model}/predict", body)).json())
         return _answers_of(said)
 
     def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
         model = yield from self._ask_model()
         body = {"json": _body(rows_for(model, X), tier)}
-        quote: dict[str, Any] = (yield _Request("POST", "/predict?dry_run=true", body)).json()["quote"]
+        quote: dict[str, Any] = (yield _Request("POST", f"{self._of_model}/predict?dry_run=true", body)).json()["quote"]
         return quote
 
     def _ask_budget(self) -> _Steps[dict[str, Any]]:
-        budget: dict[str, Any] = (yield _Request("GET", "/budget")).json()
+        budget: dict[str, Any] = (yield _Request("GET", f"{self._of_model}/budget")).json()
         return budget
 
     def _ask_receipts(self, after: int) -> _Steps[dict[str, Any]]:
-        page: dict[str, Any] = (yield _Request("GET", f"/budget/receipts?after={after}")).json()
+        page: dict[str, Any] = (yield _Request("GET", f"{self._of_model}/budget/receipts?after={after}")).json()
         return page
 
     def _array_request(self, rows: NDArray[np.float64], tier: str | None) -> _Request:
@@ -213,7 +219,7 @@ class _Questions:
         if self._wait is not None:
             headers["Prefer"] = f"wait={self._wait:g}"
         query = "" if tier is None else "?" + urlencode({"tier": tier})
-        return _Request("POST", f"/predict{query}", {"content": content.getvalue()}, headers)
+        return _Request("POST", f"{self._of_model}/predict{query}", {"content": content.getvalue()}, headers)
 
     def _checked(self, response: httpx.Response) -> httpx.Response:
         """Return a success. Raises _Unavailable where asking again may help, and ServiceError."""
@@ -253,6 +259,7 @@ class Client(_Questions):
         wait: float | None = None,
         trusting: ssl.SSLContext | None = None,
         sorted_classes: bool = False,
+        model: str | None = None,
     ) -> None:
         """url: of the service. key: the API key. timeout: seconds for one try. attempts: tries before giving up.
 
@@ -260,11 +267,11 @@ class Client(_Questions):
         trusting: whose certificates are good for HTTPS, as `ssl.create_default_context(cafile=...)` reads them from a
         file; by default the environment's SSL_CERT_FILE, or else those of the authorities that browsers trust.
         sorted_classes: give `predict_proba` its columns sorted by the classes' names, as scikit-learn's metrics take
-        them to be, and not in the model's own order.
+        them to be, and not in the model's own order. model: which of the service's is asked; None for its default one.
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.
         """
-        super().__init__(url, key, attempts=attempts, wait=wait, sorted_classes=sorted_classes)
+        super().__init__(url, key, model, attempts=attempts, wait=wait, sorted_classes=sorted_classes)
         self._http = httpx.Client(**self._connection(timeout, trusting))
 
     def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
@@ -416,9 +423,10 @@ class AsyncClient(_Questions):
         wait: float | None = None,
         trusting: ssl.SSLContext | None = None,
         sorted_classes: bool = False,
+        model: str | None = None,
     ) -> None:
         """Take what `Client` takes."""
-        super().__init__(url, key, attempts=attempts, wait=wait, sorted_classes=sorted_classes)
+        super().__init__(url, key, model, attempts=attempts, wait=wait, sorted_classes=sorted_classes)
         self._http = httpx.AsyncClient(**self._connection(timeout, trusting))
 
     async def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:

@@ -32,6 +32,8 @@ from service.tls import Tls
 DEFAULT_MECHANISM, DEFAULT_PRICE = "gaussian", "noise-multiplier:20"
 
 _SLASHES_OF_AN_ORIGIN = 2
+_NOT_GIVEN: tuple[object, ...] = (None, [], ())
+"""What the command line has for an option, or for an argument of any number of values, that is not there."""
 
 _batches = partial(option, panel="Requests and batches")
 _owner = partial(option, panel="The owner's port")
@@ -184,7 +186,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     def of_command_line(cls, given: Mapping[str, Any]) -> Self:
         """Return the settings of these flags; None for what was not given. Raises ConfigurationError."""
         configuration.refuse_misspelt_variables(cls.model_fields)
-        flags = {name: value for name, value in given.items() if value is not None and value != []}
+        flags = {name: value for name, value in given.items() if value not in _NOT_GIVEN}
         try:
             return cls(**flags)
         except ValidationError as error:
@@ -196,7 +198,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         environment = EnvSettingsSource(type(self))()
         found = dict.fromkeys(type(self).model_fields, "default")
         for name in self.model_fields_set:
-            if flags.get(name) not in (None, []):
+            if flags.get(name) not in _NOT_GIVEN:
                 found[name] = "flag"
             else:
                 found[name] = (

@@ -51,7 +51,8 @@ _DEVIATIONS = 2.0
 _QUANTILES = {"gaussian": 1.97, "laplace": 3.0}
 _MISSED = 1 - COVERAGE - 0.001
 """What the winner may be wrong by; the rest is for the rounding of noise and logits to the grid."""
-_SHOWN_DIGITS = 1e6
+SHOWN_DIGITS = 1e5
+"""Ends of intervals are whole numbers over this."""
 _LEAST = np.finfo(np.float64).tiny
 _LEAST_REST = 2.0**-53
 """A probability shown as 1 leaves at most this to the others."""
@@ -61,10 +62,10 @@ _LEAST_REST = 2.0**-53
 class AnswerNoise:
     """The law by which some rows' answers differ from those without noise. Public.
 
-    scale: (n,), one for each row, or (n, C), one for each of its logits, where the law is Gaussian. Gaussian noise has
-    standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an exponential law a class is
-    drawn in proportion to e^(its logit / scale). Of training, `scale` is by how much the logits move at most, in L2,
-    for each unit by which standard Gaussian numbers do.
+    scale: (n,), one for each row; or, where the law is Gaussian, one for each logit, (n, C), or (1, C) for all rows.
+    Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an
+    exponential law a class is drawn in proportion to e^(its logit / scale). Of training, `scale` is by how much the
+    logits move at most, in L2, for each unit by which standard Gaussian numbers do.
 
     logits: (n, C), what has the noise, where that is not what the answer is the softmax of: an answer may be computed
     from the same release in a way that the noise is not known of. An interval then reaches to the answer, too.
@@ -95,7 +96,10 @@ class AnswerNoise:
     @property
     def largest(self) -> Floats:
         """The scale of each row's answer, (n,): the largest of its classes', where they differ."""
-        return self.scale if self.scale.ndim == 1 else self.scale.max(axis=1)
+        if self.scale.ndim == 1:
+            return self.scale
+        largest = self.scale.max(axis=1)
+        return largest if self.logits is None else np.resize(largest, len(self.logits))
 
     @property
     def no_interval(self) -> str:
@@ -129,7 +133,7 @@ class AnswerNoise:
     def intervals(self, probabilities: Floats) -> tuple[Floats, Floats] | None:
         """Return the least and the largest probability, (n, C) each, for answers (n, C); None for a draw.
 
-        Rounded outwards to six digits. Of log-odds noise only the drawn class has a lower end above 0.
+        Rounded outwards to five digits. Of log-odds noise only the drawn class has a lower end above 0.
         """
         found = self.uncertainty(probabilities)
         return None if found.lower is None or found.upper is None else (found.lower, found.upper)
@@ -164,9 +168,10 @@ class AnswerNoise:
             within = apart * self.scale * (1.0 if self.law == "laplace" else math.sqrt(2))
             return np.asarray(np.log(first / second) <= within)
         logits = np.log(np.maximum(probabilities, _LEAST)) if self.logits is None else self.logits
-        scale = np.broadcast_to(self.scale if self.scale.ndim == 2 else self.scale[:, None], logits.shape)
         at, winner = np.arange(rows), probabilities.argmax(axis=1)
-        deviations = np.sqrt(np.square(scale) + np.square(scale[at, winner])[:, None])
+        scale = self.scale if self.scale.ndim == 2 else self.scale[:, None]
+        of_winner = scale[at % len(scale), winner % scale.shape[1]]
+        deviations = np.sqrt(scale * scale + (of_winner * of_winner)[:, None])
         near = logits[at, winner][:, None] - logits <= apart * deviations
         near[at, winner] = False
         return np.asarray(near.any(axis=1))
@@ -236,7 +241,7 @@ def _intervals(probabilities: Floats, above: Floats, below: Floats) -> tuple[Flo
     with np.errstate(over="ignore"):
         lower = shown / (shown + rest * np.exp(above))
         upper = shown / (shown + rest * np.exp(-below))
-    return np.floor(lower * _SHOWN_DIGITS) / _SHOWN_DIGITS, np.ceil(upper * _SHOWN_DIGITS) / _SHOWN_DIGITS
+    return np.floor(lower * SHOWN_DIGITS) / SHOWN_DIGITS, np.ceil(upper * SHOWN_DIGITS) / SHOWN_DIGITS
 
 
 def _log_odds(probabilities: Floats) -> Floats:

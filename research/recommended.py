@@ -19,11 +19,11 @@ from mechanisms.gaussian_vector import mu_for
 from mechanisms.seeded import SeededRandomness
 from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Benchmark, Drawn
-from research.data import adult, cifar
+from research.data import adult, cifar, newsgroups
 from research.data.labelled import LabelledSet
 from training.columns import coordinates_of
 from training.data.records import Declaration, Records
-from training.feature_maps import FeatureMap, Hog
+from training.feature_maps import FeatureMap
 from training.hog import Shape
 from training.planning import rules
 from training.planning.cases import Case
@@ -49,28 +49,28 @@ def _cifar(directory: Path) -> LabelledSet:
 
 
 SETS = {name: BENCHMARKS[name] for name in ("location", "retail", "adult", "mnist-10k", "mnist-60k")} | {
-    "cifar-10": Benchmark("CIFAR-10", _cifar, 50_000, 10, 50_000)
+    "cifar-10": Benchmark("CIFAR-10", _cifar, 50_000, 10, 50_000),
+    "newsgroups": Benchmark("20 newsgroups", newsgroups.read, newsgroups.TRAINING, 20, newsgroups.TRAINING),
 }
 SHAPES: dict[str, Shape] = {"mnist-60k": (28, 28, 1), "mnist-10k": (28, 28, 1), "cifar-10": (32, 32, 3)}
 
 
 def declaration(name: str, case: Case) -> Declaration:
     """Return what an owner would declare of a set's records."""
-    if name != "adult":
+    columns = {"adult": adult.one_hot_columns, "newsgroups": newsgroups.columns}.get(name, tuple)()
+    if not columns:
         return case.records.declaration
-    columns = adult.one_hot_columns()
     return Declaration(*coordinates_of(columns), case.records.declaration.classes, columns)
 
 
 def _dp_sgd(records: Records, chosen: FeatureMap, whole: int, words: SeededRandomness) -> ReleasedModel:
     size = Network((chosen.dimension, len(records.declaration.classes))).size
-    made = {"steps": rules.STEPS_ON_IMAGES} if isinstance(chosen, Hog) else {}
-    choices = by_rule(len(records), mu_for(whole), size, **made)
+    choices = by_rule(len(records), mu_for(whole), size, **rules.steps(chosen))
     return train_dpsgd(records, DpSgdRecipe("measured", chosen, choices, whole), "measured", words)
 
 
 def _class_sums(records: Records, chosen: FeatureMap, whole: int, words: SeededRandomness) -> ReleasedModel:
-    return train_class_sums(records, "measured", chosen, whole, "measured", words)
+    return train_class_sums(records, "measured", chosen, whole, "measured", words, records_declared=len(records))
 
 
 OPTIONS: dict[str, Train] = {"dpsgd": _dp_sgd, "class-sums": _class_sums}

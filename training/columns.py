@@ -328,7 +328,7 @@ class LevelsColumn(Column):
 
 
 Part = Literal["time", "month", "weekday", "hour"]
-_PARTS: Mapping[str, tuple[str, ...]] = {
+PARTS: Mapping[str, tuple[str, ...]] = {
     "month": (
         *("January", "February", "March", "April", "May", "June"),
         *("July", "August", "September", "October", "November", "December"),
@@ -369,7 +369,7 @@ class TimeColumn(Column):
                 low, high = self._bounds
                 found.append((self.name, low / _DAY, high / _DAY))
             else:
-                found += [(f"{self.name} in {name}", 0.0, 1.0) for name in _PARTS[part]]
+                found += [(f"{self.name} in {name}", 0.0, 1.0) for name in PARTS[part]]
         return tuple(found)
 
     @property
@@ -378,7 +378,7 @@ class TimeColumn(Column):
         if "time" not in self.parts:
             return ()
         before = self.parts[: self.parts.index("time")]
-        return (sum(len(_PARTS[part]) for part in before),)
+        return (sum(len(PARTS[part]) for part in before),)
 
     @property
     def groups(self) -> int:
@@ -431,7 +431,7 @@ class TimeColumn(Column):
                 block[:, start] = values / _DAY
                 start += 1
                 continue
-            width = len(_PARTS[part])
+            width = len(PARTS[part])
             block[:, start : start + width] = 0.0
             block[present, start + _part_of(values[present], part)] = 1.0
             start += width
@@ -620,7 +620,7 @@ def _refuse_names(columns: Sequence[Column], row: Mapping[str, object], index: i
 
 
 def _part_of(micros: NDArray[np.int64], part: str) -> NDArray[np.int64]:
-    """Return a part of times as an index into `_PARTS`."""
+    """Return a part of times as an index into `PARTS`."""
     if part == "month":
         months = micros.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
         return months % 12

@@ -25,12 +25,12 @@ LEVELS = 1020
 """Pixels are whole numbers up to this: four times 255, so that 8-bit pixels are not rounded."""
 
 CELL, STRIDE, DIRECTIONS = 8, 4, 8
-_STRAIGHT, _DIAGONAL = 5, 7
+WEIGHTS = _STRAIGHT, _DIAGONAL = 5, 7
 """A diagonal is sqrt(2) long, about 7/5."""
 _TENT = (1, 3, 5, 7, 7, 5, 3, 1)
 _UNIT = LEVELS * _STRAIGHT * sum(_TENT) ** 2
 """A cell's votes where every gradient is 1 and points the same way."""
-_FLOOR = _UNIT // 50
+FLOOR = _UNIT // 50
 """Added to a block's votes, so that faint noise in an even area counts little."""
 
 COLOURS = 4
@@ -73,8 +73,12 @@ def described(u: Floats, shape: Shape) -> Floats:
     found = gradients(pixels)
     if shape[2] == 1:
         return found
-    scale = COLOUR_SHARE * math.sqrt(_blocks(shape) / (shape[0] * shape[1]))
-    return np.hstack([found, np.sqrt(colours(pixels)) * scale])
+    return np.hstack([found, np.sqrt(colours(pixels)) * colour_scale(shape)])
+
+
+def colour_scale(shape: Shape) -> float:
+    """Return what roots of colours' counts are multiplied by."""
+    return COLOUR_SHARE * math.sqrt(_blocks(shape) / (shape[0] * shape[1]))
 
 
 def _blocks(shape: Shape) -> int:
@@ -88,7 +92,7 @@ def colours(pixels: Floats) -> Floats:
     """
     count, height, width, channels = pixels.shape
     steps = np.minimum(pixels.astype(np.int64) * COLOURS // LEVELS, COLOURS - 1)
-    places = _quarter_of(height, width) * COLOURS**channels + steps @ COLOURS ** np.arange(channels)
+    places = quarter_of(height, width) * COLOURS**channels + steps @ COLOURS ** np.arange(channels)
     bins = _QUARTERS * COLOURS**channels
     places += bins * np.arange(count)[:, None, None]
     counts: Floats = np.bincount(places.ravel(), minlength=count * bins).reshape(count, bins).astype(np.float64)
@@ -96,7 +100,8 @@ def colours(pixels: Floats) -> Floats:
 
 
 @functools.cache
-def _quarter_of(height: int, width: int) -> NDArray[np.int64]:
+def quarter_of(height: int, width: int) -> NDArray[np.int64]:
+    """Return in which quarter of an image each pixel lies, (height, width)."""
     down, across = np.arange(height) * 2 // height, np.arange(width) * 2 // width
     return 2 * down[:, None] + across
 
@@ -130,7 +135,7 @@ def gradients(pixels: Floats) -> Floats:
     blocks = np.concatenate(
         [summed[:, :, :-1, :-1], summed[:, :, :-1, 1:], summed[:, :, 1:, :-1], summed[:, :, 1:, 1:]], axis=1
     )
-    blocks /= (blocks.sum(axis=1) + _FLOOR)[:, None]
+    blocks /= (blocks.sum(axis=1) + FLOOR)[:, None]
     roots: Floats = np.sqrt(blocks).reshape(len(blocks), -1)
     return roots
 
@@ -163,14 +168,14 @@ def _votes(pixels: Floats) -> Floats:
 def _cells(votes: Floats) -> Floats:
     """Return the votes in each cell, in units of a fifth: (n, 8, cells down, cells across)."""
     height, width = votes.shape[2:]
-    summed: Floats = _tents(height) @ (votes.reshape(-1, width) @ _tents(width).T).reshape(*votes.shape[:3], -1)
+    summed: Floats = tents(height) @ (votes.reshape(-1, width) @ tents(width).T).reshape(*votes.shape[:3], -1)
     summed[:, ::2] *= _STRAIGHT
     summed[:, 1::2] *= _DIAGONAL
     return summed
 
 
 @functools.cache
-def _tents(inner: int) -> Floats:
+def tents(inner: int) -> Floats:
     """Return the weights (cells, inner) of the pixels along a side, less the outermost, in the cells along it.
 
     Cells begin where as many pixels are left over before the first as after the last, or one fewer.
@@ -181,6 +186,6 @@ def _tents(inner: int) -> Floats:
     first = ((side - CELL) % STRIDE) // 2
     for cell in range(count):
         weights[cell, first + STRIDE * cell :][:CELL] = _TENT
-    tents = np.ascontiguousarray(weights[:, 1:-1])
-    tents.setflags(write=False)
-    return tents
+    inside = np.ascontiguousarray(weights[:, 1:-1])
+    inside.setflags(write=False)
+    return inside

@@ -65,7 +65,7 @@ async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[
     CSV begins with the names of columns. That it was exported is an act itself, the newest of them.
     """
     account = await ledger.lineage(lineage)
-    await ledger.note(lineage, "export", {"format": form, "receipts": account.newest_receipt})
+    await ledger.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
     account, clients, _ = await ledger.snapshot(lineage)
     budgets = {client.client: client.budget for client in clients} | {"": account.budget}
     if form == "csv":

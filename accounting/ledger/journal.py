@@ -1,8 +1,8 @@
 """What a service knows of its own chain of receipts, and its memory of what the store acknowledged to it.
 
-A journal is the witness against a store that comes back older: one file of JSON lines for one service and one lineage.
-Its title says who the service is and what was acknowledged to it; each line behind it what was acknowledged then, and
-the receipts of that call.
+A journal is the witness against a store that comes back older: JSON lines for one service and one lineage, in a file
+and the one before it. A file's title says who the service is and what was acknowledged to it; each line behind it what
+was acknowledged then, and the receipts of that call.
 
 Promises: a write is in the journal before anything is answered on its strength, so it outlives the service's
 sudden death; it is on the disk about a second later, so that both the store and the journal's last second must be
@@ -13,7 +13,6 @@ services never share a journal; a line that was torn by a crash is dropped, and 
 import fcntl
 import os
 import secrets
-import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -30,7 +29,7 @@ from accounting.ledger.store import Asker
 from accounting.ledger.values import checked_lineage
 
 LARGEST_FILE = 128 * 1024 * 1024
-"""Bytes after which a journal forgets the older half of its receipts."""
+"""Bytes of a journal's two files together. One that has half of them becomes the one before, which is forgotten."""
 
 FORGETFUL = "~"
 """What the id of a service that keeps no journal begins with."""
@@ -124,8 +123,11 @@ class Journal(Witness):
         """Use `open`. `lock` is the locked file that makes the journal this process's own."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            super().__init__(_acknowledged(path) or _newcomer(secrets.token_hex(16), path.parent.name))
-            self._path = path
+            self._path, self._before = path, path.with_suffix(f".before{_SUFFIX}")
+            # A crash may have come between a file that was full and its title's being there.
+            before = _acknowledged(self._before) if self._before.exists() else None
+            super().__init__(_acknowledged(path) or before or _newcomer(secrets.token_hex(16), path.parent.name))
+            self._full: list[int] = []
             self._lock = lock
             self._unwritten = b""
             self._failure: OSError | None = None
@@ -201,8 +203,8 @@ class Journal(Witness):
         self._syncing.join()
         file, self._file = self._file, _CLOSED  # whose number another file may have next
         self._failure = OSError("it is closed")
-        os.close(file)
-        os.close(self._lock)
+        for each in (*self._full, file, self._lock):
+            os.close(each)
 
     def _write(self, data: bytes) -> None:
         self._unwritten += data
@@ -211,9 +213,9 @@ class Journal(Witness):
         except OSError as error:
             raise _unusable(self._path.parent, error) from error
         self._unwritten = b""
-        if self._size > LARGEST_FILE:
+        if self._size > LARGEST_FILE // 2:
             with suppress(OSError):  # what was noted is written all the same, and the next note tries again
-                self._forget_older_half()
+                self._begin_file()
 
     def _append(self, data: bytes) -> None:
         written = os.write(self._file, data)
@@ -222,27 +224,24 @@ class Journal(Witness):
             raise OSError("the disk is full")
         self._size += len(data)
 
-    def _forget_older_half(self) -> None:
-        """Go on in a new file with the newer lines; what was acknowledged before them is its title."""
+    def _begin_file(self) -> None:
+        """Go on in a new file, whose title is what was acknowledged so far: as quickly however full this one is."""
         fresh = self._path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            with self._path.open("rb") as old, open(file, "wb", closefd=False) as new:
-                old.seek(self._size // 2)
-                old.readline()
-                before = old.readline()
-                new.write(_title(_after(self.known, before) if before else self.known))
-                shutil.copyfileobj(old, new)
+            title = _title(self.known)
+            os.write(file, title)
             os.fsync(file)
+            with suppress(FileNotFoundError):  # it was renamed before, and what followed failed
+                self._path.replace(self._before)
             fresh.replace(self._path)
         except OSError:
             os.close(file)
             fresh.unlink(missing_ok=True)
             raise
-        self._size = os.fstat(file).st_size
-        os.dup2(file, self._file, inheritable=False)  # a sync that is under way stays with the former file
-        os.close(file)
+        self._full.append(self._file)  # whose newest second is not on the disk yet
+        self._file, self._size = file, len(title)
         _sync_folder(self._path.parent)
 
     def _sync(self) -> None:
@@ -250,6 +249,9 @@ class Journal(Witness):
             self._written.wait()
             self._written.clear()
             try:
+                while self._full:
+                    os.fdatasync(self._full[0])
+                    os.close(self._full.pop(0))
                 os.fdatasync(self._file)
             except OSError as error:
                 self._failure = error  # whoever notes next hears of it
@@ -266,8 +268,13 @@ def journal_folder(folder: Path, lineage: str) -> Path:
 
 def read_journals(folder: Path) -> list[JournalContents]:
     """Return every journal below `folder`. Raises ValueError for a file that is none, or was altered."""
-    found = map(read_journal, sorted(folder.rglob(f"*{_SUFFIX}")))
-    return [contents for contents in found if contents is not None]
+    found: dict[str, JournalContents] = {}
+    files = filter(None, map(read_journal, sorted(folder.rglob(f"*{_SUFFIX}"))))
+    for contents in sorted(files, key=lambda contents: contents.writes):  # a file, then the one that went on from it
+        before = found.get(contents.service)
+        receipts = contents.receipts if before is None else before.receipts + contents.receipts
+        found[contents.service] = replace(contents, receipts=receipts)
+    return list(found.values())
 
 
 def read_acknowledged(folder: Path) -> list[Acknowledged]:
@@ -277,7 +284,7 @@ def read_acknowledged(folder: Path) -> list[Acknowledged]:
 
 
 def read_journal(path: Path) -> JournalContents | None:
-    """Return what a journal says; None for one with nothing in it yet.
+    """Return what a file of a journal says; None for one with nothing in it yet.
 
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """

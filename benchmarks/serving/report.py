@@ -1,6 +1,6 @@
-"""The table: for the terminal, and as the Markdown of docs/performance.md. Ratios first.
+"""The table: for the terminal, and as the Markdown of docs/performance.md and benchmarks/RESULTS.md. Ratios first.
 
-`python -m benchmarks.serving.report` writes the tables of the page anew from docs/performance.json.
+`python -m benchmarks.serving.report` writes the tables of both pages anew from docs/performance.json.
 """
 
 import json
@@ -27,6 +27,7 @@ from benchmarks.serving.results import Document
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, FIGURES = DOCS / "performance.md", DOCS / "performance.json"
+PAGES = (PAGE, DOCS.parent / "benchmarks" / "RESULTS.md")
 _MISSING = "Not measured yet.\n"
 _PART = r"(<!-- {name} -->\n).*?(<!-- end -->)"
 
@@ -58,7 +59,8 @@ def with_tables(page: str, document: Document) -> str:
     tables = {
         "machine": _machine(document),
         "pay-once goals": _goal_table(document, pay_once=True),
-        "pay-once": _comparison(document, pay_once=True),
+        "pay-once": _comparison(document, pay_once=True, settings=1),
+        "every setting": _comparison(document, pay_once=True),
         "metered goals": _goal_table(document, pay_once=False),
         "metered": _comparison(document, pay_once=False),
         "stages": _stages(document),
@@ -118,12 +120,13 @@ def _verdict(goal: Goal) -> str:
     return "met" if goal.met else "**missed**"
 
 
-def _comparison(document: Document, *, pay_once: bool) -> str:
+def _comparison(document: Document, *, pay_once: bool, settings: int | None = None) -> str:
+    """Return a table for each of the first so many settings: of pay-once models and peers, or of metered ones."""
     if "comparison" not in document:
         return _MISSING
     by_setting, idle = results.read_comparison(document["comparison"])
     text = ""
-    for setting, by_name in by_setting.items():
+    for setting, by_name in list(by_setting.items())[:settings]:
         rows = [
             (
                 name, _over(by_setting, one, *MLSERVERS), _over(by_setting, one, PLAIN), f"{one.per_second:,.0f}",
@@ -176,4 +179,5 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text(), json.loads(FIGURES.read_text())))
+    for written in PAGES:
+        written.write_text(with_tables(written.read_text(), json.loads(FIGURES.read_text())))

@@ -28,7 +28,7 @@ from training.bundle import load_bundle
 from training.objective import softmax
 
 COST = Cost((GaussianLoss(1e-4),))
-_STANDING = Standing(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12)
+_STANDING = Standing(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, 10**12)
 
 
 @dataclass(frozen=True)

@@ -168,9 +168,15 @@ def add(
         str, typer.Option(help="The group that it belongs to, which pays for its answers, too. [default: none]")
     ] = "",
     display: Display = "",
+    keys_of: Annotated[
+        str | None,
+        typer.Option(help="A lineage, or a bundle of it, where the client has keys: it asks with those here, too."),
+    ] = None,
 ) -> None:
     """Give a client a budget, and print its API key: once, for only a digest is kept."""
     given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
+    if keys_of is not None and (key.expires_in or key.scope):
+        raise typer.BadParameter("--keys-of takes over keys as they are: leave --expires-in and --scope out")
     secret = new_api_key()
     kept = key.key(secret)
 
@@ -178,10 +184,18 @@ def add(
         above = await opened.above(chosen, group)
         budget = given.paced(given.accepts or above[0].budget.accepts)
         check_within(name, budget, above)
-        await opened.add_client(chosen, name, budget, kept, time=time.time(), group=group, display=display)
+        keys = (kept,) if keys_of is None else (await opened.client(lineage_named(keys_of), name)).api_keys
+        if not keys:
+            raise CannotServe(f"{name} has no API key in {keys_of}")
+        await opened.add_client(chosen, name, budget, keys[0], time=time.time(), group=group, display=display)
+        for each in keys[1:]:
+            await opened.add_key(chosen, name, each)
 
     lineage.run_on(apply)
-    _print_key(secret, f"The API key of {name}")
+    if keys_of is None:
+        _print_key(secret, f"The API key of {name}")
+    else:
+        typer.echo(f"{name} asks with the keys that it has in {keys_of}")
 
 
 @clients.command("rename")

@@ -60,6 +60,7 @@ def print_certificate(console: Console, certificate: Certified) -> None:
     for what, value in (
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
+        *_unit(certificate.unit),
         *own,
         ("lineage", certificate.lineage),
         ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
@@ -76,9 +77,14 @@ def print_certificate(console: Console, certificate: Certified) -> None:
     console.print(prices, highlight=False)
 
 
+def _unit(unit: str | None) -> list[tuple[str, str]]:
+    if unit is None:
+        return []
+    return [("privacy unit", f"all records with one value of {unit!r}: a person with many rows is one")]
+
+
 def _of_head(certificate: Certificate) -> list[tuple[str, str]]:
     return [
-        *([("unit", f"records with one value of {certificate.unit!r}")] if certificate.unit is not None else []),
         ("objective", certificate.objective),
         *_features(certificate),
         ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
@@ -131,7 +137,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-class ReplicatedLedger(options.LedgerOption):
+class ReplicatedLedger(options.ActsOnLedger):
     """The ledger that a charge is made in."""
 
     ledger_replicas: int = option(
@@ -195,7 +201,7 @@ async def _charge(where: ReplicatedLedger, certificate: ReleaseCertificate, tier
     location, journals = options.ledger_location(where.ledger), options.journals_folder()
     async with Ledger.open(location, replicas=where.ledger_replicas, journals=journals) as ledger:
         try:
-            return await hold_for_owner(ledger, certificate, tier)
+            charged = await hold_for_owner(ledger, certificate, tier)
         except UnknownLineage:
             raise CannotServe(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "
@@ -206,3 +212,6 @@ async def _charge(where: ReplicatedLedger, certificate: ReleaseCertificate, tier
                 f"holding it costs rho = {to_rho(refused.cost):.6g}, and {to_rho(refused.remaining):.6g} is left of "
                 f"the budget of the lineage {certificate.lineage}; nothing was charged, and nothing was written"
             ) from None
+        left = {"what": certificate.name, "model": certificate.model_id, "tier": tier}
+        await where.acting(ledger).note(certificate.lineage, "export", left)
+        return charged

@@ -17,7 +17,7 @@ from accounting.explanation import (
     parse_release,
 )
 from accounting.explanation import explain as explain_releases
-from accounting.ledger import Ledger
+from accounting.ledger import ClientAccount, GroupAccount, Ledger, LineageAccount
 from accounting.losses import Cost
 from audit.reports import check_files
 from dpserve.commands import options
@@ -52,9 +52,10 @@ class AccountToExplain(LedgerOption):
     """An account of the ledger."""
 
     client: str | None = option(None, "Explain this client's account.", complete=options.client_names)
+    group: str | None = option(None, "Explain this group's account.")
     lineage: str | None = option(
         None,
-        "Explain this lineage's account; with --client, the lineage it belongs to.",
+        "Explain this lineage's account; with --client or --group, the lineage it belongs to.",
         complete=options.lineage_names,
     )
     price: str | None = option(
@@ -68,9 +69,35 @@ class AccountToExplain(LedgerOption):
         given = parse_release(self.price) if self.price else None
 
         async def read(opened: Ledger) -> AccountExplanation:
-            return await _account(opened, self.client, self.lineage, given)
+            return await self._account(opened, given)
 
         return self.run(read)
+
+    async def _account(self, opened: Ledger, price: Cost | None) -> AccountExplanation:
+        whole = await opened.lineage(await chosen_lineage(opened, self.lineage))
+        if price is None and whole.newest_receipt:
+            (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
+            price = Cost() if newest.terms.after else newest.cost
+        account: LineageAccount | GroupAccount | ClientAccount = whole
+        unlimited = False
+        if self.client is not None:
+            account, shared = await opened.payers(whole.lineage, self.client)
+            unlimited = await _holds(opened, whole.lineage, self.client)
+        else:
+            account = whole if self.group is None else await opened.group(whole.lineage, self.group)
+            shared = [whole]
+        return explain_account(
+            account.tally,
+            account.budget,
+            price=price,
+            lineage_left=min(each.remaining for each in shared),
+            highest_limit=account.highest_limit,
+            unlimited=unlimited,
+            left=account.remaining,
+            refilled=account.refilled,
+            scope="client" if self.client is not None else "lineage" if self.group is None else "group",
+            group="" if isinstance(account, LineageAccount) else account.group,
+        )
 
 
 def explain(
@@ -78,14 +105,14 @@ def explain(
     account: AccountToExplain,
     as_json: Json = False,
 ) -> None:
-    """Explain releases given by hand (--release), or an account of the ledger (--client, --lineage).
+    """Explain releases given by hand (--release), or an account of the ledger (--client, --group, --lineage).
 
     Of an account it prints the same object as GET /budget serves.
     """
     check_files(by_hand.plot)
     explained: AnsweredExplanation | AccountExplanation
     if by_hand.release:
-        if account.client or account.lineage or account.price:
+        if account.client or account.group or account.lineage or account.price:
             raise typer.BadParameter("explain releases, or an account of the ledger, not both")
         if by_hand.delta is None:
             raise typer.BadParameter("is needed with --release", param_hint="--delta")
@@ -94,7 +121,9 @@ def explain(
         explained = explain_releases(releases, by_hand.delta, epsilon=by_hand.epsilon, attack=attack)
         if by_hand.plot is not None:
             plot_analyses(by_hand.plot, releases, by_hand.delta)
-    elif account.client or account.lineage:
+    elif account.client and account.group:
+        raise typer.BadParameter("explain the account of a client, or that of a group, not both")
+    elif account.client or account.group or account.lineage:
         if any(value not in (None, []) for value in by_hand.model_dump().values()):
             raise typer.BadParameter("an account has its own delta and releases: leave the other options out")
         explained = account.explained()
@@ -128,35 +157,6 @@ def _rates(attack: str) -> tuple[float, float]:
         return float(found), float(accused)
     except ValueError as error:
         raise ValueError(f"an attack is written TPR:FPR, as 0.08:0.05, not {attack!r}") from error
-
-
-async def _account(opened: Ledger, client: str | None, lineage: str | None, price: Cost | None) -> AccountExplanation:
-    whole = await opened.lineage(await chosen_lineage(opened, lineage))
-    if price is None and whole.newest_receipt:
-        (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-        price = Cost() if newest.terms.after else newest.cost
-    if client is None:
-        return explain_account(
-            whole.tally,
-            whole.budget,
-            price=price,
-            highest_limit=whole.highest_limit,
-            left=whole.remaining,
-            refilled=whole.refilled,
-            scope="lineage",
-        )
-    account, shared = await opened.payers(whole.lineage, client)
-    return explain_account(
-        account.tally,
-        account.budget,
-        price=price,
-        lineage_left=min(each.remaining for each in shared),
-        highest_limit=account.highest_limit,
-        unlimited=await _holds(opened, whole.lineage, client),
-        left=account.remaining,
-        refilled=account.refilled,
-        group=account.group,
-    )
 
 
 async def _holds(ledger: Ledger, lineage: str, client: str) -> bool:

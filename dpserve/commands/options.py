@@ -51,14 +51,13 @@ class ActsOnLedger(LedgerOption):
     )
     why: str = option("", "Why, for the audit trail.", default_text="not said")
 
+    def acting(self, ledger: Ledger) -> Ledger:
+        """Return the ledger as one on whose acts stand who does this, and why."""
+        return ledger.acting(self.by or operating_systems_user(), self.why)
+
     def run(self, act: Callable[[Ledger], Awaitable[_Result]]) -> _Result:
         """Open the ledger, act on it in this name, close it, and return the result."""
-        by = self.by or operating_systems_user()
-
-        async def acting(ledger: Ledger) -> _Result:
-            return await act(ledger.acting(by, self.why))
-
-        return super().run(acting)
+        return super().run(lambda ledger: act(self.acting(ledger)))
 
 
 def operating_systems_user() -> str:

@@ -19,6 +19,7 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.lineage import owner_key
+from training.planning import rules
 from training.recipe import DEFAULT_TOLERANCE, Recipe
 from training.releases.certificate import ReleaseCertificate
 from training.teachers.certificate import TeachersCertificate
@@ -199,7 +200,7 @@ def _train_dpsgd(training: Training) -> ReleaseCertificate:
         "about how many records there are, as a public number; counting them would say whether one is there",
     )
     whole = whole_picorho(price)
-    made = _dpsgd_choices(training.options)
+    made = rules.steps(training.feature_map) | _dpsgd_choices(training.options)
     widths = (training.feature_map.dimension, *made.get("hidden", ()), len(training.records.declaration.classes))
     choices = by_rule(declared, mu_for(whole), Network(widths).size, **made)
     recipe = DpSgdRecipe(
@@ -240,6 +241,7 @@ def _train_class_sums(training: Training) -> ReleaseCertificate:
             training.lineage,
             SystemRandomness(),
             progress,
+            training.options.get("records_declared"),
         )
     return save_class_sums(training.out, model)
 
@@ -316,7 +318,7 @@ def tier_prices(words: Sequence[str]) -> dict[str, int]:
 _PRICES = "rho:R, noise-multiplier:M or epsilon:E@DELTA, for all answers together"
 
 RELEASES: Mapping[str, Release] = {
-    "class-sums": Release(_train_class_sums, ("price",)),
+    "class-sums": Release(_train_class_sums, ("price", "records_declared")),
     "objective": Release(_train_objective, ("lam", "tolerance", "price")),
     "weights": Release(_train_weights, ("lam", "tolerance", "price", "tier")),
     "teachers": Release(_train_teachers, ("teachers", "rule", "hidden", "activation", "steps", "learning_rate")),

@@ -1,13 +1,13 @@
-"""`GET /models/{name}/export`: a client takes away the tier that it holds.
+"""`/models/{name}/export`: a client takes away the tier that it holds; by POST, one that it does not hold yet.
 
 What a client may ask about without limit it may also have. The ledger is asked as for an answer: holding is charged by
-the same function, once, and only a client that says `hold=true` is charged here.
+the same function, once. GET charges nothing. A file is made when it is first asked for, and kept: a model has a few.
 """
 
 import asyncio
 import time
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 
@@ -23,26 +23,29 @@ from training.export.files import Exported, Form, exported
 
 MEDIA_TYPE = "application/octet-stream"
 
+_Form = Annotated[Form, Query(description="The form of the file.")]
+_Tier = Annotated[str | None, Query(description="The precision; by default the finest that you hold, or the coarsest.")]
+
 
 def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Authentication) -> None:
     """Add the route."""
 
-    @app.get(
-        "/models/{name}/export",
-        summary="Take away a pay-once model that you hold",
-        dependencies=[Depends(BEARER)],
-        response_class=Response,
-        responses={200: {"description": "The file", "content": {MEDIA_TYPE: {}}}},
-    )
-    async def export(
-        request: Request,
-        name: str,
-        to: Annotated[Form, Query(description="The form of the file.")],
-        tier: Annotated[str | None, Query(description="The precision; by default the finest that you hold.")] = None,
-        hold: Annotated[
-            bool, Query(description="true: move to this precision if you do not hold it, for the difference.")
-        ] = False,
-    ) -> Response:
+    route: dict[str, Any] = {
+        "dependencies": [Depends(BEARER)],
+        "response_class": Response,
+        "responses": {200: {"description": "The file", "content": {MEDIA_TYPE: {}}}},
+    }
+    files = Files()
+
+    @app.get("/models/{name}/export", summary="Take away a pay-once model that you hold", **route)
+    async def export(request: Request, name: str, to: _Form, tier: _Tier = None) -> Response:
+        return await answered(request, name, to, tier, hold=False)
+
+    @app.post("/models/{name}/export", summary="Hold a pay-once model, and take it away", **route)
+    async def hold(request: Request, name: str, to: _Form, tier: _Tier = None) -> Response:
+        return await answered(request, name, to, tier, hold=True)
+
+    async def answered(request: Request, name: str, to: Form, tier: str | None, *, hold: bool) -> Response:
         predictor = models.named(name)
         caller = await authentication.caller(request, predictor.lineage, "predict")
         if not isinstance(predictor, PayOncePredictor):
@@ -54,13 +57,31 @@ def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Aut
             )
         predictor.check_tier(tier)
         chosen = tier or await _finest_held(predictor, ledger, caller)
-        file = await _held(predictor, ledger, caller, chosen, to, hold=hold)
+        file = await _held(files, predictor, ledger, caller, chosen, to, hold=hold)
         disposition = f'attachment; filename="{name}-{chosen}{file.suffix}"'
         return Response(file.content, media_type=MEDIA_TYPE, headers={"Content-Disposition": disposition})
 
 
+class Files:
+    """The files that were asked for: each is made once, in a thread, whoever waits for it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._made: dict[tuple[str, Form, str], asyncio.Task[Exported]] = {}
+        """By model id, form and tier."""
+
+    async def of(self, predictor: PayOncePredictor, form: Form, tier: str) -> Exported:
+        """Return a file. Raises what `exported` raises."""
+        key = predictor.certificate.model_id, form, tier
+        made = self._made.get(key)
+        if made is None or (made.done() and (made.cancelled() or made.exception() is not None)):
+            making = asyncio.to_thread(exported, predictor.at(tier), form, tier)
+            made = self._made[key] = asyncio.get_running_loop().create_task(making)
+        return await asyncio.shield(made)
+
+
 async def _held(
-    predictor: PayOncePredictor, ledger: Ledger, caller: Caller, tier: str, form: Form, *, hold: bool
+    files: Files, predictor: PayOncePredictor, ledger: Ledger, caller: Caller, tier: str, form: Form, *, hold: bool
 ) -> Exported:
     """Return the file once the client holds the tier. The file is there before anything is charged."""
     quote = await _quote(predictor, ledger, caller, tier)
@@ -69,7 +90,7 @@ async def _held(
             HTTPStatus.FORBIDDEN,
             ProblemType.TIER_NOT_HELD,
             f"you do not hold the tier {tier!r}; holding it costs rho = {to_rho(quote.total):.6g}, once: ask for "
-            "an answer at it with POST /predict, or say hold=true here. Nothing was charged",
+            "an answer at it with POST /predict, or for this file with POST. Nothing was charged",
             tier=tier,
             cost=to_rho(quote.total),
             unit="rho",
@@ -77,7 +98,7 @@ async def _held(
     if quote.refusal is not None:
         raise quote.refusal
     try:
-        file = await asyncio.to_thread(exported, predictor.at(tier), form, tier)
+        file = await files.of(predictor, form, tier)
     except MissingExtra:
         raise Problem(
             HTTPStatus.NOT_IMPLEMENTED,

@@ -59,8 +59,8 @@ _CODES = {
 class Call:
     """A call that is answered."""
 
+    context: Any
     headers: list[tuple[bytes, bytes]]
-    head: Head
     model: str = ""
     """Which is asked, once that is known."""
     behind: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class GrpcPort:
         self, route: str, method: Callable[[bytes, Call], Awaitable[bytes]], body: bytes, context: Any
     ) -> bytes:
         """Answer a call; count it, log it and trace it as a request over HTTP."""
-        call = _call_of(context)
+        call = Call(context, _headers_of(context))
         if self.log is not None:
             request_id.set(request_id_of(call.headers))
         attributes = {"rpc.system": "grpc", "http.route": route}
@@ -149,11 +149,11 @@ class GrpcPort:
         largest = self.largest_body(len(predictor.certificate.feature_names))
         if len(body) > largest:
             raise too_long(largest)
-        stages = Stages.of_request()
-        caller = await self.authentication.payer(call.head, predictor.lineage)
+        stages, head = Stages.of_request(), _head_of(call)
+        caller = await self.authentication.payer(head, predictor.lineage)
         stages.end("authentication")
         codec = MessageCodec(predictor, asked)
-        said, call.behind = await answer(predictor, codec, self.metrics, call.head, caller, body)
+        said, call.behind = await answer(predictor, codec, self.metrics, head, caller, body)
         return said
 
     async def _tell(self, name: str, body: bytes, call: Call) -> bytes:
@@ -179,17 +179,20 @@ class GrpcPort:
         return content
 
 
-def _call_of(context: Any) -> Call:
-    headers = [
+def _headers_of(context: Any) -> list[tuple[bytes, bytes]]:
+    return [
         (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
         for name, value in context.invocation_metadata() or ()
     ]
-    remaining = context.time_remaining()
+
+
+def _head_of(call: Call) -> Head:
+    """Return what a call says beside its message. Raises a 400 problem."""
+    headers, remaining = list(call.headers), call.context.time_remaining()
     if remaining is not None:
         headers.append((b"prefer", f"wait={max(0.0, min(remaining, _LONGEST_WAIT)):.6f}".encode()))
-    peer = _PEER.fullmatch(unquote(context.peer()))
-    scope = {"headers": headers, "query_string": b"", "client": (peer[1] if peer else "", 0)}
-    return Call(headers, read_head(scope, frozenset()))
+    peer = _PEER.fullmatch(unquote(call.context.peer()))
+    return read_head({"headers": headers, "query_string": b"", "client": (peer[1] if peer else "", 0)}, frozenset())
 
 
 async def _is_ready(checked: Models | Predictor) -> bool:

@@ -349,7 +349,7 @@ def test_the_configuration_is_one_that_the_service_takes(rendered, overlay, tmp_
     settings = ServeSettings.of_command_line({})
     assert {"bundle", "epsilon", "delta", "price"} <= settings.model_fields_set
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
-    assert {str(path) for path in settings.bundle} <= mounts
+    assert set(map(str, settings.bundle)) <= mounts
     assert tomllib.loads(found["data"]["dpserve.toml"])
 
 

@@ -36,6 +36,8 @@ NOT_RUN = {
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
+    ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
+    ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",
     ("exporting.md", "export"): "test_exporting_page.py runs it, with models of these names",
     ("encoders.md", "train"): "a published model, 100 MB: tests/training/test_encoder.py makes small ones",
     (

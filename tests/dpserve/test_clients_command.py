@@ -1,14 +1,19 @@
 """`dpserve clients` by itself: whom it takes, and how much it gives."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
+from typer import Typer
 from typer.testing import CliRunner, Result
 
 from accounting.budgets import Budget
-from accounting.ledger import ActRefused, Ledger
-from dpserve.commands.accounts import clients
+from accounting.ledger import ActRefused, Ledger, UnknownGroup
+from dpserve.commands.accounts import clients, groups
+from dpserve.commands.command import with_options
+from dpserve.commands.explaining import explain
+from dpserve.commands.options import operating_systems_user
 
 
 def _clients(folder: Path, *words: str) -> Result:
@@ -41,3 +46,86 @@ def test_a_client_is_named_by_an_address_or_a_subject(folder: Path) -> None:
         assert _clients(folder, "show", name).output.startswith(f"{name} of lineage records is active")
     listed = _clients(folder, "list").output
     assert all(name in listed for name in ("ann@example.org", "auth0|5f7c8ec7", "Zoë"))
+
+
+def _groups(folder: Path, *words: str) -> Result:
+    return CliRunner(env={"COLUMNS": "160"}).invoke(groups, [*words, "--ledger", str(folder)])
+
+
+def _acts(folder: Path) -> list[tuple[str, str, str, str]]:
+    async def read() -> list[tuple[str, str, str, str]]:
+        async with Ledger.open(folder) as ledger:
+            return [(act.kind, act.subject, act.by, act.why) for act in await ledger.acts("records")]
+
+    return asyncio.run(read())
+
+
+def test_a_group_has_a_budget_between_its_members_and_the_lineages(folder: Path) -> None:
+    refused = _groups(folder, "add", "team", "--rho", "0.6", "--delta", "1e-5")
+    assert "team would get rho = 0.6, and the lineage" in str(refused.exception)
+    assert _groups(folder, "add", "team", "--rho", "0.2", "--delta", "1e-5").exit_code == 0
+    too_much = _clients(folder, "add", "ann", "--group", "team", "--rho", "0.3", "--delta", "1e-5")
+    assert "ann would get rho = 0.3, and the group team" in str(too_much.exception)
+    nobodys = _clients(folder, "add", "ann", "--group", "nobody's", "--rho", "0.1", "--delta", "1e-5")
+    assert isinstance(nobodys.exception, UnknownGroup)
+    assert _clients(folder, "add", "ann", "--group", "team", "--rho", "0.1", "--delta", "1e-5").exit_code == 0
+    assert "belongs to the group team" in _clients(folder, "show", "ann").output
+    assert "team" in _clients(folder, "list").output
+    (listed,) = json.loads(_groups(folder, "list", "--json").output)
+    assert (listed["group"], listed["members"], listed["budget_picorho"]) == ("team", ["ann"], 2 * 10**11)
+    assert _groups(folder, "set-budget", "team", "--rho", "0.25", "--delta", "1e-5", "--yes").exit_code == 0
+    assert _clients(folder, "set-group", "ann", "").output == "ann belongs to no group\n"
+    assert "team" in _groups(folder, "list").output
+
+
+def test_a_refill_is_shown_with_the_limit_kept_and_ended(folder: Path) -> None:
+    paced = ("--rho", "0.3", "--delta", "1e-5", "--refill", "rho:0.1/week")
+    assert _clients(folder, "add", "ann", *paced).exit_code == 0
+    assert "refill: rho 0.1 a week, 0.1 left until " in _clients(folder, "show", "ann").output
+    raised = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--yes")
+    assert raised.output == "ann may now spend rho = 0.4 in all, and rho = 0.1 of it in each week\n"
+    faster = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--refill", "none")
+    assert "Let ann spend its budget faster than before" in faster.output
+    assert faster.exit_code == 1
+    ended = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--refill", "none", "--yes")
+    assert ended.output == "ann may now spend rho = 0.4\n"
+    wrong = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--refill", "epsilon:1/month")
+    assert "a refill is written epsilon:1@1e-6/month" in str(wrong.exception)
+
+
+def test_acts_say_who_and_why_by_flag_environment_or_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = ("--rho", "0.1", "--delta", "1e-5")
+    assert _clients(folder, "add", "ann", *budget, "--by", "Ann Owner", "--why", "a study").exit_code == 0
+    monkeypatch.setenv("DPSERVE_BY", "deputy@example.org")
+    assert _clients(folder, "rename", "ann", "Ann of Risk").exit_code == 0
+    monkeypatch.delenv("DPSERVE_BY")
+    assert _clients(folder, "revoke", "ann", "--why", "left us").exit_code == 0
+    assert "ann (Ann of Risk)" in _clients(folder, "list").output
+    assert _acts(folder)[1:] == [
+        ("add-client", "client:ann", "Ann Owner", "a study"),
+        ("rename", "client:ann", "deputy@example.org", ""),
+        ("revoke", "client:ann", operating_systems_user(), "left us"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["Zoe\u0308", "a\u202eb", "é" * 129, " ann", "ann\n"])
+def test_an_id_that_could_be_taken_for_another_is_refused_in_a_line(folder: Path, name: str) -> None:
+    refused = _clients(folder, "add", name, "--rho", "0.1", "--delta", "1e-5")
+    assert isinstance(refused.exception, ValueError)
+    assert str(refused.exception).startswith("the client id ")
+    assert "\n" not in str(refused.exception)
+
+
+def test_the_explanation_says_whom_each_account_bounds_together(folder: Path) -> None:
+    assert _groups(folder, "add", "team", "--rho", "0.2", "--delta", "1e-5").exit_code == 0
+    assert _clients(folder, "add", "ann", "--group", "team", "--rho", "0.1", "--delta", "1e-5").exit_code == 0
+    app = Typer()
+    app.command()(with_options(explain))
+
+    def words(*flags: str) -> str:
+        said = CliRunner(env={"COLUMNS": "500"}).invoke(app, [*flags, "--json", "--ledger", str(folder)])
+        return str(json.loads(said.output)["explanation"]["in_plain_words"])
+
+    assert "Members of its group 'team' who share what they learn are bounded together" in words("--client", "ann")
+    assert "That is all members of the group 'team' together" in words("--group", "team")
+    assert "That is all clients and groups together" in words("--lineage", "records")

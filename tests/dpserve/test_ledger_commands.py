@@ -41,7 +41,7 @@ def test_the_books_are_shown_and_right(run, spent):
     assert [value["releases"] for value in map(json.loads, lines) if value["kind"] == "receipt"] == [2]
     run("ledger", "export", "--out", "receipts.csv")
     header, *_, row = (run.folder / "receipts.csv").read_text().splitlines()
-    assert dict(zip(header.split(","), row.split(","), strict=True))["client"] == "alice"
+    assert dict(zip(header.split(","), row.split(","), strict=True))["name"] == "alice"
     shown = run("clients", "show", "alice").stdout
     assert "rho spent: 0.002 of 0.1" in shown
 

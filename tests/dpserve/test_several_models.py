@@ -1,10 +1,15 @@
 """`dpserve serve` with several bundles and a folder that is watched: real processes, real bundles."""
 
 import shutil
+import socket
 import time
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
+
+from dpserve import Client
 
 
 @pytest.fixture
@@ -46,7 +51,58 @@ def test_a_service_of_two_bundles_answers_both_from_one_account(run, several):
         said = [http.post(path, json=body).json()["receipt"] for path in ("/predict", "/models/model/predict")]
         assert [each["model"] for each in said] == ["second", "model"]
         assert http.get("/budget").json()["spent"]["rho"] == pytest.approx(0.002)
+    for name, expected in ((None, "second"), ("model", "model")):
+        with Client(address, key, model=name) as client:
+            assert client.model()["name"] == expected
+            assert client.quote([[30.0, 1000.0]])["new_rows"] == 0
+            client.predict_proba([[31.0, 1000.0]])
+            assert [each["charged_rows"] for each in client.receipts()][-1] == 1
+    with Client(address, key) as client:
+        assert client.budget()["spent"]["rho"] == pytest.approx(0.004)
     ended(process)
+
+
+def test_one_key_asks_models_of_two_lineages_and_each_lineage_pays(run, trained):
+    shutil.copytree(trained, run.folder, dirs_exist_ok=True)
+    words = ["others" if word == "people" else word for word in run.train]
+    run(*words, "--data", "own.csv", "--features", "identity", "--out", "other")
+    process, address = run.start("model", "other", "--default", "model", *BUDGET)
+    add = ("clients", "add", "alice", "--rho", 1, "--delta", 1e-6)
+    key = run(*add, "--lineage", "model").stdout.strip()
+    assert "keys that it has in model" in run(*add, "--lineage", "other", "--keys-of", "model").stdout
+    for name in ("model", "other"):
+        with Client(address, key, model=name) as client:
+            client.predict_proba([[30.0, 1000.0]])
+            assert client.budget()["spent"]["rho"] == pytest.approx(0.001)
+    ended(process)
+
+
+def test_workers_answer_over_grpc_at_one_port_and_finish_what_is_under_way(run, several):
+    words = ("--grpc-port", 0, "--workers", 2, "--default", "model")
+    process, address, before = run.start_and_read("model", "second", *words, *BUDGET)
+    (own,) = [line.split()[-1] for line in before if "gRPC is answered" in line]
+    key = run("clients", "add", "alice", "--rho", 1, "--delta", 1e-6).stdout.strip()
+    headers = {"authorization": f"Bearer {key}"}
+    found = []
+    for _ in range(6):  # connections of their own, which the kernel gives to either worker
+        with triton.InferenceServerClient(own) as client:
+            tensor = triton.InferInput("instances", [1, 2], "FP64")
+            tensor.set_data_from_numpy(np.array([[30.0, 1000.0]]))
+            found.append(client.infer("second", [tensor], headers=headers))
+    assert len({answer.as_numpy("probabilities").tobytes() for answer in found}) == 1
+    body = {"instances": [[30.0, 1000.0]]}
+    http = {"headers": {"Authorization": f"Bearer {key}"}, "json": body}
+    again = httpx.post(f"{address}/models/second/predict", **http).json()
+    assert again["receipt"]["charged_rows"] == 0
+    assert again["predictions"] == found[0].as_numpy("probabilities").tolist()
+    ended(process)
+    assert process.returncode == 0
+
+
+def test_a_grpc_port_that_is_taken_is_found_before_anything_else(run, several):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = run.fails("serve", "model", "--grpc-port", taken.getsockname()[1], *BUDGET)
+    assert "--grpc-port" in said
 
 
 def test_two_bundles_of_one_name_are_refused(run, several):

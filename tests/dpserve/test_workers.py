@@ -154,7 +154,7 @@ def test_both_are_one_service(served, run, tmp_path):
 
         counted = service.metrics()
         assert counted["dpserve_rows_total", "model", "charged"] == 20
-        assert counted["dpserve_requests_total", "/predict", "model", "200"] == 3 + answered
+        assert counted["dpserve_requests_total", "model", "/predict", "200"] == 3 + answered
 
         # The limit is the client's, not each worker's.
         here, there = service.one_each(service.client("bob", 0.02))

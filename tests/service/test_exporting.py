@@ -7,6 +7,8 @@ from safetensors.numpy import load
 
 from accounting.picorho import to_rho
 from mechanisms.randomness import SystemRandomness
+from service.http import exporting
+from training.errors import MissingExtra
 from training.export.files import FORMS, exported
 from training.releases.weights import release_weights
 
@@ -59,10 +61,12 @@ def test_a_tier_that_is_not_held_is_refused_and_nothing_is_charged(service, tier
     assert service.spent() == spent
 
 
-def test_who_says_so_is_charged_for_holding_it_once(service, tiered):
+def test_who_posts_is_charged_for_holding_it_once(service, tiered):
     http = service.http(service.add_client())
-    asked = {"to": "safetensors", "tier": "middle", "hold": "true"}
-    first, again = (http.get("/models/colours/export", params=asked) for _ in range(2))
+    asked = {"to": "safetensors", "tier": "middle"}
+    problem(http.get("/models/colours/export", params=asked | {"hold": "true"}), 403, "tier-not-held")
+    assert service.spent() == lineage_spent(service) == 0
+    first, again = (http.post("/models/colours/export", params=asked) for _ in range(2))
     for taken in (first, again):
         np.testing.assert_array_equal(load(taken.content)["weights.0"], tiered.at("middle").weights.T)
     assert service.spent() == lineage_spent(service) == picorho_of(tiered.certificate, "middle")
@@ -72,10 +76,10 @@ def test_who_says_so_is_charged_for_holding_it_once(service, tiered):
 def test_what_an_account_cannot_pay_is_refused_and_nothing_is_charged(start, tiered):
     poor = start.release(tiered, lineage_rho=to_rho(PRICES["middle"]))
     client = poor.http(poor.add_client("client", rho=to_rho(PRICES["coarse"] - 1)))
-    asked = {"to": "onnx", "tier": "coarse", "hold": "true"}
-    assert problem(client.get("/models/colours/export", params=asked), 403, "budget-exhausted")["scope"] == "client"
+    asked = {"to": "onnx", "tier": "coarse"}
+    assert problem(client.post("/models/colours/export", params=asked), 403, "budget-exhausted")["scope"] == "client"
     rich = poor.http(poor.add_client("rich", rho=1.0))
-    body = problem(rich.get("/models/colours/export", params=asked | {"tier": "fine"}), 403, "budget-exhausted")
+    body = problem(rich.post("/models/colours/export", params=asked | {"tier": "fine"}), 403, "budget-exhausted")
     assert body["scope"] == "lineage"
     assert poor.spent("client") == poor.spent("rich") == lineage_spent(poor) == 0
 
@@ -92,6 +96,29 @@ def test_what_there_is_not_is_refused(service):
 def test_a_model_whose_answers_are_paid_for_one_by_one_stays(start, head):
     plain = start(head)
     http = plain.http(plain.add_client())
-    said = problem(http.get("/models/colours/export", params={"to": "onnx", "hold": "true"}), 403, "not-exportable")
+    said = problem(http.get("/models/colours/export", params={"to": "onnx"}), 403, "not-exportable")
     assert "have its owner train a pay-once model" in said["detail"]
     assert plain.spent() == 0
+
+
+def test_a_file_is_made_once_however_many_ask_for_it(service, tiered, monkeypatch):
+    made = []
+    monkeypatch.setattr(exporting, "exported", lambda *asked: made.append(asked[1:]) or exported(*asked))
+    http = service.http(service.add_client())
+    http.post("/predict", json={"instances": [ROW], "tier": "coarse"})
+    files = [http.get("/models/colours/export", params={"to": form}) for form in ("onnx", "onnx", "safetensors")]
+    assert made == [("onnx", "coarse"), ("safetensors", "coarse")]
+    assert files[0].content == files[1].content
+
+
+def test_a_file_that_failed_is_tried_again(service, monkeypatch):
+    http = service.http(service.add_client())
+    http.post("/predict", json={"instances": [ROW], "tier": "coarse"})
+    for error, status in ((MissingExtra("onnx"), 501), (None, 200)):
+        failing = lambda *asked, error=error: exported(*asked) if error is None else _raise(error)  # noqa: E731
+        monkeypatch.setattr(exporting, "exported", failing)
+        assert http.get("/models/colours/export", params={"to": "onnx"}).status_code == status
+
+
+def _raise(error):
+    raise error

@@ -18,11 +18,13 @@ from service.http.authentication import Authentication
 from service.http.rate_limit import rate_limit
 from service.rpc.messages import SERVICE
 from service.rpc.server import GrpcPort
+from service.telemetry.tracing import RequestSpans
 from service.tls import Tls
 from tests.certificates import write_certificate
 
 from .conftest import LARGEST_BATCH
 from .test_http import PRICE, ROW
+from .test_tracing import STAGES, stages_of, traced
 
 LONGEST = 64 * 1024
 
@@ -30,10 +32,10 @@ LONGEST = 64 * 1024
 class Opened:
     """A port for gRPC beside a service."""
 
-    def __init__(self, service, limit=None, largest=20_000, tls=None):
+    def __init__(self, service, limit=None, largest=20_000, tls=None, spans=None):
         self.service = service
         authentication = Authentication(service.ledger, rate_limit=limit)
-        port = GrpcPort(service.models, authentication, service.metrics, lambda _: largest)
+        port = GrpcPort(service.models, authentication, service.metrics, lambda _: largest, spans=spans)
         self._listening = port.listening("127.0.0.1:0", longest=LONGEST, drain_seconds=20, tls=tls)
         self.address = f"127.0.0.1:{service.call(self._listening.__aenter__())}"
         self.client = triton.InferenceServerClient(self.address) if tls is None else None
@@ -70,7 +72,7 @@ def opened(service):
 
 def call(opened, method, request, answer, key=None, **more):
     """Call a method by hand; return its answer, or the error."""
-    metadata = [] if key is None else [("authorization", f"Bearer {key}")]
+    metadata = [] if key is None else [("authorization", f"Bearer {key}"), *more.pop("metadata", ())]
     with grpc.insecure_channel(opened.address) as channel:
         stub = channel.unary_unary(
             f"/{SERVICE}/{method}",
@@ -196,6 +198,14 @@ def test_who_asks_is_checked_as_over_http(opened):
     assert problem_of(error)[0] is StatusCode.NOT_FOUND
 
 
+def test_two_keys_in_one_call_are_refused(opened):
+    key = opened.service.add_client()
+    more = [("authorization", "Bearer another")]
+    error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse, key, metadata=more)
+    assert problem_of(error)[0] is StatusCode.INVALID_ARGUMENT
+    assert opened.service.spent() == 0
+
+
 def test_a_spent_budget_is_permission_denied_with_the_amounts(opened):
     key = opened.service.add_client(rho=1.5 * PRICE / 1e12)
     opened.infer([ROW], key)
@@ -246,6 +256,16 @@ def test_calls_are_counted_with_the_model(opened):
     labels = {"route": f"/{SERVICE}/ModelInfer", "model": "colours", "status": "200"}
     assert registry.get_sample_value("dpserve_requests_total", labels) == 1
     assert registry.get_sample_value("dpserve_rows_total", {"model": "colours", "outcome": "charged"}) == 1
+
+
+def test_a_call_is_traced_as_a_request_is(service):
+    provider, exporter = traced()
+    opened = Opened(service, spans=RequestSpans(provider))
+    opened.infer([ROW], service.add_client())
+    opened.close()
+    assert stages_of(exporter) == [[stage for stage in STAGES if stage != "body"]]
+    (name,) = {span.name for span in exporter.get_finished_spans()} - set(STAGES)
+    assert name == f"/{SERVICE}/ModelInfer"
 
 
 def test_tls_is_that_of_https(service, tmp_path):

@@ -44,7 +44,7 @@ def exact_sums(records: Records, made: Choice) -> np.ndarray:
     training, counted = parted(records, KEY, made.most)
     found = []
     for lam in made.lams:
-        objective = RegularisedCrossEntropy(phi[training], records.y[training], made.classes, lam)
+        objective = RegularisedCrossEntropy.of(phi[training], records.y[training], made.classes, lam)
         weights = quantised(minimise(objective, made.tolerance))
         found.append(loss_sum(products(phi[counted], summands(weights)), records.y[counted], made.largest_loss))
     return np.array(found)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.losses import Cost
+from training.columns import Columns, TextColumn
 from training.errors import NotExportable
 from training.feature_maps import AnyFeatureMap
 from training.loading import AnyModel
@@ -54,6 +55,16 @@ class Classifier:
         return self.certificate.feature_map
 
     @property
+    def columns(self) -> Columns:
+        """The schema's columns; none where rows are numbers."""
+        return self.feature_map.columns
+
+    @property
+    def columns_inside(self) -> bool:
+        """Whether files take the columns by name and encode them: not with a text, which is hashed outside."""
+        return bool(self.columns) and not any(isinstance(column, TextColumn) for column in self.columns)
+
+    @property
     def metadata(self) -> dict[str, str]:
         """What goes with the numbers, by name: nothing in it is private. `certificate` is its public part, as JSON."""
         tiers = self.certificate.tiers
@@ -69,13 +80,10 @@ class Classifier:
             "calibration": f"in the last layer; it is {calibrated} of the price" if calibrated else "none",
             "classes": json.dumps(self.certificate.classes),
             "feature_names": json.dumps(self.certificate.feature_names),
+            "columns": json.dumps([column.name for column in self.columns] if self.columns_inside else []),
             "certificate": json.dumps(self.certificate.public()),
             "written_by": f"dpserve {version('dpserve')}",
         }
-
-
-_MAPS = ("identity", "bins", "fourier", "relu")
-"""The feature maps that every form computes."""
 
 
 def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
@@ -88,11 +96,6 @@ def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
             f"{model.certificate.name} is not private: whoever had its weights would learn more of the records than "
             "was ever paid for. Serve it with 'dpserve serve', or train a pay-once model, which may be taken away: "
             "'dpserve train --release class-sums', objective, dpsgd or weights"
-        )
-    kind = model.certificate.feature_map.kind
-    if kind not in _MAPS:
-        raise NotExportable(
-            f"features of the kind {kind!r} have no form to be taken away in; these have: {', '.join(_MAPS)}"
         )
     names = [each.name for each in model.certificate.tiers]
     if tier is None and len(names) > 1:

@@ -1,5 +1,7 @@
 """A pay-once model as one ONNX file: raw rows in, classes and probabilities out, in double precision.
 
+Rows are one input `x` of numbers; or, by a schema, an input for each column (`training.export.onnx_columns`).
+
 The graph does what `training.feature_maps` does, operation by operation, so that phi(x) has the same bits: rounding to
 whole numbers, powers of two from a table, single operations that IEEE 754 rounds in one way, and products of whole
 numbers that are exact in any order. Only what follows phi can differ, in the last places.
@@ -7,7 +9,7 @@ numbers that are exact in any order. Only what follows phi can differ, in the la
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +17,26 @@ from numpy.typing import NDArray
 from training import feature_maps
 from training.errors import extra
 from training.export.classifier import Classifier
-from training.feature_maps import DOUBLING_BINS, KEPT_WEIGHT, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
+from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
+from training.export.onnx_graph import Graph
+from training.export.onnx_hog import LARGEST_EXPONENT, described_by
+from training.feature_maps import (
+    DOUBLING_BINS,
+    KEPT_WEIGHT,
+    STEP,
+    UNIFORM_BINS,
+    UNIT_ROWS,
+    Bins,
+    Fourier,
+    Hog,
+    Identity,
+    Relu,
+)
 from training.releases.model import CLOSEST
 from training.releases.shrinkage import SHORTEST_ROW
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto
 
 Floats = NDArray[np.float64]
 
@@ -29,53 +45,10 @@ _IR_VERSION = 8
 """The oldest that has this opset: what reads one reads the other."""
 
 
-class _Graph:
-    """Collects operations; each method returns the name of what it computes."""
-
-    def __init__(self) -> None:
-        self.nodes: list[NodeProto] = []
-        self.constants: list[TensorProto] = []
-
-    def constant(self, value: object, dtype: type = np.float64) -> str:
-        from onnx import numpy_helper
-
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype=dtype), name))
-        return name
-
-    def __call__(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        from onnx import helper
-
-        name = output or f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operation, inputs, [name], **attributes))
-        return name
-
-    def times(self, values: str, factor: object) -> str:
-        return self("Mul", values, self.constant(factor))
-
-    def plus(self, values: str, term: object) -> str:
-        return self("Add", values, self.constant(term))
-
-    def product(self, values: str, matrix: Floats) -> str:
-        return self("MatMul", values, self.constant(matrix))
-
-    def whole(self, values: str) -> str:
-        """Round towards zero, as a cast to integers does."""
-        from onnx import TensorProto
-
-        return self("Cast", self("Cast", values, to=TensorProto.INT64), to=TensorProto.DOUBLE)
-
-    def row_sums(self, values: str) -> str:
-        return self("ReduceSum", values, self.constant([1], np.int64), keepdims=1)
-
-    def lengths(self, values: str) -> str:
-        return self("Sqrt", self.row_sums(self("Mul", values, values)))
-
-
 def onnx_file(classifier: Classifier) -> bytes:
-    """Return the file: input `x` (rows, features), outputs `label` (rows,) and `probabilities` (rows, classes).
+    """Return the file: its inputs, and the outputs `label` (rows,) and `probabilities` (rows, classes).
 
-    Raises MissingExtra where the onnx package is not installed.
+    Raises MissingExtra where the onnx package is not installed, and NotExportable for a column named as an output is.
     """
     with extra("onnx", "writing ONNX files"):
         import onnx
@@ -87,8 +60,15 @@ def onnx_file(classifier: Classifier) -> bytes:
 def _model(classifier: Classifier) -> "ModelProto":
     from onnx import TensorProto, helper
 
-    certificate, graph = classifier.certificate, _Graph()
-    values = _features(graph, classifier)
+    certificate, graph = classifier.certificate, Graph()
+    if classifier.columns_inside:
+        inputs, rows = columns_of(graph, classifier.columns)
+        domains = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
+    else:
+        features = len(certificate.feature_names)
+        inputs, rows = [helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["rows", features])], "x"
+        domains = [helper.make_opsetid("", OPSET)]
+    values = _features(graph, classifier, rows)
     if classifier.centre is not None:
         rest = graph.plus(_unit(graph, values), -classifier.centre)
         values = graph("Div", rest, graph("Max", graph.lengths(rest), graph.constant(CLOSEST)))
@@ -99,20 +79,19 @@ def _model(classifier: Classifier) -> "ModelProto":
     probabilities = graph("Softmax", values, output="probabilities", axis=1)
     places = graph("ArgMax", probabilities, axis=1, keepdims=0)
     graph("Gather", graph.constant(certificate.classes, object), places, output="label")
-    rows = "rows"
     made = helper.make_graph(
         graph.nodes,
         "pay_once",
-        [helper.make_tensor_value_info("x", TensorProto.DOUBLE, [rows, len(certificate.feature_names)])],
+        inputs,
         [
-            helper.make_tensor_value_info("label", TensorProto.STRING, [rows]),
-            helper.make_tensor_value_info("probabilities", TensorProto.DOUBLE, [rows, len(certificate.classes)]),
+            helper.make_tensor_value_info("label", TensorProto.STRING, ["rows"]),
+            helper.make_tensor_value_info("probabilities", TensorProto.DOUBLE, ["rows", len(certificate.classes)]),
         ],
         graph.constants,
     )
     model = helper.make_model(
         made,
-        opset_imports=[helper.make_opsetid("", OPSET)],
+        opset_imports=domains,
         ir_version=_IR_VERSION,
         producer_name="dpserve",
         doc_string=f"{certificate.name}, a private model that was paid for once ({classifier.tier}). Calibration: "
@@ -122,11 +101,11 @@ def _model(classifier: Classifier) -> "ModelProto":
     return model
 
 
-def _features(graph: _Graph, classifier: Classifier) -> str:
-    """phi of the rows `x`: see `FeatureMap.__call__`."""
+def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
+    """phi of the rows: see `FeatureMap.__call__`."""
     feature_map, tensors = classifier.feature_map, classifier.tensors
     lower, upper = np.array(feature_map.lower), np.array(feature_map.upper)
-    within = graph("Min", graph("Max", "x", graph.constant(lower)), graph.constant(upper))
+    within = graph("Min", graph("Max", rows, graph.constant(lower)), graph.constant(upper))
     scaled = graph("Div", graph.plus(within, -lower), graph.constant(upper - lower))
     length = feature_maps.LENGTH * math.sqrt(1 - feature_map.bias**2)
     width = len(lower)
@@ -135,6 +114,9 @@ def _features(graph: _Graph, classifier: Classifier) -> str:
             hidden = _binned(graph, scaled, feature_map, length)
         case Identity():
             hidden = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, length)
+        case Hog():
+            described = described_by(graph, scaled, feature_map.image_shape)
+            hidden = _into_ball(graph, described, feature_map.dimension - 1, LARGEST_EXPONENT, UNIT_ROWS, length)
         case Fourier():
             turns = _products(graph, scaled, width, feature_map.clip_norm, tensors["omega"])
             hidden = _waves(graph, turns, length / math.sqrt(len(tensors["omega"])))
@@ -149,7 +131,7 @@ def _features(graph: _Graph, classifier: Classifier) -> str:
     return graph.times(graph("Concat", hidden, biases, axis=1), STEP)
 
 
-def _binned(graph: _Graph, scaled: str, feature_map: Bins, length: float) -> str:
+def _binned(graph: Graph, scaled: str, feature_map: Bins, length: float) -> str:
     """One-hot bins of each number, and the other coordinates: see `Bins`. A bin has its lower edge, not its upper."""
     from onnx import TensorProto
 
@@ -169,12 +151,12 @@ def _binned(graph: _Graph, scaled: str, feature_map: Bins, length: float) -> str
     return _into_ball(graph, rows, feature_map.dimension - 1, 1, feature_map.clip_norm, length)
 
 
-def _products(graph: _Graph, scaled: str, width: int, clip_norm: float, omega: Floats) -> str:
+def _products(graph: Graph, scaled: str, width: int, clip_norm: float, omega: Floats) -> str:
     whole = _into_ball(graph, scaled, width, 0, clip_norm, feature_maps.LENGTH)
     return graph.product(graph.times(whole, STEP), omega.T)
 
 
-def _waves(graph: _Graph, turns: str, length: float) -> str:
+def _waves(graph: Graph, turns: str, length: float) -> str:
     """Cosines and sines of `turns`, from the table, times `length`, as whole numbers: see `Fourier`."""
     from onnx import TensorProto
 
@@ -186,7 +168,7 @@ def _waves(graph: _Graph, turns: str, length: float) -> str:
     return graph.whole(graph.times(graph("Gather", graph.constant(table), places), length))
 
 
-def _into_ball(graph: _Graph, vectors: str, width: int, exponent: int, radius: float, length: float) -> str:
+def _into_ball(graph: Graph, vectors: str, width: int, exponent: int, radius: float, length: float) -> str:
     """`feature_maps.into_ball` of vectors (n, width) whose coordinates are at most 2^exponent in absolute value."""
     from onnx import TensorProto
 
@@ -205,7 +187,7 @@ def _into_ball(graph: _Graph, vectors: str, width: int, exponent: int, radius: f
     return graph.whole(graph("Mul", whole, factors))
 
 
-def _unit(graph: _Graph, values: str) -> str:
+def _unit(graph: Graph, values: str) -> str:
     """Each row drawn to length 1, or zero where it has no direction: `shrinkage.unit_rows`."""
     lengths, shortest = graph.lengths(values), graph.constant(SHORTEST_ROW)
     drawn = graph("Div", values, graph("Max", lengths, shortest))

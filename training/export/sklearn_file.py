@@ -23,12 +23,14 @@ from scipy.sparse import csr_matrix, identity
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, Normalizer, StandardScaler
-from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
+from sklearn.preprocessing import KBinsDiscretizer, Normalizer
 
 from training import feature_maps
+from training.errors import NotExportable
 from training.export.classifier import Classifier
-from training.feature_maps import DOUBLING_BINS, KEPT_WEIGHT, STEP, UNIFORM_BINS, Bins, Fourier, Identity, Relu
+from training.export.sklearn_columns import encoding
+from training.export.sklearn_steps import function, projection, scaler, sums
+from training.feature_maps import DOUBLING_BINS, KEPT_WEIGHT, STEP, UNIFORM_BINS, Bins, Fourier, Hog, Identity, Relu
 from training.releases.model import CLOSEST
 
 Floats = NDArray[np.float64]
@@ -45,9 +47,9 @@ def pipeline_of(classifier: Classifier) -> Pipeline:
     """Return the fitted pipeline, from rows (n, d) to probabilities (n, C), with `Classifier.metadata` as `paid_`."""
     steps = _features(classifier)
     if classifier.centre is None:
-        steps.append(_scaler(np.zeros(classifier.feature_map.dimension), 1 / STEP))
+        steps.append(scaler(np.zeros(classifier.feature_map.dimension), 1 / STEP))
     else:
-        steps += [Normalizer(), _scaler(classifier.centre, 1.0), *_divided(CLOSEST)]
+        steps += [Normalizer(), scaler(classifier.centre, 1.0), *_divided(CLOSEST)]
         (weights, biases), *others = classifier.layers
         # The column of ones weighs nothing.
         classifier = replace(classifier, layers=((np.vstack([weights, 0 * weights[:1]]), biases), *others))
@@ -64,7 +66,8 @@ def _features(classifier: Classifier) -> list[Any]:
     width = len(lower)
     length = feature_maps.LENGTH * math.sqrt(1 - feature_map.bias**2)
     bias = math.trunc(feature_maps.LENGTH * feature_map.bias)
-    steps = [_function(np.clip, a_min=lower, a_max=upper), _scaler(lower, upper - lower)]
+    steps = encoding(classifier.columns) if classifier.columns_inside else []
+    steps += [function(np.clip, a_min=lower, a_max=upper), scaler(lower, upper - lower)]
     match feature_map:
         case Bins():
             steps += _binned(feature_map)
@@ -78,8 +81,13 @@ def _features(classifier: Classifier) -> list[Any]:
         case Relu():
             omega = tensors["omega"]
             steps += _into_ball(width, feature_map.clip_norm, feature_maps.LENGTH, 0)
-            steps += [_product(omega), _function(np.clip, a_min=0.0, a_max=None)]
+            steps += [_product(omega), function(np.clip, a_min=0.0, a_max=None)]
             steps += _into_ball(len(omega), math.sqrt(len(omega) / 2), length, bias)
+        case Hog():
+            raise NotExportable(
+                "scikit-learn has no steps for histograms of gradients, which divide by the sums of parts of a row: "
+                "take the model away as ONNX, or as safetensors"
+            )
     return steps
 
 
@@ -107,12 +115,12 @@ def _binned(feature_map: Bins) -> list[Any]:
     values = np.append(np.ones(width * both), np.full(kept, KEPT_WEIGHT))
     columns = np.append(places, width * both + np.arange(kept))
     matrix = csr_matrix((values, (np.arange(len(columns)), columns)))
-    numbers = _function(np.take, indices=np.array(feature_map.binned), axis=1)
+    numbers = function(np.take, indices=np.array(feature_map.binned), axis=1)
     kinds: list[Any] = [("uniform", Pipeline([("numbers", numbers), ("bins", uniform)]))]
     kinds.append(("doubling", Pipeline([("numbers", numbers), ("bins", doubling)])))
     if kept:
-        kinds.append(("kept", _function(np.take, indices=np.array(feature_map.kept), axis=1)))
-    return [FeatureUnion(kinds), _sums(matrix)]
+        kinds.append(("kept", function(np.take, indices=np.array(feature_map.kept), axis=1)))
+    return [FeatureUnion(kinds), sums(matrix)]
 
 
 def _into_ball(width: int, radius: float, length: float, bias: int) -> list[Any]:
@@ -138,22 +146,22 @@ def _rounded(width: int) -> list[Any]:
     magic = 1.5 * 2.0 ** (52 + 53 - feature_maps.exact_bits(width))
     largest = Pipeline(
         [
-            ("largest", _function(np.linalg.norm, ord=np.inf, axis=1, keepdims=True)),
-            ("spacing", _function(np.spacing)),
-            ("magic", _scaler(np.zeros(1), 1 / magic)),
+            ("largest", function(np.linalg.norm, ord=np.inf, axis=1, keepdims=True)),
+            ("spacing", function(np.spacing)),
+            ("magic", scaler(np.zeros(1), 1 / magic)),
         ]
     )
     added, taken = identity(width + 1, format="lil"), identity(width + 1, format="lil")[:width]
     added[:width, width], taken[:, width] = 1.0, -1.0
-    return [FeatureUnion([("row", "passthrough"), ("magic", largest)]), _sums(added), _sums(taken)]
+    return [FeatureUnion([("row", "passthrough"), ("magic", largest)]), sums(added), sums(taken)]
 
 
 def _length_within(least: float, most: float | None) -> Pipeline:
     """From rows (n, k) to their lengths, none shorter than `least`: (n, 1)."""
     return Pipeline(
         [
-            ("length", _function(np.linalg.norm, axis=1, keepdims=True)),
-            ("within", _function(np.clip, a_min=least, a_max=most)),
+            ("length", function(np.linalg.norm, axis=1, keepdims=True)),
+            ("within", function(np.clip, a_min=least, a_max=most)),
         ]
     )
 
@@ -161,12 +169,12 @@ def _length_within(least: float, most: float | None) -> Pipeline:
 def _whole(width: int, length: float, bias: int) -> list[Any]:
     """From rows (n, width + 1), the last a column of ones, to `length` times them and the bias, as whole numbers."""
     # Half a step more than the bias, so that it is rounded to the bias.
-    return [_scaler(np.zeros(width + 1), np.append(np.full(width, 1 / length), 1 / (bias + 0.5))), _function(np.trunc)]
+    return [scaler(np.zeros(width + 1), np.append(np.full(width, 1 / length), 1 / (bias + 0.5))), function(np.trunc)]
 
 
-def _product(omega: Floats) -> GaussianRandomProjection:
+def _product(omega: Floats) -> Any:
     """From whole numbers, the bias behind them, to Omega v."""
-    return _projection(np.hstack([omega * STEP, np.zeros((len(omega), 1))]))
+    return projection(np.hstack([omega * STEP, np.zeros((len(omega), 1))]))
 
 
 def _waves(frequencies: int, length: float, bias: int) -> list[Any]:
@@ -174,10 +182,10 @@ def _waves(frequencies: int, length: float, bias: int) -> list[Any]:
     angles, centre = len(feature_maps.cosines()), np.zeros(frequencies)
     ones = _length_within(1.0, 1.0)
     return [
-        _scaler(centre, 1 / angles),
-        _function(np.rint),
-        _scaler(centre, angles / (2 * math.pi)),
-        FeatureUnion([("cosines", _function(np.cos)), ("sines", _function(np.sin)), ("ones", ones)]),
+        scaler(centre, 1 / angles),
+        function(np.rint),
+        scaler(centre, angles / (2 * math.pi)),
+        FeatureUnion([("cosines", function(np.cos)), ("sines", function(np.sin)), ("ones", ones)]),
         *_whole(2 * frequencies, length / math.sqrt(frequencies), bias),
     ]
 
@@ -206,29 +214,3 @@ def _network(classifier: Classifier) -> MLPClassifier:
     network.coefs_ = [np.ascontiguousarray(each) for each, _ in [*hidden, last]]
     network.intercepts_ = [np.ascontiguousarray(each) for _, each in [*hidden, last]]
     return network
-
-
-def _function(function: Any, **arguments: object) -> FunctionTransformer:
-    return FunctionTransformer(function, kw_args=arguments)
-
-
-def _scaler(mean: Floats, scale: Floats | float) -> StandardScaler:
-    """(x - mean) / scale."""
-    scaler = StandardScaler()
-    scaler.mean_, scaler.scale_ = mean, np.broadcast_to(scale, mean.shape).astype(np.float64)
-    scaler.var_, scaler.n_features_in_ = np.square(scaler.scale_), len(mean)
-    return scaler
-
-
-def _projection(matrix: Floats) -> GaussianRandomProjection:
-    """X @ matrix.T"""
-    projection = GaussianRandomProjection(n_components=len(matrix))
-    projection.components_, projection.n_features_in_ = np.ascontiguousarray(matrix), matrix.shape[1]
-    return projection
-
-
-def _sums(matrix: Any) -> SparseRandomProjection:
-    """X @ matrix.T, of few terms each."""
-    projection = SparseRandomProjection(n_components=matrix.shape[0])
-    projection.components_, projection.n_features_in_ = csr_matrix(matrix), matrix.shape[1]
-    return projection

@@ -19,6 +19,7 @@ from training.planning.rules import Features
 from training.quantised import norms, products, summands
 from training.releases import calibration
 from training.releases.model import exact_parts
+from training.sums import of_rows
 
 DELTA = 1e-5
 UNLIMITED = "unlimited"
@@ -95,9 +96,13 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
         law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
         words = trial.randomness("weights", features)
         parts = exact_parts(law.release(weights, words))
-        records, case = trial.heads.records(features), trial.case
+        case = trial.case
         calibrated = calibration.calibrated(
-            lambda rows: products(records[rows], parts), case.y, case.classes, calibration.mu_of(part), words
+            of_rows(trial.heads.records(features), case.y),
+            lambda phi: products(phi, parts),
+            case.classes,
+            calibration.mu_of(part),
+            words,
         )
         phi = trial.heads.asked(features)
         answers = softmax(calibrated(products(phi, parts)))
@@ -111,7 +116,10 @@ def _class_sums(trial: Trial) -> Qualities:
 
     records = trial.case.records
     feature_map = trial.heads.feature_map("identity")
-    model = train_class_sums(records, "compared", feature_map, trial.whole, "compared", trial.randomness("class-sums"))
+    words = trial.randomness("class-sums")
+    model = train_class_sums(
+        records, "compared", feature_map, trial.whole, "compared", words, records_declared=len(records)
+    )
     return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
 
 
@@ -185,7 +193,7 @@ def _said_by_teachers(heads: Heads) -> tuple[Floats, Floats]:
 _HIDDEN = 128
 
 OPTIONS: dict[str, Option] = {
-    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=2),
+    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=3),
     "weights": Option("released weights", "once", _released_weights("identity"), "weights", "identity", version=2),
     "weights-fourier": Option(
         "released weights, Fourier features", "once", _released_weights("fourier"), "weights", "fourier", version=3

@@ -111,7 +111,7 @@ export class Account {
 
 export async function publicModel() {
   const { content, rehearsal } = await ask("models");
-  const model = (await ask(`models/${encodeURIComponent(content.models[0])}`)).content;
+  const model = (await ask(`models/${encodeURIComponent(content.default ?? content.models[0])}`)).content;
   return { model, rehearsal };
 }
 

@@ -65,7 +65,7 @@ async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, linea
     assert (paced_row["limit_rho"], paced_row["refill_rho"], paced_row["refill_period"]) == (6 * RHO, 2 * RHO, "month")
     assert first[2]["group"] == "team"
     assert first[6]["detail"] == {"display": "=Zoë"}
-    assert first[10]["detail"] == {"format": "jsonl", "receipts": 0}
+    assert first[10]["detail"] == {"what": "audit trail", "receipts": 0}
     assert all(str(row["time_utc"]).endswith("+00:00") for row in second)
 
 

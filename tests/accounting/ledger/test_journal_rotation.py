@@ -1,8 +1,7 @@
-"""A journal that forgets its older half loses nothing else, whatever fails on the way and wherever it is cut short."""
+"""A journal that goes on in a new file loses nothing newer, whatever fails on the way and wherever it is cut short."""
 
 import errno
 import os
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from accounting.ledger import Ledger, LedgerUnavailable
 from accounting.ledger.journal import Journal, read_journals
+from accounting.ledger.verification import verify
 
 from .conftest import asking, open_accounts, releases
 
@@ -32,11 +32,11 @@ def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, whe
     return failed
 
 
-@pytest.mark.parametrize("step", ["open", "copy", "sync", "rename"])
-async def test_a_disk_that_fills_up_while_the_older_half_is_forgotten_loses_no_receipt(
+@pytest.mark.parametrize("step", ["open", "sync", "first rename", "second rename"])
+async def test_a_disk_that_fills_up_while_a_new_file_is_begun_loses_no_receipt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 1500)
+    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 3000)
     home = tmp_path / "journals" / "lineage"
     async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
         await ledger.join("lineage")
@@ -44,27 +44,49 @@ async def test_a_disk_that_fills_up_while_the_older_half_is_forgotten_loses_no_r
         own = ledger._witness("lineage")._file  # type: ignore[attr-defined]
         owner, name, when = {
             "open": (os, "open", lambda path, *_: path == home / "0.new"),
-            "copy": (shutil, "copyfileobj", lambda *_: True),
             "sync": (os, "fsync", lambda file: file != own),
-            "rename": (Path, "replace", lambda path, _: path == home / "0.new"),
+            "first rename": (Path, "replace", lambda path, _: path == home / "0.jsonl"),
+            "second rename": (Path, "replace", lambda path, _: path == home / "0.new"),
         }[step]
         failed = _failing_once(monkeypatch, owner, name, when)
-        for number in range(9):
+        number = 0
+        while not failed:
             await ledger.charge(asking("lineage", "ann", str(number)))  # what was noted is written all the same
-        assert failed
+            number += 1
+        (at_once,) = read_journals(tmp_path / "journals")
+        assert [receipt.sequence for receipt in at_once.receipts] == list(range(1, number + 1))
+        for more in range(3):
+            await ledger.charge(asking("lineage", "ann", str(number + more)))
         receipts = await ledger.receipts("lineage")
-        (journal,) = read_journals(tmp_path / "journals")
-        assert {path.name for path in home.iterdir()} == {"0.jsonl", "0.lock"}
-        assert journal.receipts[-1] == receipts[-1]
-        numbers = [receipt.sequence for receipt in journal.receipts]
-        assert numbers == list(range(numbers[0], 10))
-        assert numbers[0] > 1
-        assert journal.writes == 9
+    (journal,) = read_journals(tmp_path / "journals")
+    assert {path.name for path in home.iterdir()} == {"0.jsonl", "0.before.jsonl", "0.lock"}
+    assert list(journal.receipts) == receipts
+    assert journal.writes == len(receipts) == number + 3
 
 
-async def test_a_journal_whose_older_half_was_half_forgotten_by_a_crash_is_whole(
+async def test_a_journal_keeps_the_file_before_the_present_one_and_forgets_older_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 3000)
+    async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(100), ann=releases(50))
+        for number in range(20):
+            await ledger.charge(asking("lineage", "ann", str(number)))
+        (journal,) = read_journals(tmp_path / "journals")
+        receipts = await ledger.receipts("lineage")
+        assert await ledger.services_behind("lineage", [journal]) == 0
+        assert (await verify(ledger, "lineage", [journal])).findings == ()
+    assert 1 < len(journal.receipts) < 20
+    assert list(journal.receipts) == receipts[-len(journal.receipts) :]
+    assert sum(one.stat().st_size for one in (tmp_path / "journals" / "lineage").iterdir()) < 5000
+    with_it = Journal.open(tmp_path / "journals", "lineage")
+    assert (with_it.known.service, with_it.known.writes, with_it.known.newest) == (journal.service, 20, 20)
+    with_it.close()
+
+
+@pytest.mark.parametrize("crash", ["before the renames", "between the renames"])
+async def test_a_journal_whose_new_file_a_crash_cut_short_goes_on(tmp_path: Path, crash: str) -> None:
     async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
         await ledger.join("lineage")
         await open_accounts(ledger, "lineage", releases(100), ann=releases(50))
@@ -73,15 +95,15 @@ async def test_a_journal_whose_older_half_was_half_forgotten_by_a_crash_is_whole
     path = tmp_path / "journals" / "lineage" / "0.jsonl"
     (before,) = read_journals(tmp_path / "journals")
     path.with_suffix(".new").write_text('{"service":"torn')
+    if crash == "between the renames":
+        path.rename(path.with_suffix(".before.jsonl"))
     assert read_journals(tmp_path / "journals") == [before]
-    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 1)
     journal = Journal.open(tmp_path / "journals", "lineage")
     assert (journal.known.service, journal.known.writes) == (before.service, before.writes)
     journal.note(before.writes + 1)
     journal.close()
     (after,) = read_journals(tmp_path / "journals")
-    assert (after.service, after.writes) == (before.service, before.writes + 1)
-    assert {one.name for one in path.parent.iterdir()} == {"0.jsonl", "0.lock"}
+    assert (after.service, after.writes, after.receipts) == (before.service, before.writes + 1, before.receipts)
 
 
 def test_a_journal_is_synced_while_no_descriptor_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,9 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
+from accounting.ledger.receipts import Numbers
 from accounting.ledger.verification import verify
+from accounting.ledger.wire import LineageKeys
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from accounting.picorho import LARGEST
 
@@ -442,3 +444,36 @@ async def test_what_does_not_exist_is_said_not_to(ledger: Ledger, lineage: str) 
         await ledger.revoke(lineage, "ann")
     with pytest.raises(UnknownClient):
         await ledger.set_client_budget(lineage, "ann", releases(1))
+
+
+async def test_an_idempotency_key_takes_the_same_room_however_long_it_is(
+    ledger: Ledger, lineage: str, store_url: str
+) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+    for number, key in enumerate(("k", "k" * 255, "é" * 127)):
+        await ledger.charge(asking(lineage, "ann", str(number), key=key, body=key))
+    kept = dump(store_url, lineage)[LineageKeys(lineage).client("ann").requests]
+    assert isinstance(kept, dict)
+    assert [(len(name), len(entry)) for name, entry in kept.items()] == [(16, 17)] * 3
+
+
+async def test_pages_of_receipts_read_only_what_is_new_of_their_numbers(
+    ledger: Ledger, lineage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
+    for client, row in (("ann", "1"), ("ann", "2"), ("ann", "3")):
+        await ledger.charge(asking(lineage, client, row))
+    real, numbers = ledger.numbers, list[str]()
+
+    async def counted(asked: str) -> Numbers:
+        numbers.append(asked)
+        return await real(asked)
+
+    monkeypatch.setattr(ledger, "numbers", counted)
+    pages = [await ledger.client_receipts(lineage, "ann", after=after, count=1) for after in range(3)]
+    assert [receipt.number for (receipt,) in pages] == [1, 2, 3]
+    assert len(numbers) == 1
+    await ledger.add_client(lineage, "cy", releases(9), key_digest(f"{lineage}/cy"), time=0.0)
+    await ledger.charge(asking(lineage, "cy", "4"))  # whose number is new
+    assert [receipt.client for receipt in await ledger.receipts(lineage, after=3)] == ["cy"]
+    assert len(numbers) == 2

@@ -79,10 +79,10 @@ def test_what_was_measured_is_not_measured_again(measured):
 def test_the_summary_holds_what_was_measured_and_says_what_was_not(measured):
     folder, _, cells = measured
     lines = tables.summary(cells).splitlines()
-    mean = experiment.at(cells, "digits", "weights", 1.0, UNLIMITED).mean
-    assert f"| released weights | {mean:.3f} (2 of 5) |" in lines
-    assert "| DP-SGD, 128 tanh units | not measured |" in lines
-    assert "| Algorithm 1, at its claimed cost (unproven) | not measured / not measured |" in lines
+    released = experiment.at(cells, "digits", "weights", 1.0, UNLIMITED)
+    assert f"| released weights | {released.mean:.3f}, {released.log_loss:.2f} (2) |" in lines
+    assert "| DP-SGD, 128 tanh units | - |" in lines
+    assert "| Algorithm 1, at its claimed cost (unproven) | - / - |" in lines
     assert imread(folder / "out" / "images" / "mechanisms-digits.png").ndim == 3
 
 
@@ -99,7 +99,7 @@ def test_a_mechanism_that_refuses_is_shown_as_refusing(tmp_path):
     assert OPTIONS["per-query"].qualities(asked) == {"100000": None}
     cell = Cell("digits", "per-query", 1.0, "10", (None, None))
     assert cell.mean is None
-    assert "| refused / not measured |" in tables.summary((cell,))
+    assert "| refused / - |" in tables.summary((cell,))
 
 
 def test_every_seed_asks_about_the_same_rows_and_has_noise_of_its_own(tmp_path):

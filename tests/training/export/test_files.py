@@ -19,12 +19,20 @@ from accounting.losses import Cost, GaussianLoss
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
-from training.columns import LevelsColumn, NumberColumn, TextColumn, TimeColumn, coordinates_of
+from training.columns import (
+    BooleanColumn,
+    LevelsColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+    coordinates_of,
+    encode_rows,
+)
 from training.data.records import Declaration, Records
 from training.errors import MissingExtra, NotExportable
 from training.export import classifier
 from training.export.files import FORMS, exported
-from training.feature_maps import Bins, Fourier, Identity, Relu
+from training.feature_maps import Bins, Fourier, Hog, Identity, Relu
 from training.loading import load_model
 from training.recipe import Recipe
 from training.releases.class_sums import COUNT_COORDINATE, save_class_sums, train_class_sums
@@ -145,29 +153,149 @@ def test_every_edge_of_a_bin_falls_where_it_should(form):
     np.testing.assert_allclose(found, model.probabilities(rows), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("form", ["onnx", "sklearn"])
-@pytest.mark.parametrize("kind", ["class-sums", "objective"])
-def test_a_table_of_which_only_the_numbers_have_bins_leaves_as_it_is_served(kind, form):
-    columns = (
-        LevelsColumn(name="town", levels=("Ayr", "Bern", "Cork")),
-        NumberColumn(name="income", minimum=0, maximum=5e5),
-        TimeColumn(name="since", kind="date", minimum="2000-01-01", maximum="2030-01-01", parts=("weekday", "time")),
-        TextColumn(name="note", buckets=8),
-    )
+COLUMNS = (
+    LevelsColumn(name="town", levels=("Ayr", "Bern", "Cork"), missing=("", "n/a")),
+    NumberColumn(name="income", minimum=0, maximum=5e5),
+    NumberColumn(name="children", kind="integer", minimum=-2, maximum=9, required=True),
+    BooleanColumn(name="member"),
+    LevelsColumn(name="trade", levels=("cook", "", "baker"), unknown="coordinate", missing=("?",)),
+    LevelsColumn(name="size", levels=("s", "m"), unknown="coordinate", required=True),
+    TimeColumn(
+        name="since", kind="date", minimum="1890-01-01", maximum="2100-12-31", parts=("weekday", "time", "month")
+    ),
+    TimeColumn(name="seen", kind="datetime", minimum="1960-01-01", maximum="2030-01-01", parts=("hour", "month")),
+    TimeColumn(name="born", kind="date", minimum="1960-01-01", maximum="2030-01-01", parts=("time",), required=True),
+)
+
+
+def some_values(column, generator, count):
+    """Values of a column as JSON has them, missing ones among them where they may be, and the bounds."""
+    match column:
+        case NumberColumn():
+            found = generator.uniform(column.minimum, column.maximum, count)
+            found = np.round(found) if column.kind == "integer" else found
+            values = [column.minimum, column.maximum, *found.tolist()]
+        case BooleanColumn():
+            values = (generator.uniform(size=count) < 0.5).tolist()
+        case LevelsColumn():
+            others = ["other", "COOK"] if column.unknown == "coordinate" else []
+            values = generator.choice([*column.levels, *others], count).tolist()
+        case TimeColumn():
+            low, high = (np.datetime64(each, "s") for each in (column.minimum, column.maximum))
+            seconds = generator.integers(0, int((high - low).astype(int)) + 1, count)
+            days = "D" if column.kind == "date" else "s"
+            values = [str(each) for each in (low + seconds).astype(f"datetime64[{days}]")]
+            values[:2] = [column.minimum, column.maximum]
+    absent = set() if column.required else {count // 3, count // 2}
+    return [None if index in absent else value for index, value in enumerate(values[:count])]
+
+
+def as_onnx(columns, rows):
+    """Return the inputs of an ONNX file for rows by name."""
+    inputs = {}
+    for column in columns:
+        values = [row[column.name] for row in rows]
+        match column:
+            case NumberColumn() | BooleanColumn():
+                found = np.array([np.nan if each is None else each for each in values], dtype=np.float64)
+            case LevelsColumn():
+                found = np.array([column.missing[0] if each is None else each for each in values], dtype=object)
+            case TimeColumn():
+                found = np.array(values, dtype="datetime64[us]").astype(np.int64)
+        inputs[column.name] = found[:, None]
+    return inputs
+
+
+def model_of_columns(kind, name, columns, generator):
     names, lower, upper = coordinates_of(columns)
-    feature_map = Bins(lower=lower, upper=upper, bias=0.3, columns=columns)
-    generator = np.random.default_rng(7)
+    shapes = {
+        "bins": Bins(lower=lower, upper=upper, bias=0.3, columns=columns),
+        "identity": Identity(lower=lower, upper=upper, clip_norm=1.5, bias=0.3, columns=columns),
+    }
     shares = generator.uniform(size=(400, len(names))) * (generator.uniform(size=(400, len(names))) < 0.7)
     shares[:9] = np.append(2.0 ** -np.arange(8.0), 0.0)[:, None]
     X = np.array(lower) + shares * (np.array(upper) - np.array(lower))
     records = Records(X, generator.integers(2, size=400), Declaration(names, lower, upper, ("n", "y"), columns), ())
     if kind == "objective":
-        model = train_perturbed(records, "m", feature_map, perturbation_for(WHOLE, 2), 1e-3, "l-of-tests", Seeded(0))
-    else:
-        model = train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
+        choices = perturbation_for(WHOLE, 2)
+        return X, train_perturbed(records, "m", shapes[name], choices, 1e-3, "l-of-tests", Seeded(0))
+    return X, train_class_sums(records, "m", shapes[name], WHOLE, "l-of-tests", Seeded(0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("kind", "name"), [("class-sums", "bins"), ("objective", "identity")])
+def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
+    """Rows by name in, what the service answers to them out: of some columns in some order, drawn at random."""
+    generator = np.random.default_rng(seed)
+    numbers = [column for column in COLUMNS if column.numbers]
+    chosen = [numbers[seed % len(numbers)], *generator.permutation(np.array(COLUMNS, dtype=object))[: 3 + 2 * seed]]
+    columns = tuple({column.name: column for column in chosen if seed < 3}.values()) or COLUMNS
+    _, model = model_of_columns(kind, name, columns, generator)
+    values = {column.name: some_values(column, generator, 90) for column in columns}
+    rows = [{each: values[each][index] for each in values} for index in range(90)]
+    wanted = model.probabilities(encode_rows(columns, rows))
+    session = onnxruntime.InferenceSession(exported(model, "onnx").content)
+    assert [each.name for each in session.get_inputs()] == list(values)
+    _, found = session.run(None, as_onnx(columns, rows))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-13)
+    pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
+    listed = [list(row.values()) for row in rows]
+    np.testing.assert_allclose(pipeline.predict_proba(listed), wanted, rtol=0, atol=1e-6)
+    assert json.loads(pipeline.paid_["columns"]) == list(values)
+
+
+def test_scikit_learn_takes_a_data_frame_of_the_columns():
+    pandas = pytest.importorskip("pandas")
+    generator = np.random.default_rng(9)
+    _, model = model_of_columns("objective", "identity", COLUMNS, generator)
+    values = {column.name: some_values(column, generator, 60) for column in COLUMNS}
+    rows = [{each: values[each][index] for each in values} for index in range(60)]
+    frame = pandas.DataFrame(values)
+    for name in ("since", "seen", "born"):
+        frame[name] = pandas.to_datetime(frame[name], format="ISO8601")
+    pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
+    wanted = model.probabilities(encode_rows(COLUMNS, rows))
+    np.testing.assert_allclose(pipeline.predict_proba(frame), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["onnx", "sklearn"])
+def test_a_table_with_a_text_leaves_as_numbers(form):
+    """What hashes its n-grams stays outside: rows are coordinates, as `columns.encode_rows` returns them."""
+    columns = (*COLUMNS[:2], TextColumn(name="note", buckets=8))
+    X, model = model_of_columns("class-sums", "bins", columns, np.random.default_rng(7))
     content = exported(model, form).content
     found = run_onnx(content, X)[1] if form == "onnx" else joblib.load(io.BytesIO(content)).predict_proba(X)
     np.testing.assert_allclose(found, model.probabilities(X), rtol=0, atol=1e-6)
+
+
+def test_a_column_in_the_way_of_an_output_is_refused():
+    columns = (NumberColumn(name="label", minimum=0, maximum=1),)
+    _, model = model_of_columns("objective", "identity", columns, np.random.default_rng(7))
+    with pytest.raises(NotExportable, match="'label' is in the way of an output"):
+        exported(model, "onnx")
+
+
+@pytest.mark.parametrize("shape", [(12, 13, 1), (16, 20, 3)])
+def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(shape):
+    size, generator = int(np.prod(shape)), np.random.default_rng(1)
+    feature_map = Hog(lower=(0.0,) * size, upper=(255.0,) * size, bias=0.3, image_shape=shape)
+    X = np.rint(generator.uniform(0, 255, (60, size)))
+    X[0], X[1], X[2, : size // 2] = 0.0, 255.0, 0.0
+    X[3:9] = np.rint(X[3:9] / 51) * 51  # ties of channels, and edges of colours
+    names = tuple(f"p{index}" for index in range(size))
+    declaration = Declaration(names, feature_map.lower, feature_map.upper, ("n", "y"))
+    records = Records(X, generator.integers(2, size=60), declaration, ())
+    choices = perturbation_for(WHOLE, 2)
+    model = train_perturbed(records, "m", feature_map, choices, 1e-3, "l-of-tests", Seeded(0))
+    graph = onnx.load_from_string(exported(model, "onnx").content)
+    head = [node for node in graph.graph.node if node.op_type == "MatMul"][-1]
+    graph.graph.output.append(onnx.helper.make_tensor_value_info(head.input[0], onnx.TensorProto.DOUBLE, None))
+    session = onnxruntime.InferenceSession(graph.SerializeToString())
+    assert np.array_equal(session.run(None, {"x": X})[-1], feature_map(X, {}))
+    _, probabilities = run_onnx(exported(model, "onnx").content, X)
+    np.testing.assert_allclose(probabilities, model.probabilities(X), rtol=0, atol=1e-13)
+    with pytest.raises(NotExportable, match="take the model away as ONNX"):
+        exported(model, "sklearn")
 
 
 @pytest.mark.parametrize("name", ["identity", "fourier"])

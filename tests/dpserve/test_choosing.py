@@ -1,0 +1,59 @@
+"""`dpserve train --choose`: Lambda chosen on the private records, and what the lineage pays for it."""
+
+import json
+
+import pytest
+
+from training.loading import load_model
+
+CSV = "age,income,ok\n" + "".join(
+    f"{20 + index % 60},{1000 * (index % 60) + index},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(600)
+)
+TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
+TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people")
+CHOOSE = ("--choose", "lam=10,3000", "--choose-price", "rho:1", "--records-declared", "600")
+
+
+@pytest.fixture
+def train(run):
+    (run.folder / "r.csv").write_text(CSV)
+    return lambda *arguments, **how: run(*TRAIN, *arguments, **how)
+
+
+def spent(run):
+    (found,) = json.loads(run("lineage", "show", "--json").stdout)
+    return found["spent_picorho"]
+
+
+def test_a_choice_is_charged_to_the_lineage_and_the_head_has_what_was_chosen(run, train):
+    said = train(*CHOOSE, "--choose-budget", "12@1e-5", "--out", "model").stdout
+    assert "the lineage people was charged rho = 1 for choosing" in said
+    assert "Chosen: --lam" in said
+    assert load_model(run.folder / "model").certificate.strong_convexity in (10.0, 3000.0)
+    assert 0 <= 10**12 - spent(run) < 10
+    # Choosing again draws again, and is paid for again; released weights can be chosen for, too.
+    train(*CHOOSE, "--release", "weights", "--price", "rho:0.1", "--out", "once")
+    assert 0 <= 2 * 10**12 - spent(run) < 20
+
+
+def test_what_cannot_be_paid_for_is_not_chosen(run, train):
+    without = train(*CHOOSE, "--out", "m", status=1).stderr
+    assert "has no budget yet" in without
+    poor = train(*CHOOSE, "--choose-budget", "1@1e-5", "--out", "m", status=1).stderr
+    assert "nothing was chosen" in poor
+    assert not (run.folder / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*CHOOSE, "--lam", "3"), "leave it out"),
+        ((*CHOOSE, "--release", "dpsgd", "--price", "rho:0.1"), "goes with a head and --release weights"),
+        (("--choose", "lam=3", "--choose-price", "rho:1"), "two values or more"),
+        (("--choose", "lam=3,4"), "what the choice costs"),
+        (("--lam", "3", "--choose-price", "rho:1"), "goes with --choose"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(train, arguments, said):
+    printed = train(*arguments, "--out", "m", status=2).stderr
+    assert said in " ".join(printed.replace("│", " ").split())
