@@ -375,7 +375,7 @@ async def _planned(ledger: Ledger, given: AnyAct) -> _Plan:
             return _Plan(f"{called}; its id stays.", partial(ledger.rename, lineage, client, given.display))
         case SetGroup():
             if given.group:
-                await ledger.group(lineage, given.group)
+                check_within(client, account.budget, [await ledger.group(lineage, given.group)])
             if account.releases:
                 raise ActRefused(f"{client} has asked already, and stays where it is: add it under another name")
             words = (
