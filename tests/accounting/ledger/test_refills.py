@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -250,3 +251,11 @@ def test_an_account_by_period_says_what_the_periods_are_together() -> None:
     assert "One month alone would be epsilon 1; that is no promise for each of them" in said
     assert "together they are epsilon 4, as the whole account is" in said
     assert "Members of its group 'risk' who share what they learn are bounded together by the group's account" in said
+
+
+def test_all_periods_together_are_bounded_by_the_highest_limit_that_was_in_force() -> None:
+    """A limit that was lowered bounds nothing that was released under the one before."""
+    former, budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian"), Budget.from_epsilon_delta(1, 1e-6, "gaussian")
+    paced = replace(budget, refill=Refill.parse("epsilon:0.5@1e-6/month", "gaussian"))
+    words = explain_account({}, paced, price=None, left=1, highest_limit=former.picorho)
+    assert "together they are epsilon 4, as the whole account is" in words.explanation.in_plain_words
