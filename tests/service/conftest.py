@@ -23,6 +23,7 @@ from service.models import Models
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
 from service.telemetry.metrics import Metrics
+from tests.service.people import head_on_columns
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -43,6 +44,12 @@ def head() -> CertifiedHead:
     declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
     return train(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), "colours-lineage")
+
+
+@pytest.fixture(scope="session")
+def by_columns() -> CertifiedHead:
+    """A head on columns of every kind."""
+    return head_on_columns()
 
 
 class Plain:
