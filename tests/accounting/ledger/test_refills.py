@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import redis
@@ -14,6 +15,8 @@ from accounting.budgets import Budget, Period, Refill
 from accounting.explanation import explain_account
 from accounting.ledger import ActRefused, BudgetExhausted, Charge, Ledger, key_digest
 from accounting.ledger import store as store_module
+from accounting.ledger.journal import read_journals
+from accounting.ledger.recovery import backup, reconcile, restore
 from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 
@@ -228,6 +231,32 @@ async def test_the_owner_sets_changes_and_ends_a_refill_and_no_period_is_begun_a
         assert "had never spent" in str((await verify(ledger, lineage)).findings)
         with pytest.raises(ActRefused):
             await ledger.add_client(lineage, "ann", paced(1, "day"), bytes(32), time=0.0)
+
+
+@pytest.mark.anyio
+async def test_a_period_that_a_restored_store_forgot_is_not_given_again(
+    url: str, clock: "redis.Redis[bytes]", tmp_path: Path
+) -> None:
+    """What was charged in this month and the one before is put back, and counts against this month."""
+    lineage, may, june = new_lineage(), _in_seconds(date(2026, 5, 13)), _in_seconds(date(2026, 6, 13))
+    paced = replace(releases(20), refill=Refill(2 * PRICE, "month"))
+    clock.set(CLOCK, may)
+    async with await Ledger.connect(url, journals=tmp_path) as service:
+        await service.join(lineage)
+        await open_accounts(service, lineage, releases(50), ann=paced)
+        await service.charge(asking(lineage, "ann", "1"))
+        lines = [line async for line in backup(service, [lineage])]
+        await service.charge(asking(lineage, "ann", "2"))
+        clock.set(CLOCK, june)
+        await service.charge(asking(lineage, "ann", "3", "4"))
+    for key in clock.keys(f"dpserve:{{{lineage}}}:*"):
+        clock.delete(key)
+    async with await Ledger.connect(url) as owner:
+        await restore(owner, lines)
+        await reconcile(owner, lineage, read_journals(tmp_path))
+        ann = await owner.client(lineage, "ann")
+        assert (ann.spent, ann.remaining, ann.refilled) == (4 * PRICE, 0, date(2026, 7, 1))
+        assert (await verify(owner, lineage)).findings == ()
 
 
 def test_a_refill_is_read_as_the_owner_writes_it() -> None:
