@@ -297,7 +297,7 @@ def test_a_method_that_there_is_not_is_counted_under_no_name_of_the_callers(open
     assert problem_of(error)[0] is StatusCode.UNIMPLEMENTED
     (registry,) = opened.service.counts()
     labels = {"route": "other", "model": "", "status": "501"}
-    assert registry.get_sample_value("dpserve_requests_total", labels) == 1
+    until(lambda: registry.get_sample_value("dpserve_requests_total", labels), 1)
 
 
 def test_a_compressed_message_is_refused_before_it_is_unpacked(opened):
