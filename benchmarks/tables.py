@@ -1,4 +1,4 @@
-"""A table read, encoded and trained on, beside pandas with scikit-learn; and the memory that training on many rows takes.
+"""A table read, encoded and trained on, beside pandas with scikit-learn; and the memory that many rows take.
 
 `beside`: one CSV file of numbers. A process of its own for each way, in turns, so that its largest memory is its own;
 the ratios within the run are what counts. Both fit a linear classifier of the same classes with two threads at most.

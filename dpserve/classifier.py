@@ -94,6 +94,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: Any = None,
         ignore: Sequence[str] | None = None,
         unit: str | None = None,
+        overlapping_lineage_is_accepted: bool = False,
         clip: bool = False,
         name: str = "model",
         ledger: str | Path | None = None,
@@ -133,7 +134,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon, delta: what all answers together cost, for a model that is private itself.
         schema: a Table Schema, as a file's path or a dictionary, in place of the next two.
         bounds: (low, high) of every column, or {column: (low, high)}. classes: their names, or {value: name}.
-        ignore: columns to leave out. unit: the column that names whose each record is. clip: draw values back to the
+        ignore: columns to leave out. unit: the column that names whose each record is.
+        overlapping_lineage_is_accepted: train although records are in another lineage. clip: draw values back to the
         bounds instead of refusing them.
         name: the model's public name. ledger: the URL or folder of the ledger; by default the command line's.
         lineage_budget: (epsilon, delta) to open the lineage's account with, where it has none.
@@ -150,6 +152,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes = classes
         self.ignore = ignore
         self.unit = unit
+        self.overlapping_lineage_is_accepted = overlapping_lineage_is_accepted
         self.clip = clip
         self.name = name
         self.ledger = ledger
@@ -385,6 +388,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes=None,
             bounds=_bounds(self.bounds),
             unit=self.unit,
+            overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
             name=self.name,
             clip=self.clip,
             label=label,

@@ -183,10 +183,12 @@ class ProvenCertificate(ModelCertificate):
 
     status: Literal["proven"] = "proven"
     assumptions: tuple[str, ...]
+    unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
+    """The column of privacy units, if records are weighted by them."""
 
     def assumed(self) -> tuple[str, ...]:
         """Return what this version's proof assumes."""
-        return self.ASSUMPTIONS
+        return of_units(self.ASSUMPTIONS, self.unit)
 
     def differences(self) -> list[str]:
         """Return what differs, the assumptions among it."""
@@ -203,8 +205,6 @@ class Certificate(ProvenCertificate):
         "sum of cross-entropies + (Lambda/2) ||W||_F^2"
     )
     feature_map: HeadFeatureMap
-    unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
-    """The column of privacy units, if records are weighted by them."""
     feature_norm_bound: float
     """R, with ||phi(x)||_2 <= R for every x."""
     strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
@@ -226,13 +226,18 @@ class Certificate(ProvenCertificate):
 
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof for a head on this feature map assumes."""
-        return assumptions_on(self.feature_map, units=self.unit is not None)
+        return assumptions_on(self.feature_map, self.unit)
 
 
-def assumptions_on(feature_map: FeatureMap, *, units: bool = False) -> tuple[str, ...]:
-    """Return what the proof for a head on this feature map assumes. units: whether records are weighted by units."""
-    first = (UNIT_ASSUMPTION, *ASSUMPTIONS[1:]) if units else ASSUMPTIONS
+def assumptions_on(feature_map: FeatureMap, unit: str | None = None) -> tuple[str, ...]:
+    """Return what the proof for a head on this feature map assumes. unit: the column of privacy units, if any."""
+    first = of_units(ASSUMPTIONS, unit)
     return (*first, *ENCODER_ASSUMPTIONS) if isinstance(feature_map, Encoder) else first
+
+
+def of_units(assumptions: tuple[str, ...], unit: str | None) -> tuple[str, ...]:
+    """Return the assumptions of a proof, the first of which says what neighbouring is. unit: None for one record."""
+    return assumptions if unit is None else (UNIT_ASSUMPTION, *assumptions[1:])
 
 
 def derive(strong_convexity: float, tolerance: float, classes: int, dimension: int) -> dict[str, float]:
@@ -249,9 +254,13 @@ def derive(strong_convexity: float, tolerance: float, classes: int, dimension: i
     }
 
 
-def neighbouring(unit: str | None) -> dict[str, object]:
-    """Return the fields that say what neighbouring is. unit: the column of privacy units, None where it is a record."""
-    return {} if unit is None else {"neighbouring": UNITS, "unit": unit}
+def neighbouring(unit: str | None, assumptions: tuple[str, ...]) -> dict[str, object]:
+    """Return the fields that say what neighbouring is, the assumptions of the proof among them.
+
+    unit: the column of privacy units, None where it is one record.
+    """
+    assumed: dict[str, object] = {"assumptions": of_units(assumptions, unit)}
+    return assumed if unit is None else assumed | {"neighbouring": UNITS, "unit": unit}
 
 
 def fresh_fields(

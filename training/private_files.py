@@ -22,12 +22,12 @@ def owners_alone(path: str, flags: int) -> int:
     return file
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file of its owner's alone that has all of this or stays as it was. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(draft, "w", encoding="utf-8", opener=owners_alone) as file:
-            file.write(text)
+        with open(draft, "wb", opener=owners_alone) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         draft.replace(path)
     except OSError:
         with suppress(OSError):

@@ -29,8 +29,8 @@ def minimise(
 ) -> Floats:
     """Return W (C, D) with ||gradient of J at W||_F <= tolerance, projected onto the public ball.
 
-    progress: called with the gradient norm wherever it is computed. Raises NotConverged if the gradient norm plus a bound on
-    its rounding stays above the tolerance.
+    progress: called with the gradient norm wherever it is computed. Raises NotConverged if the gradient norm plus a
+    bound on its rounding stays above the tolerance.
     """
     shape = (objective.classes, objective.dimension)
     W = _trust_region(objective, shape, tolerance, progress)

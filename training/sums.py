@@ -7,7 +7,7 @@ workers of a cluster. Randomness is no part of it: sampling and noise are drawn 
 The same bits from both.
 1. Shards do not depend on who holds them: each file of a table by itself is cut into shards of SHARD records.
 2. A shard's term is a function of the shard and of the numbers sent with it. It is computed on one thread, and so are
-   the products of matrices in it (`_ONE_THREAD`), in blocks of BLOCK records whose bounds follow from the shard. So
+   the products of matrices in it (`ONE_THREAD`), in blocks of BLOCK records whose bounds follow from the shard. So
    processors of one kind with one version of the libraries compute the same bits, whatever else they compute.
 3. The caller adds the terms from the first shard to the last. Terms of whole numbers have one sum in any order.
 On processors of another kind a product of matrices may differ in its last bits. Privacy does not rest on these: a
@@ -15,11 +15,13 @@ certified head's tolerance bounds them, DP-SGD counts the rounding of sums, and 
 by exact or singly rounded operations.
 """
 
+import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,10 +43,11 @@ SHARD = 2**17
 BLOCK = 1024
 """Records whose terms are computed at once."""
 
-KEPT = 2**30
+KEPT = 2**29
 """Bytes of features that a machine keeps, to be computed once; with more records they are computed for every sum."""
 
-_ONE_THREAD = ThreadpoolController()
+ONE_THREAD = ThreadpoolController()
+"""`ONE_THREAD.limit(limits=1)` is a context in which a product of matrices takes one thread."""
 
 Term = Callable[["Shard", Any], NDArray[Any]]
 """From a shard, and what is given for it, to what it adds."""
@@ -115,8 +118,9 @@ class Shard:
         picked = None if taken is None or taken.all() else np.flatnonzero(taken)
         for start in range(0, len(self) if picked is None else len(picked), BLOCK):
             block = slice(start, start + BLOCK) if picked is None else picked[start : start + BLOCK]
-            made = rows.make(np.ascontiguousarray(self.X[block])) if whole is None else whole[block]
+            made = rows.make(np.array(self.X[block])) if whole is None else whole[block]
             yield made, self.y[block], None if self.weights is None else self.weights[block]
+        _forget_pages(self.X)
 
     def _whole(self, rows: Rows) -> Any:
         """Return what is made of all rows, if there is room for it."""
@@ -132,6 +136,17 @@ class Shard:
             whole = np.concatenate(parts) if dense else sparse.vstack(parts, format="csr")
             self.kept |= {"rows": rows.key, "whole": whole}
         return self.kept["whole"]
+
+
+def _forget_pages(X: Floats) -> None:
+    """Give back the memory of rows that lie in a file: they are read again when they are looked at."""
+    base = X
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    if isinstance(base.base, mmap.mmap):
+        start = X.ctypes.data - base.ctypes.data
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        base.base.madvise(mmap.MADV_DONTNEED, first, start + X.nbytes - first)
 
 
 class Sums(Protocol):
@@ -166,7 +181,7 @@ class LocalSums:
     def total(self, term: Term, given: Sequence[Any] | None = None, progress: Progress = lambda _: None) -> Any:
         """See `Sums`."""
         total, done = None, 0
-        with _ONE_THREAD.limit(limits=1):
+        with ONE_THREAD.limit(limits=1):
             each = zip(self.shards, given or [None] * len(self.shards), strict=True)
             for shard, found in zip(self.shards, _in_order(lambda pair: term(*pair), each), strict=True):
                 total = found if total is None else total + found
@@ -178,24 +193,19 @@ class LocalSums:
 def _in_order(compute: Callable[[Any], Any], each: Iterator[Any]) -> Iterator[Any]:
     """Yield what is computed of each, in order, on as many threads as there are processors."""
     each = iter(each)
-    first = [pair for pair, _ in zip(each, range(2), strict=False)]
+    first = list(islice(each, 2))
     if len(first) < 2:
         yield from map(compute, first)
         return
     workers = os.cpu_count() or 1
     waiting: deque[Future[Any]] = deque()
     with ThreadPoolExecutor(workers) as pool:
-        for pair in _chain(first, each):
+        for pair in chain(first, each):
             waiting.append(pool.submit(compute, pair))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def _chain(first: Sequence[Any], rest: Iterator[Any]) -> Iterator[Any]:
-    yield from first
-    yield from rest
 
 
 def of_rows(

@@ -2,7 +2,7 @@
 
 from mechanisms.randomness import NoiseKey
 from training.bundle import CertifiedHead
-from training.certificate import Certificate, assumptions_on, derive, fresh_fields, neighbouring
+from training.certificate import ASSUMPTIONS, Certificate, assumptions_on, derive, fresh_fields, neighbouring
 from training.data.records import Records
 from training.feature_maps import Encoder
 from training.objective import RegularisedCrossEntropy
@@ -35,9 +35,9 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
         | {
             "strong_convexity": recipe.strong_convexity,
             "tolerance": recipe.tolerance,
-            "assumptions": assumptions_on(recipe.feature_map, units=records.unit is not None),
         }
-        | neighbouring(records.unit)
+        | neighbouring(records.unit, ASSUMPTIONS)
+        | {"assumptions": assumptions_on(recipe.feature_map, records.unit)}
         | derive(recipe.strong_convexity, recipe.tolerance, *weights.shape)
     )
     return CertifiedHead(certificate, weights, tensors, NoiseKey.fresh())

@@ -60,6 +60,7 @@ def print_certificate(console: Console, certificate: Certified) -> None:
     for what, value in (
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
+        *_unit(certificate.unit),
         *own,
         ("lineage", certificate.lineage),
         ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
@@ -76,9 +77,14 @@ def print_certificate(console: Console, certificate: Certified) -> None:
     console.print(prices, highlight=False)
 
 
+def _unit(unit: str | None) -> list[tuple[str, str]]:
+    if unit is None:
+        return []
+    return [("privacy unit", f"all records with one value of {unit!r}: a person with many rows is one")]
+
+
 def _of_head(certificate: Certificate) -> list[tuple[str, str]]:
     return [
-        *([("unit", f"records with one value of {certificate.unit!r}")] if certificate.unit is not None else []),
         ("objective", certificate.objective),
         *_features(certificate),
         ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),

@@ -1,10 +1,10 @@
 """Tables of labelled rows: the options that say where they are and how they are read, and `dpserve schema`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -23,6 +23,8 @@ from training.schema import Schema, schema_of
 from training.schema import draft as drafted
 
 READING = "Reading rows"
+LOCAL = "local"
+"""The engine that has the records here."""
 SCHEMA = partial(
     option,
     None,
@@ -76,15 +78,19 @@ class FileOptions(RowOptions):
         clip: bool = False,
         schema: Schema | None = None,
         unit: str | None = None,
+        engine: str = LOCAL,
     ) -> Records:
         """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.data.tables.open_table`).
 
         flag: the option that names it.
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
-        or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units. Raises
-        TrainingError for a file of another kind and for rows that break the declaration.
+        or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units.
+        engine: where the records shall be. Raises TrainingError for a file of another kind and for rows that break the
+        declaration.
         """
         is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
+        if engine != LOCAL and (not isinstance(source, str) or source == "digits" or is_npz):
+            raise TrainingError("--engine reads the files of a table, and neither digits nor .npz files, elsewhere")
         if unit is not None and (source == "digits" or is_npz):
             raise TrainingError("--unit names a column of a table: digits and .npz files have none")
         if source == "digits":
@@ -102,13 +108,19 @@ class FileOptions(RowOptions):
             def progress(records: int, share: float) -> None:
                 show(f"{records:,} records", share)
 
+            shared: dict[str, Any] = {"label": self.label, "ignore": tuple(self.ignore or ()), "unit": unit}
+            reader: Callable[..., Records]
             if schema is not None:
-                return read_with_schema(
-                    source, schema, self.label, ignore=self.ignore or (), clip=clip, unit=unit, progress=progress
-                )
-            return read_numbers(
-                source, label=self.label, ignore=self.ignore or (), unit=unit, progress=progress, **declared
-            )
+                reader = partial(read_with_schema, schema=schema, clip=clip, **shared)
+            else:
+                reader = partial(read_numbers, **shared, **declared)
+            if engine == LOCAL:
+                return reader(source, progress=progress)
+            from training.data.tables import files_of
+            from training.ray_sums import read_on_ray
+
+            # What trains on sums takes these records for others, and the command offers nothing else on Ray.
+            return cast(Records, read_on_ray(engine, files_of(source), reader, progress))
 
     def read_like(
         self,

@@ -27,7 +27,7 @@ from dpserve.commands.releases import (
     train_release,
     train_with_progress,
 )
-from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape
+from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape
 from service.errors import CannotServe
 from training.bundle import save_bundle
 from training.certificate import Certificate
@@ -37,10 +37,11 @@ from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, extra
 from training.feature_maps import Bins, Encoder, FeatureMap, Floats, Fourier, Hog, Identity, Relu, default_clip_norm
-from training.lineage import DIGITS, KnownRecords, check_lineage_name
+from training.lineage import DIGITS, Digests, KnownRecords, check_lineage_name, overlap
 from training.planning import rules
 from training.published.bundle import save_published
 from training.releases.certificate import ReleaseCertificate
+from training.releases.objective import NO_UNITS
 from training.schema import Schema, read_schema
 from training.sealing import one_line
 
@@ -75,8 +76,16 @@ class NewBundle(FileOptions):
     )
     unit: str | None = option(
         None,
-        "Of a table: the column that names whose each record is. All records of one are then protected together. For a "
-        "head, without --release.",
+        "Of a table: the column that names whose each record is. All records of one are then protected together. Not "
+        "with --release objective, nor with --budget.",
+    )
+    engine: str = option(
+        LOCAL,
+        "Where a table's records are read and summed: local, or ray://HOST:PORT, a Ray cluster whose workers can read "
+        "its files ('ray' starts one here). For a head and for --release class-sums, weights, objective and dpsgd.",
+    )
+    overlapping_lineage_is_accepted: bool = option(
+        False, "Train although records are in another lineage: they then have a second budget."
     )
     name: str | None = option(None, "The model's public name.", default_text="the bundle's folder name")
     clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=READING)
@@ -109,7 +118,7 @@ class NewBundle(FileOptions):
                 "classes occur in them"
             )
         declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
-        found = self.read(self.data, "--data", clip=self.clip, unit=self.unit, **declared)
+        found = self.read(self.data, "--data", clip=self.clip, unit=self.unit, engine=self.engine, **declared)
         if self.out.exists():
             raise TrainingError(
                 f"{self.out} exists already; a bundle is never overwritten, so name a new one with --out"
@@ -308,12 +317,19 @@ def trained(
     Returns its certificate, and the warning of a second budget, if there is one. Raises BadParameter for options that
     do not go together, and TrainingError.
     """
-    lineage, records = new.lineage_name, new.records()
     kind, budget, queries = release.release, choosing.budget, choosing.queries
-    if new.unit is not None and (kind is not None or budget is not None):
+    if new.engine != LOCAL and (not new.engine.startswith("ray") or kind == "teachers" or budget or network.encoder):
         raise typer.BadParameter(
-            "is proved for a head alone: leave --release and --budget out. The other kinds would protect one record, "
-            "and not all of a unit",
+            "takes local, ray or ray://HOST:PORT; on Ray neither --release teachers, --budget nor --encoder",
+            param_hint="--engine",
+        )
+    lineage, records = new.lineage_name, new.records()
+    if new.unit is not None and (kind == "objective" or budget is not None):
+        raise typer.BadParameter(
+            NO_UNITS
+            if kind == "objective"
+            else "does not go with --budget: what it chooses by simulates single "
+            "records. Name a --release and its --price",
             param_hint="--unit",
         )
     content = network.content()
@@ -325,10 +341,10 @@ def trained(
         feature_map: FeatureMap = network.feature_map(content, map_.shared(records.declaration))
     else:
         feature_map = map_.feature_map(records.declaration)
-    known, digests, warning = _known(lineage, records)
+    known, digests, warning = _known(new, records)
     training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
-    if choice.choose is not None and (budget is not None or new.unit is not None):
-        raise typer.BadParameter("goes with neither --budget nor --unit", param_hint="--choose")
+    if choice.choose is not None and (budget is not None or new.unit is not None or new.engine != LOCAL):
+        raise typer.BadParameter("goes with none of --budget, --unit and --engine", param_hint="--choose")
     training = with_choice(training, choice, kind)
     if budget is not None:
         # A simulation needs what training needs and more, which other commands should not wait for.
@@ -394,7 +410,7 @@ def _public_rows(new: NewBundle, choosing: ChoosingOptions, kind: str | None, pr
         declared.columns,
     )
     known = KnownRecords(state_folder())
-    same = len(known.digests(found) & known.digests(private))
+    same = len(np.intersect1d(known.digests(found), known.digests(private)))
     if shared := max(rows_in_both(found, private), same):
         raise TrainingError(
             f"{choosing.public} holds private records, {shared:,} of its rows: what a simulation on them tells is not "
@@ -421,8 +437,9 @@ class PublishedOptions(Options):
 def train_published(new: NewBundle, network: PublishedOptions) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
     lineage = new.lineage_name
-    if new.unit is not None:
-        raise typer.BadParameter("does not go with a network as Lu et al. train it", param_hint="--unit")
+    for flag, given in (("--unit", new.unit is not None), ("--engine", new.engine != LOCAL)):
+        if given:
+            raise typer.BadParameter("does not go with a network as Lu et al. train it", param_hint=flag)
     with extra("torch", "training networks"):
         from training.published.train import train_published as train_network
 
@@ -431,7 +448,7 @@ def train_published(new: NewBundle, network: PublishedOptions) -> None:
         raise typer.BadParameter(
             "does not go with a network as Lu et al. train it: its input is numbers", param_hint="--schema"
         )
-    known, digests, _ = _known(lineage, records)
+    known, digests, _ = _known(new, records)
     trained = train_network(
         records,
         new.model_name,
@@ -447,29 +464,22 @@ def train_published(new: NewBundle, network: PublishedOptions) -> None:
     stdout_console().print("\n - ".join(lines), highlight=False)
 
 
-def _known(lineage: str, records: Records) -> tuple[KnownRecords, frozenset[str], str | None]:
-    """Return where trained records are noted, the digests of these, and the warning of a second budget, printed."""
-    known = KnownRecords(state_folder())
-    digests = known.digests(records)
-    return known, digests, warn_of_second_budget(lineage, known.among(digests), len(digests))
+def _known(new: NewBundle, records: Records) -> tuple[KnownRecords, Digests, str | None]:
+    """Return where trained records are noted, the digests of these, and the warning of a second budget, printed.
 
-
-def warn_of_second_budget(lineage: str, known: Mapping[str, int], records: int) -> str | None:
-    """Print and return the warning that records of this lineage are in others; None if none are.
-
-    known: how many, by lineage.
+    Raises TrainingError for records that are in another lineage, unless the owner accepts that.
     """
-    elsewhere = {other: count for other, count in known.items() if other != lineage}
+    known, lineage = KnownRecords(state_folder()), new.lineage_name
+    digests = known.digests(records)
+    if not new.overlapping_lineage_is_accepted:
+        known.check(lineage, digests)
+        return known, digests, None
+    elsewhere = {other: count for other, count in known.among(digests).items() if other != lineage}
     if not elsewhere:
-        return None
-    counted = " and ".join(f"{count:,} are in the lineage {other!r}" for other, count in elsewhere.items())
-    warning = (
-        f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. Of the {records:,} records of the lineage {lineage!r}, "
-        f"{counted} as well. Each lineage has a budget of its own, and whoever asks models of both learns what both "
-        f"allow together. To keep one budget, train with --lineage {next(iter(elsewhere))}."
-    )
+        return known, digests, None
+    warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {overlap(lineage, len(digests), elsewhere)}"
     typer.echo(warning, err=True)
-    return warning
+    return known, digests, warning
 
 
 def next_step(
@@ -477,7 +487,7 @@ def next_step(
 ) -> str:
     """Return the command that serves a bundle, with a budget only where the lineage has none yet.
 
-    opening: the options that open the lineage. price: those that price an answer. warning: of `warn_of_second_budget`.
+    opening: the options that open the lineage. price: those that price an answer. warning: of a second budget.
     Where the lineage's budget is there and cannot pay for a release, say so instead: whether it may learn more is the
     owner's to decide. So is whether the same records get a second budget.
     """

@@ -27,13 +27,15 @@ from service.http.exporting import add_export
 from service.http.middleware import FAILED, Requests, response_to
 from service.http.openapi import describe
 from service.http.openinference import INFER, OpenInferenceCodec, add_open_inference
-from service.http.predictions import PredictionEndpoint
+from service.http.predictions import Codec, PredictionEndpoint
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.requests import Bodies
 from service.http.schemas import PROBLEM_RESPONSES, ModelsOut
+from service.http.scoring import INVOCATIONS, InvocationsCodec, add_scoring
 from service.models import Models
 from service.page.assets import add_page
+from service.predictor import Predictor
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import RequestSpans, Traces
@@ -112,14 +114,20 @@ def create_app(
     options, metrics = options or HttpOptions(), metrics or Metrics()
     authentication = Authentication(ledger, options.tokens, options.rate_limit, options.failed_tries)
     bodies = Bodies(options.seconds_for_body)
-    rows = PredictionEndpoint(RowsCodec, models, authentication, metrics, bodies, largest_body)
-    tensors = PredictionEndpoint(OpenInferenceCodec, models, authentication, metrics, bodies, largest_body)
+
+    def endpoint(codec: Callable[[Predictor], Codec[Any]]) -> ASGIApp:
+        return PredictionEndpoint(codec, models, authentication, metrics, bodies, largest_body)
+
+    rows, frames, tensors = endpoint(RowsCodec), endpoint(InvocationsCodec), endpoint(OpenInferenceCodec)
     others = _other_routes(models, ledger, authentication, audit)
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         if (predict := PREDICT.fullmatch(scope["path"])) is not None:
             scope["path_params"] = predict.groupdict()
             await rows(scope, receive, send)
+        elif (invocations := INVOCATIONS.fullmatch(scope["path"])) is not None:
+            scope["path_params"] = invocations.groupdict()
+            await frames(scope, receive, send)
         elif (infer := INFER.fullmatch(scope["path"])) is not None:
             scope["path_params"] = infer.groupdict()
             await tensors(scope, receive, send)
@@ -164,6 +172,7 @@ def _other_routes(
             return audit()
 
     add_open_inference(app, models)
+    add_scoring(app, models)
     add_page(app, "client")
     add_documentation(app)
     add_problem_handlers(app)

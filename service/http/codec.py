@@ -1,9 +1,9 @@
-"""The service's own protocol: rows as JSON or as a NumPy array, answers likewise."""
+"""The service's own protocol: rows as JSON, CSV or a NumPy array, answers as JSON or an array."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
+from service.http.tables import CSV, Rows, as_numbers, rows_of_csv
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 PREDICT = re.compile(r"(?:/models/(?P<name>[^/]+))?/predict")
@@ -41,6 +42,7 @@ _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$"
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
 _encode = msgspec.json.Encoder().encode
+_Parsed = TypeVar("_Parsed")
 
 
 class Answers:
@@ -171,28 +173,37 @@ class RowsCodec:
 
     def decode(self, head: Head, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
-        tier = head.query.get("tier")
-        if _media_type(head.header(b"content-type") or "") == npy.MEDIA_TYPE:
-            self._predictor.check_tier(tier)
-            X = self._predictor.check_array(npy.parse_npy(body))
+        tier, kind = head.query.get("tier"), _media_type(head.header(b"content-type") or "")
+        rows: Rows | NDArray[np.floating[Any]]
+        if kind == npy.MEDIA_TYPE:
+            rows = npy.parse_npy(body)
+        elif kind == CSV:
+            texts = rows_of_csv(body)
+            rows = texts if self._predictor.certificate.columns else as_numbers(texts)
         else:
-            parsed = parse_request(body)
-            if parsed.model is not None:
-                self._predictor.check_model(parsed.model)
-            tier = _one_of(tier, parsed.tier)
-            self._predictor.check_tier(tier)
-            X = self._rows(parsed.instances)
+            rows, named = self.instances(body)
+            tier = _one_of(tier, named)
+        self._predictor.check_tier(tier)
         # A tier in the query decides what the answer is as much as the body does.
         said = body if "tier" not in head.query else body + b"\0tier=" + head.query["tier"].encode()
-        return RowsRequest(X, tier, head.idempotency(said), head.deadline)
+        return RowsRequest(self._checked(rows), tier, head.idempotency(said), head.deadline)
 
-    def _rows(self, instances: Sequence[list[float] | dict[str, Value]]) -> Floats:
-        """Return the rows as numbers: all are lists, or all name the model's columns."""
-        kinds = set(map(type, instances))
+    def instances(self, body: bytes) -> tuple[Rows, str | None]:
+        """Return the rows of a body in JSON, and the tier that it names."""
+        parsed = parse_request(body)
+        if parsed.model is not None:
+            self._predictor.check_model(parsed.model)
+        return parsed.instances, parsed.tier
+
+    def _checked(self, rows: Rows | NDArray[np.floating[Any]]) -> Floats:
+        """Return the rows as numbers: an array, or all are lists, or all name the model's columns."""
+        if isinstance(rows, np.ndarray):
+            return self._predictor.check_array(rows)
+        kinds = set(map(type, rows))
         if kinds <= {list}:
-            return self._predictor.check_rows(cast(Sequence[list[float]], instances))
+            return self._predictor.check_rows(cast(Sequence[list[float]], rows))
         if kinds == {dict}:
-            return self._predictor.check_named(cast(Sequence[dict[str, Value]], instances))
+            return self._predictor.check_named(cast(Sequence[dict[str, Value]], rows))
         raise InvalidRows("either every row is a list of numbers, or every row names the model's columns")
 
     def encode(self, head: Head, request: RowsRequest, prediction: Prediction) -> Reply:
@@ -241,9 +252,17 @@ def _json(content: Any) -> Reply:
 def parse_request(body: bytes) -> PredictRequest:
     """Return the parsed body, or raise a 400 or 422 problem that says where it goes wrong."""
     try:
-        return _decode(body)
+        return parsed_json(_decode, body)
     except msgspec.ValidationError as error:
         raise _not_rows(str(error)) from None
+
+
+def parsed_json(decode: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
+    """Return what `decode` makes of the body, or raise the 400 problem of one that is no JSON."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError:
+        raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if body.startswith(_GZIP):
             raise invalid("send the body without compression") from None

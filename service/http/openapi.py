@@ -5,6 +5,8 @@ model's name and its tiers are public and fixed while the service runs, so that 
 one that the service understands.
 """
 
+import csv
+import io
 from copy import deepcopy
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +18,7 @@ from service.http import npy, schemas
 from service.http.codec import BUDGET, NOISE, RECEIPT
 from service.http.openinference import DATATYPES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
+from service.http.tables import CSV
 from service.models import Models
 from service.predictor import Predictor
 
@@ -33,8 +36,14 @@ _DRY_RUN = {
     "schema": {"type": "boolean", "default": False},
     "description": "true: say what the request would cost and whether it would be admitted; answer and spend nothing.",
 }
-_OF_DEFAULT = ("/predict", "/budget", "/budget/receipts")
+_OF_DEFAULT = ("/predict", "/invocations", "/budget", "/budget/receipts")
 """Paths that name no model."""
+
+_ASKED_AS = {
+    "predict": ("PredictRequest", "Ask for private predictions"),
+    "invocations": ("InvocationsRequest", "Ask for private predictions by MLflow's scoring protocol"),
+}
+"""The schemas of requests for rows, and what they do, by the last part of the path."""
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -68,10 +77,13 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     _, of_structs = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
     components |= of_structs
     _narrow_rows(components["PredictRequest"], predictor)
+    components["InvocationsRequest"] = _invocations(predictor)
     _narrow_tensors(components, predictor)
     document["paths"] |= {
-        "/predict": {"post": _predict(predictor, [])},
-        "/models/{name}/predict": {"post": _predict(predictor, ["name"])},
+        f"{of_model}/{name}": {"post": _predict(predictor, name, in_path)}
+        for of_model, in_path in (("", []), ("/models/{name}", ["name"]))
+        for name in _ASKED_AS
+    } | {
         f"{MODEL}/infer": {"post": _infer(["name"])},
         f"{MODEL_VERSION}/infer": {"post": _infer(["name", "version"])},
     }
@@ -84,7 +96,8 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     return document
 
 
-def _predict(predictor: Predictor, in_path: list[str]) -> dict[str, Any]:
+def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, Any]:
+    request, summary = _ASKED_AS[name]
     tier = {
         "name": "tier",
         "in": "query",
@@ -94,8 +107,8 @@ def _predict(predictor: Predictor, in_path: list[str]) -> dict[str, Any]:
     }
     answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
     return {
-        "summary": "Ask for private predictions",
-        "operationId": "_".join(["predict", *in_path]),
+        "summary": summary,
+        "operationId": "_".join([name, *in_path]),
         "security": [{"API key": []}],
         "parameters": [
             *_in_path(in_path),
@@ -107,7 +120,8 @@ def _predict(predictor: Predictor, in_path: list[str]) -> dict[str, Any]:
         "requestBody": {
             "required": True,
             "content": {
-                "application/json": {"schema": _reference("PredictRequest")},
+                "application/json": {"schema": _reference(request)},
+                CSV: {"schema": {"type": "string"}, "example": _csv(predictor)},
                 npy.MEDIA_TYPE: _BINARY,
             },
         },
@@ -188,6 +202,57 @@ def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
     request["properties"]["inputs"] |= {"minItems": 1, "maxItems": 1}
     row = _middle(predictor)
     request["examples"] = [{"inputs": [{"name": INPUT, "shape": [1, len(row)], "datatype": "FP64", "data": row}]}]
+
+
+def _invocations(predictor: Predictor) -> dict[str, Any]:
+    """What MLflow's scoring protocol asks with: exactly one of its forms."""
+    named, row, example = _named(predictor), _row(predictor), _example(predictor)
+    sizes = {"type": "array", "minItems": 1, "maxItems": predictor.largest_batch}
+    rows = {"anyOf": [sizes | {"items": named}, sizes | {"items": row}]}
+    values = list(named["properties"].values())
+    split = {
+        "columns": {"const": list(named["properties"])},
+        "index": {"type": "array"},
+        "data": sizes
+        | {"items": {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}},
+    }
+    unnamed = {"index": {"type": "array"}, "data": sizes | {"items": row}}
+    tiers = {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
+    params = {"type": ["object", "null"], "properties": tiers, "additionalProperties": False}
+    forms = {
+        "dataframe_split": {
+            "anyOf": [
+                {"type": "object", "properties": split, "required": list(needed), "additionalProperties": False}
+                for split, needed in ((split, ("columns", "data")), (unnamed, ("data",)))
+            ]
+        },
+        "dataframe_records": sizes | {"items": named},
+        "instances": rows,
+        "inputs": rows | {"description": "As instances; or an object with a list of values for each column."},
+    }
+    return {
+        "title": "InvocationsRequest",
+        "description": "Rows as MLflow's clients send them: all of them or none.",
+        "type": "object",
+        "properties": {
+            **forms,
+            "params": params,
+        },
+        "oneOf": [{"required": [form]} for form in forms],
+        "additionalProperties": False,
+        "examples": [
+            {"dataframe_split": {"columns": list(example), "data": [list(example.values())]}},
+            {"dataframe_records": [example]},
+            {"inputs": [_middle(predictor)]},
+        ],
+    }
+
+
+def _csv(predictor: Predictor) -> str:
+    """A header and a row."""
+    written, example = io.StringIO(), _example(predictor)
+    csv.writer(written, lineterminator="\n").writerows([example, example.values()])
+    return written.getvalue()
 
 
 def _row(predictor: Predictor) -> dict[str, Any]:

@@ -10,12 +10,15 @@ from pydantic import BaseModel, ConfigDict
 
 from service.http.problems import MEDIA_TYPE
 
+Cell = str | float | bool | None
+"""A value of a row by name."""
+
 
 class PredictRequest(Struct, forbid_unknown_fields=True):
     """Rows to be answered: all of them or none."""
 
     instances: Annotated[
-        list[list[float] | dict[str, str | float | bool | None]],
+        list[list[float] | dict[str, Cell]],
         Meta(
             description="Each row as an object with a value for each column of the model, or as a list of numbers in "
             "the order of the model's feature names."
@@ -29,6 +32,24 @@ class PredictRequest(Struct, forbid_unknown_fields=True):
             "the coarsest offered. Moving to a finer one costs the difference, once."
         ),
     ] = None
+
+
+class SplitFrame(Struct, forbid_unknown_fields=True):
+    """A data frame as pandas splits it. columns: absent where the values are the model's features in their order."""
+
+    data: list[list[Cell]]
+    columns: list[str | int] | UnsetType = UNSET
+    index: list[Any] | UnsetType = UNSET
+
+
+class InvocationsRequest(Struct, forbid_unknown_fields=True):
+    """What MLflow's scoring protocol asks with: one of the first four."""
+
+    dataframe_split: SplitFrame | UnsetType = UNSET
+    dataframe_records: list[dict[str, Cell]] | UnsetType = UNSET
+    instances: list[list[float] | dict[str, Cell]] | UnsetType = UNSET
+    inputs: list[list[float] | dict[str, Cell]] | dict[str, list[Cell]] | UnsetType = UNSET
+    params: dict[str, Any] | None = None
 
 
 class ReceiptOut(Struct):

@@ -337,7 +337,7 @@ class TestBundles:
         ({"release": "weights"}, "lam= is needed"),
         ({"release": "auto"}, "records_declared= is needed.*a number that may be public"),
         ({"ignore": ["age", "x"]}, "has no column 'x'"),
-        ({"unit": "whose", "ignore": ["whose"]}, "unit= is proved for a head alone"),
+        ({"unit": "whose", "ignore": ["whose"], "release": "objective"}, "unit= .*has no proof for privacy units"),
         ({"features": "magic"}, "features= takes auto, identity"),
     ],
 )

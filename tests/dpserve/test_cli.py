@@ -120,19 +120,24 @@ def test_own_records_are_not_trained_on_without_the_name_of_a_lineage(run):
     assert not (run.folder / "model").exists()
 
 
-def test_a_second_budget_for_one_record_less_is_no_silent_offer(run, bundle):
+def test_a_second_budget_for_one_record_less_is_refused_unless_it_is_accepted(run, bundle):
     """The neighbouring data set, under another name: the pair that no two budgets may tell apart unseen."""
     lines = run.csv.splitlines()
     (run.folder / "fewer.csv").write_text("\n".join([*lines[:7], *lines[8:]]))
-    said = run(*run.train, "--data", "fewer.csv", "--out", "again", "--lineage", "others")
+    again = [*run.train, "--data", "fewer.csv", "--out", "again", "--lineage", "others"]
+    refused = run.fails(*again)
     warning = "Of the 199 records of the lineage 'others', 199 are in the lineage 'people' as well"
+    assert warning in refused
+    assert "train with --lineage people" in refused
+    assert not (run.folder / "again").exists()
+    accepted = "--overlapping-lineage-is-accepted"
+    said = run(*again, accepted)
     assert warning in said.stderr
     assert warning in said.stdout
-    assert "train with --lineage people" in said.stdout
     assert "Next:" not in said.stdout
     assert "Only if these records shall have a second budget: dpserve serve again --epsilon" in said.stdout
     run("lineage", "set-budget", "again", "--rho", 0.1, "--delta", 1e-6)
-    served = run(*run.train, "--data", "fewer.csv", "--out", "third", "--lineage", "others")
+    served = run(*run.train, "--data", "fewer.csv", "--out", "third", "--lineage", "others", accepted)
     assert "Next: dpserve serve third\n" in served.stdout
     assert warning in served.stderr
 

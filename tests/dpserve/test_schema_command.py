@@ -95,7 +95,7 @@ def test_the_same_records_in_another_file_are_noticed(run, table):
     frame.to_csv(run.folder / "t.csv", index=False)
     run(*TRAIN, "--data", "t.parquet", "--lam", "1")
     again = [*TRAIN[:-3], "others", "--out", "other"]
-    said = run(*again, "--data", "t.csv", "--lam", "1").stderr
+    said = run(*again, "--data", "t.csv", "--lam", "1", status=1).stderr
     assert re.search(r"Of the (\d+) records of the lineage 'others', \1 are in the lineage 'people'", said)
 
 
@@ -166,14 +166,27 @@ def test_a_head_protects_all_records_of_a_unit(run, table):
     table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
     done = run(*TRAIN, "--data", "t.csv", "--unit", "person", "--lam", "1")
     assert "add or remove all records of one unit" in done.stdout
-    assert "records with one value of 'person'" in run("inspect", "model").stdout
+    assert "records with one value of 'person': a person with many rows is one" in run("inspect", "model").stdout
 
 
-@pytest.mark.parametrize("arguments", [["--release", "objective", "--price", "rho:1"], ["--budget", "rho:1"]])
-def test_a_unit_is_refused_where_it_is_not_proved(run, table, arguments):
+@pytest.mark.parametrize("arguments", [["class-sums", "--price", "rho:1"], ["teachers", "--teachers", "3"]])
+def test_a_release_protects_all_records_of_a_unit(run, table, arguments):
+    table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
+    run(*TRAIN, "--data", "t.csv", "--unit", "person", "--release", *arguments)
+    assert "records with one value of 'person': a person with many rows is one" in run("inspect", "model").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--release", "objective", "--price", "rho:1"], "has no proof for privacy units"),
+        (["--budget", "rho:1"], "does not go with --budget"),
+        (["--engine", "ray", "--budget", "rho:1"], "on Ray neither"),
+    ],
+)
+def test_a_unit_or_an_engine_is_refused_where_it_is_not_proved(run, table, arguments, said):
     table.assign(person=1).to_csv(run.folder / "t.csv", index=False)
-    said = run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments, status=2).stderr
-    assert "is proved for a head alone" in said
+    assert said in run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments, status=2).stderr
 
 
 def test_a_draft_needs_the_column_of_classes(run, table, tmp_path):

@@ -16,6 +16,7 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
+from service.admin.server import AdminPort, admin_port
 from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, server_config, url_of
 from service.metered import MeteredPredictor
@@ -23,6 +24,7 @@ from service.models import Models
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
 from service.telemetry.metrics import Metrics
+from tests.service.people import head_on_columns
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -33,6 +35,8 @@ from training.train import train
 LARGEST_BATCH = 50
 LARGEST_BODY = 20_000
 DELTA = 1e-6
+KEY = "the-owner's-key-of-these-tests"
+METRICS_KEY = "the-key-for-metrics-of-these-tests"
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +47,12 @@ def head() -> CertifiedHead:
     declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
     return train(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), "colours-lineage")
+
+
+@pytest.fixture(scope="session")
+def by_columns() -> CertifiedHead:
+    """A head on columns of every kind."""
+    return head_on_columns()
 
 
 class Plain:
@@ -222,3 +232,19 @@ def start_for_module(tmp_path_factory):
 @pytest.fixture
 def service(start, head) -> RunningService:
     return start(head)
+
+
+@pytest.fixture
+def owner(service, tmp_path):
+    """An HTTP client of the owner's port, with its key."""
+    listening = bind()
+    admin = AdminPort(
+        listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
+    )
+    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
+    service.call(opened.__aenter__())
+    http = service.http(KEY)
+    http.base_url = url_of(listening)
+    yield http
+    service.call(opened.__aexit__(None, None, None))
+    listening.close()

@@ -24,6 +24,7 @@ from training.columns import (
 )
 from training.feature_maps import Fourier, Identity, Relu
 
+TEXT = st.text(st.characters(exclude_characters="\0"), max_size=60)
 AGE = NumberColumn(name="age", kind="integer", minimum=0, maximum=120)
 PAY = NumberColumn(name="pay", minimum=-1e3, maximum=1e6, required=True)
 SMOKES = BooleanColumn(name="smokes")
@@ -62,14 +63,14 @@ rows = st.fixed_dictionaries(
         "age": st.none() | st.integers(0, 120),
         "pay": st.floats(-1e3, 1e6),
         "smokes": st.none() | st.booleans() | st.sampled_from(["true", "0"]),
-        "work": st.none()
-        | st.sampled_from(["private", "state", 1, "1.0"])
-        | st.text(st.characters(exclude_characters="\0"), max_size=5),
+        "work": st.none() | st.sampled_from(["private", "state", 1, "1.0"]) | TEXT,
         "born": st.none() | st.dates(date(1900, 1, 1), date(2030, 12, 31)).map(str),
         "seen": st.none() | st.datetimes(datetime(2000, 1, 1), datetime(2030, 1, 1)).map(datetime.isoformat),
-        "note": st.none() | st.text(st.characters(exclude_characters="\0"), max_size=60),
+        "note": st.none() | TEXT,
     }
 )
+
+TEXT = st.text(st.characters(exclude_characters="\0"), max_size=60)
 
 
 def encoded(**changes):

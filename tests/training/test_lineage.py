@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from training.data.records import Units
 from training.errors import TrainingError
 from training.lineage import KnownRecords, check_lineage_name, owner_key
 
@@ -22,7 +23,7 @@ def test_a_set_with_one_record_less_is_recognised_in_any_order(known, records):
 
 def test_what_is_picked_from_the_source_does_not_matter(known, records):
     picked = replace(records, X=records.X[:9, :2], y=records.y[:9])
-    assert known.digests(picked) == known.digests(records)
+    assert known.digests(picked).tobytes() == known.digests(records).tobytes()
 
 
 def test_records_are_counted_in_each_lineage_once(known, records):
@@ -44,6 +45,50 @@ def test_another_owner_recognises_nothing_and_what_is_kept_is_private(known, rec
     (kept,) = (tmp_path / "state" / "trained" / "patients").iterdir()
     assert kept.stat().st_mode & 0o077 == 0
     assert kept.parent.stat().st_mode & 0o077 == 0
+
+
+def test_records_of_another_lineage_are_refused_by_its_name(known, records):
+    known.remember("patients", known.digests(records))
+    one = known.digests(replace(records, source=records.source[:1]))
+    known.check("patients", one)
+    with pytest.raises(TrainingError, match=r"1 are in the lineage 'patients'.*--lineage patients.*is-accepted"):
+        known.check("others", one)
+
+
+def test_one_record_more_or_fewer_stays_in_its_lineage(known, records):
+    known.remember("patients", known.digests(records))
+    fewer = known.digests(replace(records, source=records.source[1:]))
+    more = known.digests(replace(records, source=(*records.source, b"another")))
+    known.check("patients", fewer)
+    known.check("patients", more)
+    known.remember("patients", more)
+    sizes = sorted(path.stat().st_size for path in (known._trained / "patients").iterdir())
+    assert sizes == [16, 16 * len(set(records.source))]
+
+
+def test_another_record_of_a_known_person_is_noticed(known, records):
+    names = np.arange(3 * 16, dtype=np.uint8).reshape(3, 16)
+    own = replace(records, units=Units("who", np.arange(len(records)) % 3, names))
+    known.remember("patients", known.digests(own))
+    other = replace(own, source=(b"another",), units=Units("who", np.zeros(len(records), dtype=np.int64), names[1:2]))
+    assert known.among(known.digests(other)) == {"patients": 1}
+    assert not known.among(known.digests(replace(other, units=None)))
+
+
+def test_what_an_earlier_version_noted_still_counts(known, records):
+    digests = known.digests(records)
+    folder = known._trained / "patients"
+    folder.mkdir(parents=True)
+    (folder / ("0" * 32)).write_text("\n".join(digests.tobytes()[at : at + 16].hex() for at in range(0, 64, 16)))
+    assert known.among(digests) == {"patients": 4}
+
+
+def test_digests_that_end_in_zeros_are_not_confused(known, monkeypatch, records):
+    monkeypatch.setattr("training.lineage.hmac.digest", lambda key, row, kind: row.ljust(32, b"\0"))
+    one, other = (known.digests(replace(records, source=(row,))) for row in (b"a\0b", b"a"))
+    known.remember("patients", one)
+    assert not known.among(other)
+    assert known.among(one) == {"patients": 1}
 
 
 def test_the_owners_key_is_made_once_and_kept_private(tmp_path):

@@ -6,7 +6,7 @@ correctly.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -199,11 +199,23 @@ def numbered(array: pa.Array, known: dict[str, int]) -> tuple[NDArray[np.int64],
     return numbers, numbers < 0
 
 
+def name_digests(column: str, known: Iterable[str]) -> NDArray[np.uint8]:
+    """Return 16 bytes of each unit's name (u, 16), others in another column."""
+    key = hashlib.blake2b(column.encode("utf-8", "surrogatepass")).digest()
+    digests = (
+        hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16, key=key, person=b"dpserve unit").digest()
+        for name in known
+    )
+    return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
+
+
 def digests_of(names: Sequence[str], arrays: Sequence[pa.Array | Floats]) -> NDArray[np.uint8]:
     """Return 16 bytes for each row (n, 16): a function of the row's values by column, whatever the columns' order.
 
     A value is a number, however it is written, or a text without the spaces around it; true and false are 1 and 0, and
-    a missing value is an empty text. An array of NumPy's holds finite numbers. So a row has the same digest in a CSV file, a Parquet file and a data frame. Each
+    a missing value is an empty text. An array of NumPy's holds finite numbers.
+
+    So a row has the same digest in a CSV file, a Parquet file and a data frame. Each
     value is mixed with its column's name (the finaliser of SplitMix64, in two lanes), and a row is their sum. It tells
     records apart, and hides nothing: whoever keeps it takes its keyed digest.
     """

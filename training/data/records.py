@@ -4,7 +4,7 @@ Bounds and class names are public: they go into the certificate and are never co
 a minimum, a maximum or a list of the classes that occur would each say something about single records.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
@@ -19,6 +19,11 @@ from training.sums import Sums, of_rows
 Floats = NDArray[np.float64]
 
 _MOST_SHOWN = 8
+_SOME = 2**14
+
+
+class NoRecords(DataError):
+    """A table has columns and no records."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,13 @@ class Declaration:
 class Units:
     """Whose each record is, where neighbouring data sets differ by all records of one privacy unit.
 
-    column: its name, public. of: (n,), for each record the index of its unit.
+    column: its name, public. of: (n,), for each record the index of its unit. names: 16 bytes of each unit (u, 16), the
+    same wherever it is named.
     """
 
     column: str
     of: NDArray[np.int64]
+    names: NDArray[np.uint8] | None = None
 
     def weights(self) -> Floats:
         """Return 1/n_u for each record (n,), n_u being how many records its unit has, so that a unit's add up to <= 1.
@@ -67,8 +74,12 @@ class Units:
         1/n is rounded by at most u = 2^-53 of itself, and so is its product with 1 - 2u: n times that is at most
         (1 + u)^2 (1 - 2u) = 1 - 3u^2 - 2u^3 < 1. A unit's only record has the weight 1.
         """
-        counts = np.bincount(self.of)[self.of]
-        shares: Floats = np.where(counts == 1, 1.0, 1.0 / counts * (1 - 2.0**-52))
+        return self.shares(np.bincount(self.of))[self.of]
+
+    @staticmethod
+    def shares(counts: NDArray[np.int64]) -> Floats:
+        """Return the weight of a record of units with so many records: see `weights`."""
+        shares: Floats = np.where(counts == 1, 1.0, 1.0 / np.maximum(counts, 1) * (1 - 2.0**-52))
         return shares
 
 
@@ -82,6 +93,12 @@ class Digests(Sequence[bytes]):
     def __len__(self) -> int:
         """How many there are."""
         return len(self._octets)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield them; faster than one by one."""
+        for start in range(0, len(self), _SOME):
+            some = self._octets[start : start + _SOME].tobytes()
+            yield from (some[at : at + 16] for at in range(0, len(some), 16))
 
     @overload
     def __getitem__(self, index: int) -> bytes: ...

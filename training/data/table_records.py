@@ -1,16 +1,18 @@
 """Private records from a table, read and encoded batch by batch as their public schema says."""
 
-from collections.abc import Callable, Sequence
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.columns import Column, Columns, LevelsColumn, NumberColumn, blocks_of, coordinates_of
 from training.data.bounds import parse_bounds
-from training.data.parsing import digests_of, numbered, parse
-from training.data.records import Declaration, Digests, Records, Units
+from training.data.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
+from training.data.records import Declaration, Digests, NoRecords, Records, Units
 from training.data.tables import Batch, Table, open_table
 from training.errors import DataError
 from training.schema import Label, Schema
@@ -21,6 +23,7 @@ Progress = Callable[[int, float], None]
 
 _MOST_SHOWN = 8
 _FEWEST_KEPT = 2**12
+_MOST_IN_MEMORY = 2**29
 
 CLIP_ADVICE = "Bounds are public: do not widen them to fit the records; --clip clips the records to them"
 LEVEL_ADVICE = 'Levels are public: do not add what the records hold; "unknownLevels": "coordinate" takes any other'
@@ -144,6 +147,7 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
     X, y = _Growing((declaration.features,), np.float64), _Growing((), np.int64)
     source, units = _Growing((16,), np.uint8), _Growing((), np.int64)
     known: dict[str, int] = {}
+    files: dict[str, int] = {}
     problems: dict[str, tuple[Column | None, str, str]] = {}
     for batch, share in table.batches():
         arrays: dict[str, Any] = dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
@@ -159,10 +163,7 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
             else:
                 column.fill(found.values, found.absent, part)
         block += 0.0  # 0.0 and -0.0 are the same number
-        labels = parse(reading.label.column, arrays[reading.label.column.name])
-        refused = labels.refused
-        if labels.absent.any() and (refused is None or np.argmax(labels.absent) < refused[0]):
-            refused = int(np.argmax(labels.absent)), "the label is missing"
+        labels, refused = _labels(reading.label.column, arrays)
         if refused:
             _note(problems, reading.label.column, batch, refused)
         else:
@@ -172,13 +173,23 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
             if nameless.any():
                 _note(problems, None, batch, (int(np.argmax(nameless)), "the record has no unit's name"), reading.unit)
         source.more(rows)[:] = digests_of(list(arrays), list(arrays.values()))
+        files[batch.part.path] = files.get(batch.part.path, 0) + rows
         progress(len(X), share)
     if problems:
         raise DataError(_said(problems, reading))
     if not len(X):
-        raise DataError(f"{table.name} has a header and no records")
-    whose = None if reading.unit is None else Units(reading.unit, units.whole())
-    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose)
+        raise NoRecords(f"{table.name} has a header and no records")
+    whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(reading.unit, known))
+    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()))
+
+
+def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, Refusal | None]:
+    """Return the labels, and the first that is not one of the classes or missing."""
+    labels = parse(column, arrays[column.name])
+    refused = labels.refused
+    if labels.absent.any() and (refused is None or np.argmax(labels.absent) < refused[0]):
+        refused = int(np.argmax(labels.absent)), "the label is missing"
+    return labels, refused
 
 
 def _note(
@@ -204,20 +215,36 @@ def _said(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading
 
 
 class _Growing:
-    """An array that rows are added to, without a second copy of all of them."""
+    """An array that rows are added to, without a second copy of all of them.
+
+    Beyond _MOST_IN_MEMORY bytes they lie in a file without a name, which nobody else can open and which goes with the
+    process, in the folder that TMPDIR names; memory then holds what is looked at.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         """shape: of a row."""
         self._rows: NDArray[Any] = np.empty((0, *shape), dtype=dtype)
         self._used = 0
+        self._file: IO[bytes] | None = None
 
     def __len__(self) -> int:
         """How many rows there are."""
         return self._used
 
+    @property
+    def _width(self) -> int:
+        return math.prod(self._rows.shape[1:])
+
     def more(self, rows: int) -> NDArray[Any]:
         """Return room for more rows, to be written before the next is asked for."""
         start, self._used = self._used, self._used + rows
+        if self._file is None and self._used * self._rows[:0].itemsize * self._width > _MOST_IN_MEMORY:
+            self._rows.resize((start, *self._rows.shape[1:]), refcheck=False)
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the mapping that `whole` returns
+        if self._file is not None:
+            self._rows.tofile(self._file)
+            self._rows = np.empty((rows, *self._rows.shape[1:]), dtype=self._rows.dtype)
+            return self._rows
         if self._used > len(self._rows):
             # A large array grows by the operating system's moving its pages: nothing is copied, so little room will do.
             room = max(self._used, len(self._rows) * 9 // 8, _FEWEST_KEPT)
@@ -227,5 +254,9 @@ class _Growing:
 
     def whole(self) -> NDArray[Any]:
         """Return all rows, and no more room."""
+        if self._file is not None:
+            self._rows.tofile(self._file)
+            self._file.flush()
+            return np.memmap(self._file, self._rows.dtype, "r+", shape=(self._used, *self._rows.shape[1:]))
         self._rows.resize((self._used, *self._rows.shape[1:]), refcheck=False)
         return self._rows

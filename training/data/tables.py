@@ -50,9 +50,9 @@ class Batch:
 class _Part:
     """A file of a table, or a stream."""
 
-    def __init__(self, name: str) -> None:
-        """name: for people."""
-        self.name = name
+    def __init__(self, name: str, path: str = "") -> None:
+        """name: for people. path: which file of the table it is."""
+        self.name, self.path = name, path
 
     def place(self, row: int) -> str:
         """Return where a row is, by its index in the file."""
@@ -115,6 +115,14 @@ def open_table(source: Any) -> Table:
     return _csv_table(name, files, paths) if kind == "csv" else _dataset(name, str(source), files, paths, kind)
 
 
+def files_of(source: str) -> list[str]:
+    """Return the files of a table, in order, each as `open_table` takes it. Raises DataError."""
+    with _errors(source):
+        _, paths = _found(source)
+    scheme, separator, _ = source.rpartition("://")
+    return [f"{scheme}{separator}{path}" for path in paths]
+
+
 def _found(source: str) -> tuple[pa_fs.FileSystem, list[str]]:
     """Return the file system and the paths of a table's files, in order."""
     files, path = pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))
@@ -161,7 +169,7 @@ class _CsvFile(_Part):
 
     def __init__(self, name: str, files: pa_fs.FileSystem, path: str) -> None:
         """Read the header."""
-        super().__init__(name)
+        super().__init__(name, path)
         self._files, self._path = files, path
         self._share = 0.0
         self._size = max(files.get_file_info(path).size or 1, 1)
@@ -356,7 +364,7 @@ class _Fragment(_Part):
 
     def __init__(self, fragment: pa_dataset.Fragment, schema: pa.Schema) -> None:
         """schema: of the whole table."""
-        super().__init__(Path(fragment.path).name)
+        super().__init__(Path(fragment.path).name, fragment.path)
         self._fragment, self._schema = fragment, schema
         self._rows = self._done = 0
 

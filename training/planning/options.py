@@ -19,6 +19,7 @@ from training.planning.rules import Features
 from training.quantised import norms, products, summands
 from training.releases import calibration
 from training.releases.model import exact_parts
+from training.sums import of_rows
 
 DELTA = 1e-5
 UNLIMITED = "unlimited"
@@ -95,9 +96,13 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
         law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
         words = trial.randomness("weights", features)
         parts = exact_parts(law.release(weights, words))
-        records, case = trial.heads.records(features), trial.case
+        case = trial.case
         calibrated = calibration.calibrated(
-            lambda rows: products(records[rows], parts), case.y, case.classes, calibration.mu_of(part), words
+            of_rows(trial.heads.records(features), case.y),
+            lambda phi: products(phi, parts),
+            case.classes,
+            calibration.mu_of(part),
+            words,
         )
         phi = trial.heads.asked(features)
         answers = softmax(calibrated(products(phi, parts)))

@@ -29,7 +29,8 @@ from training.planning.measured import FAR, LEAST_MEASURED, Nearest, nearest
 from training.planning.options import OPTIONS, Option, Trial
 from training.planning.rules import Features, Kind
 from training.releases import class_sums
-from training.releases.dpsgd import network as dpsgd_network
+from training.releases.dpsgd.network import Network
+from training.sums import check_count
 
 LARGEST_PRICE = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
 """What a release may cost at most, in picorho. A larger budget buys no better one."""
@@ -383,20 +384,15 @@ def _check(option: str, n: int, classes: int, whole: int, features: int) -> None
     feature_map = rules.feature_map(chosen.features, declaration)
     match chosen.release:
         case "class-sums":
-            _check_records(n, class_sums.MOST_RECORDS, "class sums are exact")
+            check_count(n)
             centre, sums = class_sums.shares(whole)
             GaussianVector(centre, feature_map.dimension + 1, 1.0)
             GaussianVector(sums, classes * feature_map.dimension, 1.0)
         case "dpsgd":
-            _check_records(n, dpsgd_network.MOST_RECORDS, "DP-SGD is covered")
+            check_count(n)
             _check_descent(n, whole, declaration, feature_map, tuple(chosen.settings.get("hidden", ())))
         case "weights":
             GaussianVector(mu_for(whole), classes * feature_map.dimension, 1.0)
-
-
-def _check_records(n: int, most: int, what: str) -> None:
-    if n > most:
-        raise TrainingError(f"{what} for at most {most:,} records, so train it on a sample of them, chosen at random")
 
 
 def _check_descent(
@@ -406,6 +402,6 @@ def _check_descent(
     from training.releases.dpsgd.train import DpSgdRecipe, certify
 
     widths = (feature_map.dimension, *hidden, len(declaration.classes))
-    choices = by_rule(n, mu_for(whole), dpsgd_network.Network(widths).size, hidden=hidden)
+    choices = by_rule(n, mu_for(whole), Network(widths).size, hidden=hidden)
     recipe = DpSgdRecipe("planned", feature_map, choices, whole)
     certify(recipe, declaration.classes, declaration.feature_names, "planned")

@@ -14,9 +14,11 @@ method takes one step. The mean of where the last rounds end is taken.
 
 The sensitivity. A record adds to the counts COUNTS_PART in one coordinate, and to a round a vector of length at most
 ROUND_PART, whatever the rounds before have given (`record_terms`): a function of this record and of what was released
-before, in whole steps of 2^-30, so that sums of at most MOST_RECORDS terms are exact and every other record's term has
+before, in whole steps of 2^-28, so that sums of at most MOST_RECORDS terms are exact and every other record's term has
 the same bits. COUNTS_PART^2 + ROUNDS ROUND_PART^2 <= 1: one record more or less moves all parts together by at most 1,
-and `GaussianVector.release_part` says why parts that are chosen by the ones before cost no more than one vector. The
+and `GaussianVector.release_part` says why parts that are chosen by the ones before cost no more than one vector.
+Of a privacy unit each record's parts are multiplied by its weight and rounded towards zero, and weights add up to at
+most 1 (`training.data.records.Units`): all records of a unit together move all parts by at most 1, too. The
 model's weights were released before; that release and this one compose adaptively, and add the squares of their mus
 (Dong, Roth and Su 2022, Corollary 3.3).
 
@@ -28,6 +30,7 @@ A gradient counts up to 2 + ln C nats of each number: a record that the model is
 That biases beta upwards a little where a model is often sure and wrong, and lets the noise be small.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +45,7 @@ from accounting.losses import GaussianLoss
 from mechanisms import elementary
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.errors import TrainingError
+from training.sums import Rows, Shard, Sums, check_count
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -53,12 +56,10 @@ SHARE = Fraction(3, 100)
 MOST_SHARE = Fraction(1, 5)
 """Where the least release would take more than this share, the model is not calibrated."""
 
-MOST_RECORDS = 2**22
 ROUNDS = 6
 _AVERAGED = 3
-_GRID = 2**30
+_GRID = 2**28
 _NUMBERS = 5
-_BLOCK = 4096
 
 COUNTS_PART = math.floor(math.sqrt(0.4) * _GRID) / _GRID
 ROUND_PART = math.floor(math.sqrt(0.6 / ROUNDS) * _GRID) / _GRID
@@ -126,33 +127,26 @@ def law(mu: float, classes: int) -> GaussianVector:
 
 
 def calibrated(
-    logits_of: Callable[[slice], Floats], y: Integers, classes: int, mu: float, randomness: Randomness
+    records: Sums, logits_of: Callable[[Floats], Floats], classes: int, mu: float, randomness: Randomness
 ) -> Calibration:
     """Release a calibration of mu for a model that was released, on the records that it was trained on.
 
-    logits_of: the model's logits (m, C) of some of the records, each a function of its record and of released numbers,
-    bit for bit. y: (n,). mu: 0 for none, which leaves the logits as they are. Raises TrainingError for too many
-    records.
+    logits_of: the model's logits (m, C) of rows (m, d), each a function of its row and of released numbers, bit for
+    bit. mu: 0 for none, which leaves the logits as they are. Raises TrainingError for too many records.
     """
     if not mu:
         return Calibration.none(classes)
-    if len(y) > MOST_RECORDS:
-        raise TrainingError(
-            f"probabilities are calibrated on at most {MOST_RECORDS} records, not {len(y)}: train on a sample of them, "
-            "chosen at random"
-        )
+    check_count(sum(records.lengths))
     vector = law(mu, classes)
-    counts = np.bincount(y, minlength=classes).astype(np.float64) * COUNTS_PART
+    counts = records.total(functools.partial(_counts_term, classes=classes)) / _GRID
     noise = vector.standard_deviation
     shares = log_shares(vector.release_part(counts, randomness) / COUNTS_PART, noise / COUNTS_PART)
-    blocks = [slice(start, start + _BLOCK) for start in range(0, len(y), _BLOCK)]
-    logits = [np.clip(logits_of(block), -_LARGEST_LOGIT, _LARGEST_LOGIT) for block in blocks]
+    rows = Rows(logits_of)
     log_scale, weight = 0.0, 0.0
     ends = []
     for _ in range(ROUNDS):
-        total = np.zeros(_NUMBERS, dtype=np.int64)
-        for block, some in zip(blocks, logits, strict=True):
-            total += record_terms(some, y[block], math.exp(log_scale), weight, shares).sum(axis=0)
+        term = functools.partial(_round_term, rows=rows, scale=math.exp(log_scale), weight=weight, shares=shares)
+        total = records.total(term)
         noisy = vector.release_part(total / _GRID, randomness) / ROUND_PART
         step = _newton_step(noisy, noise / ROUND_PART, classes, weight)
         log_scale += step[0]
@@ -160,6 +154,27 @@ def calibrated(
         ends.append((log_scale, weight))
     log_scale, weight = np.mean(ends[-_AVERAGED:], axis=0)
     return Calibration(math.exp(log_scale), weight * shares)
+
+
+def _counts_term(shard: Shard, _: None, *, classes: int) -> Integers:
+    """Return what a shard adds to the counts, (C,), in steps."""
+    total = np.zeros(classes, dtype=np.int64)
+    for _X, y, weights in shard.blocks():
+        parts = np.full(len(y), COUNTS_PART * _GRID) if weights is None else np.trunc(COUNTS_PART * _GRID * weights)
+        # At most 2^10 numbers of at most 2^28: exact in doubles.
+        total += np.bincount(y, parts, classes).astype(np.int64)
+    return total
+
+
+def _round_term(shard: Shard, _: None, *, rows: Rows, scale: float, weight: float, shares: Floats) -> Integers:
+    """Return what a shard adds to a round, (5,), in steps."""
+    total = np.zeros(_NUMBERS, dtype=np.int64)
+    for logits, y, weights in shard.blocks(rows):
+        terms = record_terms(np.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT), y, scale, weight, shares)
+        if weights is not None:
+            terms = np.trunc(terms * weights[:, None]).astype(np.int64)
+        total += terms.sum(axis=0)
+    return total
 
 
 def log_shares(counts: Floats, noise: float) -> Floats:
@@ -177,7 +192,7 @@ def log_shares(counts: Floats, noise: float) -> Floats:
 
 
 def record_terms(logits: Floats, y: Integers, scale: float, weight: float, shares: Floats) -> Integers:
-    """Return what each record adds to a round, (n, 5), in steps of 2^-30: at most ROUND_PART long.
+    """Return what each record adds to a round, (n, 5), in steps of 2^-28: at most ROUND_PART long.
 
     With p = softmax(a + weight l), a = scale logits and l = `shares`, and b = 2 + ln C: the means under p of
     (a - a_y)/b and (l - l_y)/b, which are the gradient, and the variances and the covariance of a and l under p over

@@ -34,15 +34,18 @@ from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
+from training.certificate import neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.releases import calibration, continued
 from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.dpsgd.exact import on_grid, squared_lengths
 from training.releases.model import Around
 from training.releases.shrinkage import SHORTEST_ROW, shrunk, unit_rows
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
+from training.sums import Features, Rows, Shard, Sums, check_count
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,13 +54,11 @@ CENTRE_SHARE = Fraction(1, 20)
 """The share that the centre is paid from of what calibration leaves of mu^2."""
 
 COUNT_COORDINATE = 0.2
-MOST_RECORDS = 2**22
-"""Their terms' sums, in steps of 2^-30, stay below 2^53, so that they are exact as doubles."""
-
 TEMPERATURE = 8.0
 """Of the cosines, before they are calibrated."""
 
-_GRID = 2**30
+GRID = 2**28
+"""Sums of MOST_RECORDS terms, in steps of 2^-28, stay below 2^53, so that they are exact as doubles."""
 _SHRINK = 1.0 - 2.0**-30
 
 
@@ -85,8 +86,8 @@ class ClassSumsCertificate(ReleaseCertificate):
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
         *COMMON_ASSUMPTIONS,
-        "A record's features and direction are computed from that record and released numbers alone, in arrays of one "
-        "row, and the same arithmetic on the same numbers gives the same bits whatever was computed before.",
+        "A record's features and direction are computed from that record and released numbers alone, number by number "
+        "or by sums that are exact, and the same arithmetic on the same numbers gives the same bits.",
     )
 
     release: Literal["class-sums"] = "class-sums"
@@ -102,20 +103,27 @@ class ClassSumsCertificate(ReleaseCertificate):
 
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more where there were steps."""
-        return (*self.ASSUMPTIONS, *(STEPS_ASSUMPTIONS if self.steps_mu else ()))
+        return (*super().assumed(), *(STEPS_ASSUMPTIONS if self.steps_mu else ()))
 
     def derived_cost(self) -> Cost:
         """Return centre_mu-GDP, sums_mu-GDP, steps_mu-GDP and calibration_mu-GDP, composed adaptively.
 
         Proof. A neighbour has one record more or less. Its term in the centre is the vector `grid_terms` returns for
         (sqrt(1 - b^2) u, b), a multiple of the grid of norm at most 1, and all other terms are the same, bit for bit,
-        because a term depends on its own record alone. Sums of at most MOST_RECORDS multiples of 2^-30 are exact, so
+        because a term depends on its own record alone. Sums of at most MOST_RECORDS multiples of 2^-28 are exact, so
         the computed centres differ by exactly that term: the L2 sensitivity is 1. Given the released centre, m is
         a public number, and the record's term in the class sums is again one vector of norm at most 1, in one row
         of the (C, D) matrix: its sensitivity is 1. Both are released by `GaussianVector` with that sensitivity;
         the second depends on the first through its output alone, and adaptive composition adds the squares of the
         mus (Dong, Roth and Su 2022, Corollary 3.3). What steps and calibration cost beside them is proved in
         `training.releases.continued` and `training.releases.calibration`. Everything else is computed from these.
+
+        Privacy units. Let a neighbour have all n records of one unit more or less, each with the weight w <= 1/n that
+        `training.data.records.Units` gives it, a function of n alone: no other unit's terms change. The unit's term in
+        the centre is the sum of its records' w times theirs, rounded towards zero: by the triangle inequality at most
+        n w <= 1 long. In the class sums its records may lie in several rows of the matrix, and the same inequality
+        holds for the matrix. (One record of the unit more or less moves the terms of the n - 1 others by their weights'
+        change, 1/(n (n - 1)) each, and adds its own, 1/n: at most 2/n <= 1.)
         """
         centre, sums = self.mechanisms()
         if self.steps_mu:
@@ -243,11 +251,7 @@ def train_class_sums(
     are, as a public number; without it there are no gradient steps. Raises TrainingError for a price that cannot be,
     and for more than MOST_RECORDS records.
     """
-    if len(records) > MOST_RECORDS:
-        raise TrainingError(
-            f"class sums are exact for at most {MOST_RECORDS} records, not {len(records)}: train on a sample of them, "
-            "chosen at random"
-        )
+    check_count(len(records))
     tensors, declaration = feature_map.public_tensors(), records.declaration
     classes = len(declaration.classes)
     try:
@@ -258,36 +262,30 @@ def train_class_sums(
         centre_mu, sums_mu = shares(for_sums)
         certificate = ClassSumsCertificate.model_validate(
             release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
+            | neighbouring(records.unit, ClassSumsCertificate.ASSUMPTIONS + (STEPS_ASSUMPTIONS if steps_mu else ()))
             | {
                 "cost": str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
                 "calibration_mu": calibration_mu,
                 "centre_mu": centre_mu,
                 "sums_mu": sums_mu,
                 "steps_mu": steps_mu,
-                "assumptions": ClassSumsCertificate.ASSUMPTIONS + (STEPS_ASSUMPTIONS if steps_mu else ()),
             }
         )
         centre_release, sums_release = certificate.mechanisms()
     except ValueError as error:
         raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
-    rows = np.empty((len(records), feature_map.dimension))
-    for index in range(len(records)):
-        rows[index] = unit(feature_map(records.X[index : index + 1].copy(), tensors)[0])
-        progress(index + 1)
-    centre = centre_release.release(centre_of(rows), randomness)
-    exact = sums_of(rows, records.y, classes, mean_of(centre), lambda done: progress(len(records) + done))
+    rows = Rows(Directions(Features(feature_map)))
+    centre = centre_release.release(centre_of(records.sums, rows, progress), randomness)
+    exact = sums_of(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
     sums = sums_release.release(exact, randomness)
     model = ClassSums(certificate, centre, sums, tensors, Calibration.none(classes))
     if steps_mu:
-        for index in range(len(rows)):
-            rows[index] = centred(rows[index], model.mean)
-        stepped = continued.descended(model.directions, rows, records.y, steps_mu, randomness)
+        around = Rows(Centred(rows.make, model.mean))
+        stepped = continued.descended(model.directions, records.sums, around, steps_mu, randomness)
         model = replace(model, stepped=stepped)
     return replace(
         model,
-        calibration=calibration.calibrated(
-            lambda rows: model.logits(records.X[rows]), records.y, classes, calibration_mu, randomness
-        ),
+        calibration=calibration.calibrated(records.sums, model.logits, classes, calibration_mu, randomness),
     )
 
 
@@ -306,23 +304,58 @@ def shares(whole: int) -> tuple[float, float]:
     return mu_for(centre), mu_for(whole - centre)
 
 
-def unit(phi: Floats) -> Floats:
-    """Return phi / ||phi||, a hair shorter, (D,); zero for a row that has no direction."""
-    direction: Floats = unit_rows(phi[None, :])[0] * _SHRINK
-    return direction
+def unit(rows: Floats) -> Floats:
+    """Return rows (n, D) drawn to length 1, a hair less; a row without a direction is zero.
+
+    A row's direction is a function of that row alone, bit for bit: it is rounded to a grid first on which its length is
+    exact in any order (`exact.on_grid`), and the rest is done number by number. It is at most 1 - 2^-31 long.
+    """
+    whole = on_grid(rows)
+    lengths = np.sqrt(squared_lengths(whole))
+    scales = np.where(lengths > SHORTEST_ROW, _SHRINK / np.maximum(lengths, SHORTEST_ROW), 0.0)
+    whole *= scales[:, None]
+    return whole
 
 
-def centred(direction: Floats, mean: Floats) -> Floats:
-    """Return v = (u - m)/||u - m||, (D,), a hair shorter."""
-    return unit(direction - mean)
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """From rows (n, d) to their directions u = phi/||phi||, (n, D)."""
+
+    features: Callable[[Floats], Floats]
+
+    def __call__(self, X: Floats) -> Floats:
+        """Return the directions."""
+        return unit(self.features(X))
 
 
-def centre_of(rows: Floats) -> Floats:
+@dataclass(frozen=True, eq=False)
+class Centred:
+    """From rows (n, d) to their directions around the mean, v = (u - m)/||u - m||, (n, D)."""
+
+    directions: Callable[[Floats], Floats]
+    mean: Floats
+
+    def __call__(self, X: Floats) -> Floats:
+        """Return them."""
+        return unit(self.directions(X) - self.mean)
+
+
+def centre_of(records: Sums, rows: Rows, progress: Callable[[int], None] = lambda _: None) -> Floats:
     """Return the sum over the rows u of (sqrt(1 - b^2) u, b), exactly as `derived_cost` says: (D + 1,)."""
-    total: Integers = np.zeros(rows.shape[1] + 1, dtype=np.int64)
-    for row in rows:
-        total += grid_terms(np.append(row * math.sqrt(1 - COUNT_COORDINATE**2), COUNT_COORDINATE * _SHRINK))
-    return total / _GRID
+    total: Integers = records.total(functools.partial(_centre_term, rows=rows), progress=progress)
+    return total / GRID
+
+
+def _centre_term(shard: Shard, _: None, *, rows: Rows) -> Integers:
+    """Return a shard's part of the centre, (D + 1,), in steps."""
+    parts = []
+    for u, _y, weights in shard.blocks(rows):
+        with_count = np.empty((len(u), u.shape[1] + 1))
+        np.multiply(u, math.sqrt(1 - COUNT_COORDINATE**2), out=with_count[:, :-1])
+        with_count[:, -1] = COUNT_COORDINATE * _SHRINK
+        parts.append(grid_terms(with_count, weights).sum(axis=0).astype(np.int64))
+    total: Integers = np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros((), dtype=np.int64)
+    return total
 
 
 def mean_of(centre: Floats) -> Floats:
@@ -334,27 +367,48 @@ def mean_of(centre: Floats) -> Floats:
 
 
 def sums_of(
-    rows: Floats, y: Integers, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
+    records: Sums, rows: Rows, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
 ) -> Floats:
     """Return for each class the sum of v over its rows u, exactly as `derived_cost` says: (C, D)."""
-    total: Integers = np.zeros((classes, rows.shape[1]), dtype=np.int64)
-    for index, row in enumerate(rows):
-        total[y[index]] += grid_terms(centred(row, mean))
-        progress(index + 1)
-    return total / _GRID
+    total: Integers = records.total(
+        functools.partial(_sums_term, rows=rows, classes=classes, mean=mean), progress=progress
+    )
+    return total / GRID
 
 
-def grid_terms(vector: Floats) -> Integers:
-    """Return a record's vector in steps of 2^-30, rounded towards zero, so that it does not become longer.
+def _sums_term(shard: Shard, _: None, *, rows: Rows, classes: int, mean: Floats) -> Integers:
+    """Return a shard's part of the class sums, (C, D), in steps: products with 0 and 1, which are exact."""
+    total = np.zeros((classes, len(mean)), dtype=np.int64)
+    for u, y, weights in shard.blocks(rows):
+        terms = grid_terms(unit(u - mean), weights)
+        for each in np.unique(y):
+            total[each] += terms[y == each].sum(axis=0).astype(np.int64)
+    return total
 
-    What is longer than 1 all the same, which rounding of the norm excludes, counts as nothing: the sensitivity of a
-    sum of such terms is 1 whatever happened before. The squared length is computed without rounding, in two halves
-    of 15 bits: with |k| <= 2^30 and at most 2^22 coordinates no sum reaches 2^63.
+
+def grid_terms(vectors: Floats, weights: Floats | None = None) -> Floats:
+    """Return the records' vectors (n, D) in steps of 1/GRID, rounded towards zero, so that none becomes longer.
+
+    weights: (n,), from 0 to 1, by which each is multiplied, as a record of a privacy unit is.
+
+    What is longer than 1 - 2^-41 all the same, which rounding of the norm excludes, counts as nothing: the sensitivity
+    of a sum of such terms is 1 whatever happened before. The squared length is summed exactly, in two halves of 14
+    bits: with |k| <= 2^28 and at most 2^22 coordinates no sum reaches 2^53. What is rounded then, number by number, is
+    off by less than 2^-51 of itself. A weight's product is rounded by 2^-53 of itself and then towards zero: a unit's
+    terms, whose weights add up to at most 1 (`training.data.records.Units`), are at most 1 long together.
     """
-    steps: Integers = np.trunc(np.clip(vector * _GRID, -_GRID, _GRID)).astype(np.int64)
-    high, low = np.abs(steps) >> 15, np.abs(steps) & 0x7FFF
-    squared = (int(high @ high) << 30) + (int(high @ low) << 16) + int(low @ low)
-    return steps if squared <= _GRID**2 else np.zeros_like(steps)
+    steps = np.trunc(np.clip(vectors * GRID, -GRID, GRID))
+    low = np.abs(steps)
+    high = np.floor(low * 2.0**-14)
+    low -= high * 2.0**14
+    squared = np.einsum("ij,ij->i", high, high) * 2.0**28
+    squared += np.einsum("ij,ij->i", high, low) * 2.0**15
+    squared += np.einsum("ij,ij->i", low, low)
+    steps[~(squared <= GRID**2 * (1 - 2.0**-40))] = 0.0
+    if weights is not None:
+        steps *= weights[:, None]
+        np.trunc(steps, out=steps)
+    return steps
 
 
 def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:

@@ -10,6 +10,7 @@ The rule's numbers were found on parts of the training records of Location and o
 back, at epsilon 1 and 4.
 """
 
+import functools
 import math
 from fractions import Fraction
 
@@ -20,10 +21,10 @@ from accounting import picorho, sampling_error
 from accounting.losses import GaussianLoss
 from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.releases.dpsgd.network import Network
+from training.releases.dpsgd.network import Network, check_shards
+from training.sums import Rows, Shard, Sums
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 SHARE = Fraction(1, 8)
 """The share that steps are paid from of what calibration leaves of mu^2."""
@@ -82,10 +83,11 @@ def movement(dimension: int) -> float:
 
     CLIP_NORM as `law` proves, and rounding. `exact.on_grid` moves each of D coordinates by at most g/2, g = 2^(e + h -
     26), with 2^h < 2 sqrt(D) and, for rows at most 1 long, 2^e <= 2: |v| grows by at most sqrt(D) g/2 < D 2^-25, and
-    |v| / sqrt(|v|^2 + 1) by less of itself. The sum's rounding moves neighbours apart by at most SUM_ERROR = 2^-17
-    times sqrt(2) CLIP_NORM (`Network.clipped_sum`).
+    |v| / sqrt(|v|^2 + 1) by less of itself. The sum's rounding moves neighbours apart by at most SUM_ERROR = 2^-16
+    times sqrt(2) CLIP_NORM (`Network.clipped_sum`). Of a privacy unit each record's part has its weight, and these
+    add up to at most 1: all of its records together move the sum no further.
     """
-    return CLIP_NORM * (1 + dimension * 2.0**-25 + 2.0**-16)
+    return CLIP_NORM * (1 + dimension * 2.0**-25 + 2.0**-15)
 
 
 def rate(noise: float) -> float:
@@ -95,15 +97,17 @@ def rate(noise: float) -> float:
 
 def descended(
     directions: Floats,
-    rows: Floats,
-    y: Integers,
+    records: Sums,
+    rows: Rows,
     mu: float,
     randomness: Randomness,
 ) -> Floats:
     """Return the weights (C, D) that STEPS noisy steps of mu together lead to from the directions (C, D).
 
-    rows: v (n, D), at most 1 long, each a function of its record and of what was released; y: (n,).
+    rows: makes v (n, D), at most 1 long, each a function of its record and of what was released. Raises TrainingError
+    for records in too many files.
     """
+    check_shards(records)
     classes, dimension = directions.shape
     network, vector = Network((dimension, classes)), law(mu, classes, dimension)
     parameters = np.zeros(network.size)
@@ -111,7 +115,15 @@ def descended(
     weights[:] = START * directions.T
     step = rate(vector.standard_deviation)
     for _ in range(STEPS):
-        total = network.clipped_sum(parameters, rows, y, math.sqrt(2) * CLIP_NORM)
+        total = records.total(functools.partial(_gradients, network=network, parameters=parameters, rows=rows))
         ((of_weights, _),) = network.layers(total)
         weights -= step * vector.release_part(of_weights, randomness)
     return weights.T.copy()
+
+
+def _gradients(shard: Shard, _: None, *, network: Network, parameters: Floats, rows: Rows) -> Floats:
+    """Return a shard's sum of clipped gradients, (size,)."""
+    total = np.zeros_like(parameters)
+    for v, y, weights in shard.blocks(rows):
+        total += network.clipped_sum(parameters, v, y, math.sqrt(2) * CLIP_NORM, weights)
+    return total

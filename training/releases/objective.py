@@ -46,6 +46,12 @@ DEFAULT_TOLERANCE = 1e-4
 CURVATURE_PER_NOISE = 5.0
 """Lambda over sigma where the owner names no Lambda: less makes the proof dear, more makes the model simple."""
 
+NO_UNITS = (
+    "objective perturbation has no proof for privacy units: its bound holds where the noise along a record's features "
+    "is within a limit, which is likely for one record's direction and is not for all the directions of a unit. Train "
+    "weights, class-sums, dpsgd or teachers with --unit, or a head"
+)
+
 _UNIT_ROUNDOFF = 2.0**-53
 _UP = 1 + 2.0**-40
 
@@ -89,7 +95,11 @@ class ObjectiveCertificate(ReleaseCertificate):
         Lambda apart, plus the projection's rounding, and that is the sensitivity that `GaussianVector` is given.
         The two releases compose adaptively, and their sum is what leaves. The calibration's cost comes on top
         (`training.releases.calibration`).
+
+        Raises ValueError where a unit of several records is to be protected: see `NO_UNITS`.
         """
+        if self.unit is not None:
+            raise ValueError(NO_UNITS)
         bound = perturbation_bound(self.noise, self.strong_convexity, NORM_BOUND, len(self.classes))
         return Cost((bound.loss, GaussianLoss(self.output().mu), *calibration.losses(self.calibration_mu)))
 
@@ -223,6 +233,8 @@ def train_perturbed(
     Raises NotConverged when the tolerance is not reached, and TrainingError for numbers that have no certificate.
     """
     check_count(len(records))
+    if records.unit is not None:
+        raise TrainingError(NO_UNITS)
     tensors, declaration = feature_map.public_tensors(), records.declaration
     classes = len(declaration.classes)
     shape = (classes, feature_map.dimension)
@@ -255,9 +267,7 @@ def train_perturbed(
     model = PerturbedHead(certificate, output.release(weights, randomness), tensors, Calibration.none(classes))
     return replace(
         model,
-        calibration=calibration.calibrated(
-            lambda rows: model.logits(records.X[rows]), records.y, classes, choices.calibration_mu, randomness
-        ),
+        calibration=calibration.calibrated(records.sums, model.logits, classes, choices.calibration_mu, randomness),
     )
 
 

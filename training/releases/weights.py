@@ -48,7 +48,7 @@ from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.grid import rounded_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundle import CertifiedHead
-from training.certificate import NAME, derive
+from training.certificate import NAME, derive, neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.quantised import norms, products
@@ -217,6 +217,8 @@ def release_weights(
     TrainingError for prices out of order or out of range, saying which tier.
     """
     trained = head.certificate
+    if records is not None and records.unit != trained.unit:
+        raise TrainingError("the head was trained with other privacy units than those of these records")
     steps = {
         name: (mu_for(rest), calibration.mu_of(part))
         for name, (part, rest) in _divided(prices, calibrating=records is not None).items()
@@ -230,6 +232,7 @@ def release_weights(
         raise TrainingError(f"these tiers are not possible with {size} weights: {error}") from error
     certificate = WeightsCertificate.model_validate(
         release_fields(trained.name, trained.classes, trained.feature_names, trained.feature_map, lineage)
+        | neighbouring(trained.unit, WeightsCertificate.ASSUMPTIONS)
         | {
             "cost": str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
             "strong_convexity": trained.strong_convexity,
@@ -247,11 +250,10 @@ def release_weights(
     model = ReleasedWeights(certificate, np.stack(released), head.tensors, uncalibrated)
     if records is None:
         return model
-    X, y = records.X, records.y
+    sums = records.sums
 
     def calibrated(tier: WeightsTier) -> Calibration:
-        own = model.at(tier.name)
-        return calibration.calibrated(lambda rows: own.logits(X[rows]), y, classes, tier.calibration_mu, randomness)
+        return calibration.calibrated(sums, model.at(tier.name).logits, classes, tier.calibration_mu, randomness)
 
     return replace(model, calibrations=tuple(map(calibrated, precisions)))
 

@@ -23,6 +23,8 @@ TEMPERATURE = 8.0
 
 MOST_TEACHERS = 10_000
 
+BY_UNIT: Literal["by a keyed hash of the unit"] = "by a keyed hash of the unit"
+
 _ROUNDING = 2.0**-48
 _UP = 1 + 2.0**-40
 
@@ -54,7 +56,7 @@ class TeachersCertificate(ProvenCertificate):
     feature_map: AnyFeatureMap
     teachers: int = Field(ge=2, le=MOST_TEACHERS)
     """m."""
-    parts: Literal["by a keyed hash of the record"] = "by a keyed hash of the record"
+    parts: Literal["by a keyed hash of the record", "by a keyed hash of the unit"] = "by a keyed hash of the record"
     hidden: tuple[int, ...]
     """The widths of the hidden layers; none for linear teachers."""
     activation: Literal["tanh", "relu"]
@@ -68,6 +70,12 @@ class TeachersCertificate(ProvenCertificate):
     def _widths_are_possible(self) -> Self:
         if not all(1 <= width <= 2**16 for width in self.hidden):
             raise ValueError("every hidden layer has between 1 and 65536 neurons")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_are_those_of_units(self) -> Self:
+        if (self.unit is not None) != (self.parts == BY_UNIT):
+            raise ValueError("teachers of units have the parts of their units, and only these")
         return self
 
     @property
@@ -84,11 +92,12 @@ def mean_sensitivity(teachers: int, classes: int) -> float:
     """Return how far one record moves TEMPERATURE times the mean of m teachers' answers, in L2, as computed.
 
     Proof. A record's part is a function of that record (`training.teachers.train`), and each teacher of its own part,
-    so adding or removing a record changes one teacher. What a teacher says is a vector p of non-negative numbers of sum
-    at most 1, on an integer grid and whatever its weights are (`training.teachers.bundle`): a vote, probabilities, or
-    the public answer of a teacher without records. For two such vectors ||p - q||^2 = ||p||^2 + ||q||^2 - 2 <p, q> <=
-    1 + 1 - 0, since ||p||^2 <= (sum p)^2 <= 1 and <p, q> >= 0. The sum over the teachers is one of integers, exact,
-    and moves by at most sqrt(2) grid units; times TEMPERATURE / m, rounded twice, each of C numbers up to TEMPERATURE
-    is off by at most 2^-51 TEMPERATURE for either neighbour.
+    so adding or removing a record changes one teacher. A unit's part is a function of its name, and all its records are
+    in it: adding or removing them changes one teacher, too. What a teacher says is a vector p of non-negative numbers
+    of sum at most 1, on an integer grid and whatever its weights are (`training.teachers.bundle`): a vote,
+    probabilities, or the public answer of a teacher without records. For two such vectors ||p - q||^2 = ||p||^2 +
+    ||q||^2 - 2 <p, q> <= 1 + 1 - 0, since ||p||^2 <= (sum p)^2 <= 1 and <p, q> >= 0. The sum over the teachers is one
+    of integers, exact, and moves by at most sqrt(2) grid units; times TEMPERATURE / m, rounded twice, each of C numbers
+    up to TEMPERATURE is off by at most 2^-51 TEMPERATURE for either neighbour.
     """
     return (TEMPERATURE * math.sqrt(2) / teachers + _ROUNDING * TEMPERATURE * math.sqrt(classes)) * _UP

@@ -14,20 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.randomness import NoiseKey
-from training.certificate import fresh_fields
+from training.certificate import fresh_fields, neighbouring
 from training.data.records import Records
 from training.errors import DataError, TrainingError
 from training.exact_network import exact_layers
 from training.feature_maps import FeatureMap
 from training.sealing import one_line
 from training.teachers.bundle import Teachers
-from training.teachers.certificate import Rule, TeachersCertificate, mean_sensitivity
+from training.teachers.certificate import BY_UNIT, Rule, TeachersCertificate, mean_sensitivity
 from training.teachers.networks import Schedule, train_stack
 
 Parts = tuple[NDArray[np.int64], ...]
 """For each teacher the rows of its records, in the order of their hashes: whatever order the records came in."""
 
 _PURPOSE = b"dpserve: which teacher a record belongs to\0"
+_OF_UNIT = b"dpserve: which teacher a unit belongs to\0"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def train_teachers(
     try:
         certificate = TeachersCertificate.model_validate(
             fresh_fields(recipe.name, classes, records.declaration.feature_names, recipe.feature_map, lineage)
+            | neighbouring(records.unit, TeachersCertificate.ASSUMPTIONS)
+            | ({} if records.unit is None else {"parts": BY_UNIT})
             | {
                 "teachers": recipe.teachers,
                 "hidden": recipe.hidden,
@@ -84,15 +87,22 @@ def train_teachers(
 def parts_of(records: Records, key: bytes, teachers: int) -> Parts:
     """Return the part of each of `teachers` teachers.
 
-    A record is its features and its label as 64-bit numbers; equal records fall into one part. key: the owner's
-    secret, so that nobody else can compute which records meet in one teacher.
+    A record is its features and its label as 64-bit numbers; equal records fall into one part. Where records have
+    privacy units, all of one unit fall into the part that its name says. key: the owner's secret, so that nobody else
+    can compute which records meet in one teacher.
     """
+    if records.units is not None and records.units.names is None:
+        raise DataError("the units have no names, by which their teachers could be found")
     parts: list[list[tuple[bytes, int]]] = [[] for _ in range(teachers)]
     for index, (row, label) in enumerate(zip(records.X, records.y, strict=True)):
         # 0.0 and -0.0 are the same number.
         content = (row + 0.0).astype("<f8").tobytes() + int(label).to_bytes(8, "little")
         digest = hmac.digest(key, _PURPOSE + content, hashlib.sha256)
-        parts[int.from_bytes(digest, "little") % teachers].append((digest, index))
+        part = digest
+        if records.units is not None and records.units.names is not None:
+            name = records.units.names[records.units.of[index]].tobytes()
+            part = hmac.digest(key, _OF_UNIT + name, hashlib.sha256)
+        parts[int.from_bytes(part, "little") % teachers].append((digest, index))
     return tuple(np.array([index for _, index in sorted(part)], dtype=np.int64) for part in parts)
 
 

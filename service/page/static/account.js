@@ -60,14 +60,20 @@ function gauge(budget) {
     },
     halfCircle(share),
     el("p", { class: "middle" }, el("span", { class: budget.unlimited ? "count word" : "count", id: "answers-left" }, count), el("span", {}, what)),
-    el(
-      "p",
-      { class: "under" },
-      `rho ${figure(spent.rho)} of ${figure(limit.rho)} spent`,
-      el("br"),
-      `epsilon ${figureUp(spent.epsilon)} of ${figureUp(limit.epsilon)} at delta = ${figure(budget.delta)}`,
-    ),
+    el("p", { class: "under", id: "spent" }, inOrder(budget).flatMap((said, place) => (place ? [el("br"), said] : [said]))),
   );
+}
+
+/** What is spent, first in the unit that the budget was given in: in that one its limit is a short number. */
+function inOrder({ limit, spent, delta }) {
+  const rho = `rho ${figure(spent.rho)} of ${figure(limit.rho)} spent`;
+  const epsilon = `epsilon ${figureUp(spent.epsilon)} of ${figureUp(limit.epsilon)} at delta = ${figure(delta)}`;
+  return isShort(limit.rho) || !isShort(limit.epsilon) ? [rho, epsilon] : [`${epsilon} spent`, rho];
+}
+
+/** Whether a number is one of four digits but for rounding: budgets are rounded down to 1e-12 rho. */
+function isShort(value) {
+  return value > 0 && Math.abs(Number(value.toPrecision(4)) / value - 1) < 1e-8;
 }
 
 function meaning(budget) {

@@ -2,10 +2,11 @@
 
 import { requestName } from "./api.js";
 import { showAnswers } from "./answers.js";
+import { BadRows, checkedValue, columnsOf, exampleRow, expected, rowFrom } from "./columns.js";
 import { announce, button, byId, el } from "./dom.js";
 import { counted, figure, whole } from "./format.js";
 import { refusalPanel } from "./refusal.js";
-import { BadRows, checkedValue, inBatches, middleRow, rowsOfText } from "./rows.js";
+import { inBatches, rowsOfText } from "./rows.js";
 
 const MOST_FIELDS = 24;
 const LARGEST_FILE = 64 * 1024 * 1024;
@@ -14,7 +15,7 @@ const LARGEST_FILE = 64 * 1024 * 1024;
 export function mountAsk(context) {
   const { model } = context;
   const inputs = { paste: pasteInput(model), file: fileInput(model) };
-  if (model.feature_names.length <= MOST_FIELDS) inputs.fields = fieldsInput(model);
+  if (columnsOf(model).length <= MOST_FIELDS) inputs.fields = fieldsInput(model);
   const names = { fields: "Fields", paste: "Paste", file: "CSV file" };
   const order = Object.keys(names).filter((name) => name in inputs);
   const panels = Object.fromEntries(order.map((name) => [name, inputs[name].node]));
@@ -67,7 +68,9 @@ export function mountAsk(context) {
     error,
     el("div", { class: "buttons" }, price, el("span", { class: "note" }, "Asking for the price costs nothing.")),
   );
-  form.addEventListener("submit", (event) => {
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !event.target.matches("input:not([type=radio], [type=file])")) return;
     event.preventDefault();
     price.click();
   });
@@ -107,44 +110,37 @@ function tierChoice({ model, budget }) {
   return { node, renew };
 }
 
+const FILL = "Fill in an example from what is declared";
+
+/** A field or a list for each column. */
 function fieldsInput(model) {
-  const { lower, upper } = model.feature_map;
-  const fields = model.feature_names.map((name, feature) =>
-    el("input", {
-      type: "text",
-      inputmode: "decimal",
-      autocomplete: "off",
-      id: `feature-${feature}`,
-      "aria-describedby": `feature-${feature}-bounds`,
-      placeholder: `${lower[feature]} to ${upper[feature]}`,
-    }),
-  );
-  const fill = button("Fill in the middle of the bounds", () => {
-    middleRow(model).forEach((value, feature) => (fields[feature].value = String(value)));
+  const columns = columnsOf(model);
+  const fields = columns.map(fieldFor);
+  const fill = button(FILL, () => {
+    exampleRow(model).forEach((value, place) => (fields[place].value = String(value)));
+    fields[0].dispatchEvent(new Event("input", { bubbles: true }));
   }, { class: "quiet" });
-  return {
-    node: el(
+  const part = (column, place) =>
+    el(
       "div",
-      { class: "body" },
+      {},
+      el("label", { for: `column-${place}` }, column.name),
+      fields[place],
+      optionsFor(column, place),
       el(
-        "div",
-        { class: "fields" },
-        model.feature_names.map((name, feature) =>
-          el(
-            "div",
-            {},
-            el("label", { for: `feature-${feature}` }, name),
-            fields[feature],
-            el("span", { class: "visually-hidden", id: `feature-${feature}-bounds` }, `from ${lower[feature]} to ${upper[feature]}`),
-          ),
-        ),
+        "span",
+        { class: "visually-hidden", id: `column-${place}-takes` },
+        `${expected(column)}${column.required ? "" : ", or nothing where it is missing"}`,
       ),
-      el("div", {}, fill),
-    ),
+    );
+  return {
+    node: el("div", { class: "body" }, el("div", { class: "fields" }, columns.map(part)), el("div", {}, fill)),
     read: async () => {
-      const row = fields.map((field, feature) => {
+      const values = columns.map((column, place) => {
+        const field = fields[place];
         try {
-          const value = checkedValue(field.value, feature, model);
+          if (!field.validity.valid) throw new BadRows(`${column.name} is incomplete; it must be ${expected(column)}.`);
+          const value = checkedValue(field.value, column);
           field.removeAttribute("aria-invalid");
           return value;
         } catch (found) {
@@ -153,24 +149,63 @@ function fieldsInput(model) {
           throw found;
         }
       });
-      return { rows: [row] };
+      return { rows: [rowFrom(values, model)] };
     },
   };
 }
 
+/** The field of a column: a list where its values are declared, a date where it is one, and text for all others. */
+function fieldFor(column, place) {
+  const named = { id: `column-${place}`, "aria-describedby": `column-${place}-takes` };
+  const listed = column.kind === "boolean" ? ["true", "false"] : column.kind === "levels" && column.unknown === "refuse" ? column.levels : null;
+  if (listed) {
+    const none = el("option", { value: "" }, column.required ? "Choose one" : "Missing");
+    return el("select", named, none, listed.map((level) => el("option", { value: level }, level)));
+  }
+  const hint = column.required ? "" : "or nothing";
+  switch (column.kind) {
+    case "date":
+      return el("input", { ...named, type: "date", min: column.minimum, max: column.maximum });
+    case "datetime":
+      return el("input", { ...named, type: "text", autocomplete: "off", placeholder: "2026-01-31T23:59" });
+    case "levels":
+      return el("input", { ...named, type: "text", autocomplete: "off", list: `column-${place}-levels`, placeholder: hint || null });
+    case "text":
+      return el("input", { ...named, type: "text", autocomplete: "off", maxlength: column.longest, placeholder: hint || null });
+    default: {
+      const bounds = `${column.minimum} to ${column.maximum}`;
+      return el("input", { ...named, type: "text", inputmode: "decimal", autocomplete: "off", placeholder: hint ? `${bounds}, ${hint}` : bounds });
+    }
+  }
+}
+
+/** The declared levels of a column that takes others too. */
+function optionsFor(column, place) {
+  if (column.kind !== "levels" || column.unknown === "refuse") return null;
+  return el("datalist", { id: `column-${place}-levels` }, column.levels.map((level) => el("option", { value: level })));
+}
+
 function pasteInput(model) {
+  const columns = columnsOf(model);
+  const numbers = !model.feature_map.columns?.length;
+  const quoted = (value) => (/[",]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
   const area = el("textarea", { id: "pasted", spellcheck: "false", autocomplete: "off", "aria-describedby": "pasted-note" });
-  const fill = button("Fill in the middle of the bounds", () => {
-    area.value = middleRow(model).join(", ");
+  const fill = button(FILL, () => {
+    const head = numbers ? [] : [columns.map(({ name }) => quoted(name)).join(", ")];
+    area.value = [...head, exampleRow(model).map(quoted).join(", ")].join("\n");
     area.dispatchEvent(new Event("input", { bubbles: true }));
   }, { class: "quiet" });
   return {
     node: el(
       "div",
       { class: "body" },
-      el("label", { for: "pasted" }, "One row a line: ", whole(model.feature_names.length), " numbers with commas between them"),
+      el("label", { for: "pasted" }, `One row a line: ${whole(columns.length)} ${numbers ? "numbers" : "values"} with commas between them`),
       area,
-      el("p", { class: "note", id: "pasted-note" }, "A first line of column names is understood, in any order."),
+      el(
+        "p",
+        { class: "note", id: "pasted-note" },
+        numbers ? "A first line of column names is understood, in any order." : "The first line names the columns, in any order.",
+      ),
       el("div", {}, fill),
     ),
     read: async () => rowsOfText(area.value, model),
@@ -179,7 +214,7 @@ function pasteInput(model) {
 
 function fileInput(model) {
   const input = el("input", { type: "file", id: "csv", accept: ".csv,.tsv,.txt,text/csv", "aria-describedby": "csv-note" });
-  const note = el("p", { class: "note", id: "csv-note" }, "Read in this page; only the numbers are sent. Drop a file here, or choose one.");
+  const note = el("p", { class: "note", id: "csv-note" }, "Read in this page; only the model’s columns are sent. Drop a file here, or choose one.");
   const zone = el("div", { class: "drop" }, el("label", { for: "csv" }, "A CSV file of rows"), input, note);
   const over = (event, inside) => {
     event.preventDefault();

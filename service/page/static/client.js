@@ -7,6 +7,7 @@ import { byId, el } from "./dom.js";
 import { chance, figure, whole } from "./format.js";
 import { modelFacts } from "./model.js";
 import { showReceipts } from "./receipts.js";
+import { showSnippets } from "./snippets.js";
 import { exampleProblem, refusalPanel } from "./refusal.js";
 import { arrive, mountSession, problemOf } from "./session.js";
 
@@ -49,6 +50,7 @@ async function enter(key) {
   return async () => {
     account = candidate;
     show(found);
+    showSnippets(model);
     mountAsk({ account, model, budget: () => budget, spent: refresh, refused });
     const count = found.unlimited ? "Unlimited answers" : found.queries_left === null ? null : `${whole(found.queries_left)} answers left`;
     const left = count === null ? "" : ` ${count}.`;

@@ -10,7 +10,7 @@ export function modelFacts(model) {
     ["Guarantee", el("span", { class: model.mechanism_status === "proven" ? "tag good" : "tag warn" }, model.mechanism_status)],
     ["Neighbouring", model.neighbouring],
     ["Answers", `${counted(model.classes.length, "class", "classes")}: ${classes.join(", ")}`],
-    ["Takes", counted(model.feature_names.length, "number")],
+    ["Takes", model.feature_map.columns?.length ? counted(model.feature_map.columns.length, "column") : counted(model.feature_names.length, "number")],
     ["Mechanism", model.mechanism],
     ["Price", price > 0 ? `rho ${figure(price)} a row` : "paid for once"],
     ["At a time", `at most ${counted(model.largest_batch, "row")}`],

@@ -1,7 +1,6 @@
-// Rows from what people have: fields, pasted numbers, CSV files. What cannot be asked about is found before it is sent.
+// Rows from what people have: fields, pasted rows, CSV files. What cannot be asked about is found before it is sent.
 
-/** A row that cannot be asked about, said so that it can be found. */
-export class BadRows extends Error {}
+import { BadRows, checkedValue, columnsOf, isNumber, rowFrom } from "./columns.js";
 
 /** Split CSV text into records of text. Quotes may hold separators, quotes ("") and line ends (RFC 4180). */
 export function parseCsv(text) {
@@ -50,55 +49,35 @@ function separatorOf(text) {
   return most > 1 ? separator : /\S\s+\S/.test(head.trim()) ? " " : ",";
 }
 
-/** Return {rows, ignored}: numbers in the order of the model's features, and the columns that were left out. */
+/** Return {rows, ignored}: rows as the service takes them, and the columns that were left out. */
 export function rowsOfText(text, model) {
-  const records = parseCsv(text.replace(/^\uFEFF/, "").replace(/^ +| +$/gm, "").replace(/ {2,}/g, " "));
+  const columns = columnsOf(model);
+  const names = columns.map((column) => column.name);
+  const numbers = !model.feature_map.columns?.length;
+  const lines = text.replace(/^\uFEFF/, "").replace(/^ +| +$/gm, "");
+  const records = parseCsv(numbers ? lines.replace(/ {2,}/g, " ") : lines);
   if (records.length === 0) throw new BadRows("There is no row here.");
-  const names = model.feature_names;
   const head = records[0].fields;
-  if (head.every(isNumber)) return { rows: records.map((record) => rowOf(record, names, null, model)), ignored: [] };
+  if (numbers && head.every(isNumber)) return { rows: records.map((record) => rowOf(record, columns, null, model)), ignored: [] };
   const places = names.map((name) => head.indexOf(name));
   const missing = names.filter((_, feature) => places[feature] < 0);
   if (missing.length > 0) {
     const some = missing.slice(0, 3).join(", ") + (missing.length > 3 ? ` and ${missing.length - 3} more` : "");
     throw new BadRows(`The first line names the columns, and ${some} is not among them.`);
   }
-  const rows = records.slice(1).map((record) => rowOf(record, names, places, model));
+  const rows = records.slice(1).map((record) => rowOf(record, columns, places, model));
   if (rows.length === 0) throw new BadRows("There is a line of column names, and no row below it.");
   return { rows, ignored: head.filter((name) => !names.includes(name)) };
 }
 
-function rowOf(record, names, places, model) {
-  if (places === null && record.fields.length !== names.length) {
-    throw new BadRows(`Line ${record.line} has ${record.fields.length} values; the model takes ${names.length}.`);
+function rowOf(record, columns, places, model) {
+  if (places === null && record.fields.length !== columns.length) {
+    throw new BadRows(`Line ${record.line} has ${record.fields.length} values; the model takes ${columns.length}.`);
   }
-  return names.map((name, feature) => {
-    const text = record.fields[places === null ? feature : places[feature]];
-    return checkedValue(text ?? "", feature, model, `Line ${record.line}, `);
-  });
-}
-
-/** Return the number that `text` is, or raise BadRows unless it lies within the feature's declared bounds. */
-export function checkedValue(text, feature, model, where = "") {
-  const { lower, upper } = model.feature_map;
-  const value = Number(text);
-  if (!isNumber(text) || value < lower[feature] || value > upper[feature]) {
-    const said = text.trim() === "" ? "is empty" : `is ${text.trim().slice(0, 40)}`;
-    throw new BadRows(
-      `${where}${model.feature_names[feature]} ${said}; it must be a number from ${lower[feature]} to ${upper[feature]}.`,
-    );
-  }
-  return value;
-}
-
-function isNumber(text) {
-  return text.trim() !== "" && Number.isFinite(Number(text));
-}
-
-/** The row in the middle of the declared bounds: one that says nothing about anybody. */
-export function middleRow(model) {
-  const { lower, upper } = model.feature_map;
-  return lower.map((low, feature) => (low + upper[feature]) / 2);
+  const values = columns.map((column, place) =>
+    checkedValue(record.fields[places === null ? place : places[place]] ?? "", column, `Line ${record.line}, `),
+  );
+  return rowFrom(values, model);
 }
 
 export function inBatches(rows, largest) {

@@ -1,15 +1,20 @@
 """The client's page in a real browser: sign in, look, ask, be refused; and what it must never keep."""
 
+import contextlib
 import csv
 import hashlib
 import io
 import json
+import os
 import re
+import subprocess
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from accounting.budgets import Budget
+from accounting.ledger import key_digest, new_api_key
 from accounting.picorho import to_rho
 from mechanisms.gaussian import Gaussian
 
@@ -67,6 +72,8 @@ def test_signing_in_shows_the_account(service, tab, key, head):
         "aria-valuenow", str(budget["remaining"]["rho"])
     )
     expect(page.locator("#plain-words")).to_have_text(budget["explanation"]["in_plain_words"])
+    expect(page.locator("#analyses-body")).to_be_hidden()
+    page.get_by_text("Show the five analyses").click()
     expect(page.locator("#analyses-body tbody tr")).to_have_count(5)
     tightest = page.locator("#analyses-body tr.tightest")
     expect(tightest).to_have_count(1)
@@ -78,6 +85,40 @@ def test_signing_in_shows_the_account(service, tab, key, head):
     expect(page.get_by_role("img", name="Spent so far: rho = 0.015 of 1, in 1 charge.")).to_be_visible()
     assert violations(page) == []
     tab.shot("account")
+
+
+def test_what_matters_to_a_client_comes_first(service, tab, key):
+    page = tab.sign_in(service.url, key)
+    order = page.locator("#account > section").evaluate_all("sections => sections.map((one) => one.id)")
+    assert order == ["left", "ask", "receipts", "spend", "meaning", "analyses", "program", "refusal"]
+    expect(page.locator("#spent")).to_have_text(re.compile(r"^rho 0 of 1 spentepsilon 0 of .* at delta = 1e-6$"))
+
+
+def test_whoever_was_given_epsilon_reads_epsilon_first(service, tab, request):
+    key = new_api_key()
+    budget = Budget.from_epsilon_delta(3, 1e-6, "gaussian")
+    opened = service.ledger.add_client(service.predictor.lineage, client_of(request), budget, key_digest(key), time=1.0)
+    service.call(opened)
+    page = tab.sign_in(service.url, key)
+    expect(page.locator("#spent")).to_have_text(re.compile(r"^epsilon 0 of 3 at delta = 1e-6 spentrho 0 of "))
+
+
+def test_the_same_can_be_asked_from_a_program(service, tab, key):
+    page = tab.sign_in(service.url, key)
+    curl, python = page.locator("#program-body pre").all_inner_texts()
+    assert key not in curl + python
+    done = subprocess.run(
+        ["bash", "-c", f"{curl} --silent"], env=os.environ | {"KEY": key}, capture_output=True, text=True
+    )
+    answered = json.loads(done.stdout)
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        exec(python, {"key": key})
+    assert len(answered["predictions"]) == 1
+    told_numbers = [float(number) for number in re.findall(r"[0-9.]+(?:e-[0-9]+)?", told.getvalue())]
+    assert told_numbers == pytest.approx(answered["predictions"][0], abs=1e-6)
+    for link in page.locator("#program-body a").all():
+        assert service.http().get("/" + link.get_attribute("href")).status_code == 200
 
 
 def test_a_wrong_key_opens_nothing(service, tab):

@@ -172,9 +172,9 @@ def test_what_is_recommended_can_be_trained(n, classes):
 
 def test_the_reason_says_what_would_have_come_first_and_the_largest_price():
     assert "at most 4 rho, so it takes that of the 5.943" in recommended(10_000, 10, whole(20)).reason
-    many = recommended(5_000_000, 2, whole(1))
+    many = recommended(20_000_000, 2, whole(1))
     assert many.option == "weights"
-    assert "DP-SGD, linear head would come first, but DP-SGD is covered for at most 4,194,304 records" in many.reason
+    assert "DP-SGD, linear head would come first, but releases are exact for at most 16,777,216 records" in many.reason
     little = recommended(50_000, 100, 500_000_000)
     assert little.option == "dpsgd"
     assert "cost at least 0.0008 rho" in little.reason

@@ -22,10 +22,9 @@ from training.errors import BundleError, TrainingError
 from training.feature_maps import Fourier
 from training.loading import load_model
 from training.releases.class_sums import (
-    MOST_RECORDS,
+    GRID,
     ClassSums,
     centre_of,
-    centred,
     grid_terms,
     mean_of,
     save_class_sums,
@@ -35,6 +34,7 @@ from training.releases.class_sums import (
     unit,
 )
 from training.releases.model import ReleasedModel
+from training.sums import MOST_RECORDS, ROWS, of_rows
 
 FALSE_ALARM = 1e-6
 WHOLE = whole_picorho("rho:0.5")
@@ -53,7 +53,16 @@ def adversarial_rows(generator, n, dimension, kind):
         "tiny": generator.standard_normal((n, dimension)) * 10.0 ** generator.integers(-320, 3, (n, 1)),
         "opposite": np.where(np.arange(n)[:, None] % 2 == 0, 1.0, -1.0) * np.ones(dimension),
     }[kind]
-    return np.stack([unit(row) for row in rows]) if n else np.empty((0, dimension))
+    return unit(rows)
+
+
+def of(rows, *units):
+    """The centre of rows that are here."""
+    return centre_of(of_rows(rows, np.zeros(len(rows), dtype=np.int64), *units), ROWS)
+
+
+def sums(rows, y, classes, mean, *units):
+    return sums_of(of_rows(rows, y, *units), ROWS, classes, mean)
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)
@@ -72,7 +81,7 @@ def test_no_neighbour_moves_a_sum_by_more_than_one(seed, n, dimension, classes, 
     left = generator.integers(n + 1)
     others = np.delete(np.arange(n + 1), left)
     generator.shuffle(others)
-    whole, part = centre_of(rows), centre_of(rows[others])
+    whole, part = of(rows), of(rows[others])
     assert exact_norm(whole - part) <= 1
     public = {
         "theirs": mean_of(whole),
@@ -80,7 +89,7 @@ def test_no_neighbour_moves_a_sum_by_more_than_one(seed, n, dimension, classes, 
         "a row": rows[left],
         "zero": np.zeros(dimension),
     }[mean]
-    difference = sums_of(rows, y, classes, public) - sums_of(rows[others], y[others], classes, public)
+    difference = sums(rows, y, classes, public) - sums(rows[others], y[others], classes, public)
     assert exact_norm(difference) <= 1
     assert not difference[np.arange(classes) != y[left]].any()
 
@@ -88,30 +97,45 @@ def test_no_neighbour_moves_a_sum_by_more_than_one(seed, n, dimension, classes, 
 def test_the_sensitivity_is_nearly_reached():
     """So that the test above could fail: a unit vector moves its class's sum by almost 1."""
     row = np.array([[1.0, 0.0, 0.0]]) * (1 - 2.0**-30)
-    assert 1 - 1e-6 < float(exact_norm(sums_of(row, np.array([0]), 2, np.zeros(3)))) <= 1
-    assert 1 - 1e-6 < float(exact_norm(centre_of(row))) <= 1
+    assert 1 - 1e-6 < float(exact_norm(sums(row, np.array([0]), 2, np.zeros(3)))) <= 1
+    assert 1 - 1e-6 < float(exact_norm(of(row))) <= 1
 
 
 @given(vector=st.lists(st.floats(-2, 2), min_size=1, max_size=6), scale=st.sampled_from([1.0, 0.5, 1e-9]))
 def test_terms_are_never_longer_than_their_vector_or_than_one(vector, scale):
     values = np.array(vector) * scale
-    terms = grid_terms(values)
-    assert sum(int(k) ** 2 for k in terms) <= 2**60
-    assert np.all(np.abs(terms / 2.0**30) <= np.abs(values))
-    if np.linalg.norm(values) < 1 - 1e-12:
-        assert np.all(np.abs(terms / 2.0**30 - values) < 2.0**-30)
+    (terms,) = grid_terms(values[None])
+    assert sum(int(k) ** 2 for k in terms) <= GRID**2 * (1 - 2**-40)
+    assert np.all(np.abs(terms / GRID) <= np.abs(values))
+    if np.linalg.norm(values) < 1 - 1e-11:
+        assert np.all(np.abs(terms / GRID - values) < 1 / GRID)
 
 
 def test_what_is_longer_than_one_counts_as_nothing():
-    assert not grid_terms(np.array([1.0, 2.0**-14])).any()
-    assert grid_terms(np.array([1.0, 0.0]))[0] == 2**30
-    assert not grid_terms(np.array([np.sqrt(0.5) + 1e-8] * 2)).any()
+    assert not grid_terms(np.array([[1.0, 2.0**-14]])).any()
+    assert not grid_terms(np.array([[1.0, 0.0]])).any()
+    assert grid_terms(np.array([[1.0 - 2.0**-28, 0.0]]))[0, 0] == 2**28 - 1
+    assert not grid_terms(np.array([[np.sqrt(0.5) + 1e-8] * 2])).any()
+
+
+def test_a_row_has_one_direction_and_one_term_whatever_rows_are_beside_it():
+    generator = np.random.default_rng(5)
+    rows = generator.standard_normal((70, 37)) * 10.0 ** generator.integers(-9, 9, (70, 37))
+    weights = generator.uniform(size=70)
+    together = unit(rows)
+    terms = grid_terms(together, weights)
+    for count in (1, 2, 3, 8):
+        for start in (0, 17, 50):
+            some = slice(start, start + count)
+            alone = unit(rows[some].copy())
+            assert np.array_equal(alone, together[some])
+            assert np.array_equal(grid_terms(alone, weights[some]), terms[some])
 
 
 def test_the_mean_is_in_the_ball_whatever_was_drawn():
     for centre in (np.array([3.0, 4.0, -1.0]), np.array([1e6, 0.0, 0.2]), np.zeros(3)):
         assert np.linalg.norm(mean_of(centre)) <= 1 + 1e-12
-    np.testing.assert_allclose(centred(np.array([0.6, 0.8]), np.array([0.6, 0.0])), [0, 1], atol=1e-8)
+    np.testing.assert_allclose(unit(np.array([[0.6, 0.8]]) - np.array([0.6, 0.0])), [[0, 1]], atol=1e-8)
 
 
 @pytest.mark.parametrize("price", ["rho:0.000801", "rho:0.01", "epsilon:1@1e-5", "rho:4"])
@@ -228,19 +252,21 @@ def test_who_sees_everything_released_learns_what_is_claimed():
     """
     records = make_records(n=6, features=2, classes=2)
     worlds = (records, replace(records, X=records.X[:-1], y=records.y[:-1]))
-    rows = [np.stack([unit(identity(world)(x[None], {})[0]) for x in world.X]) for world in worlds]
-    centres = [centre_of(row) for row in rows]
+    rows = [unit(identity(world)(world.X, {})) for world in worlds]
+    centres = [of(row) for row in rows]
     whole, runs = whole_picorho("rho:2"), 500
 
     def statistics(which: int, seed: int) -> tuple[float, float]:
         model = train_class_sums(worlds[which], "audited", identity(records), whole, "lineage", Seeded(seed))
-        sums = [sums_of(r, w.y, 2, mean_of(model.centre)) for r, w in zip(rows, worlds, strict=True)]
-        released = ((model.centre, centres), (model.sums, sums))
+        exact = [sums(r, w.y, 2, mean_of(model.centre)) for r, w in zip(rows, worlds, strict=True)]
+        released = ((model.centre, centres), (model.sums, exact))
         noises = [release.standard_deviation for release in model.certificate.mechanisms()]
         ratios = [0.0, 0.0]
-        for (seen, exact), noise in zip(released, noises, strict=True):
+        for (seen, whole_sums), noise in zip(released, noises, strict=True):
             for index, fault in enumerate((1.0, 2.0)):
-                ratios[index] += gaussian_ratio(exact[which] + (seen - exact[which]) / fault, *exact, noise)
+                ratios[index] += gaussian_ratio(
+                    whole_sums[which] + (seen - whole_sums[which]) / fault, *whole_sums, noise
+                )
         return ratios[0], ratios[1]
 
     scores = np.array([[statistics(which, seed + which * runs) for seed in range(runs)] for which in (0, 1)])
@@ -262,8 +288,8 @@ def exceeds(scores, claimed):
 
 def test_more_records_than_have_exact_sums_are_refused(monkeypatch):
     records = make_records()
-    assert MOST_RECORDS * 2**30 <= 2**53
-    monkeypatch.setattr("training.releases.class_sums.MOST_RECORDS", len(records) - 1)
+    assert MOST_RECORDS * GRID <= 2**53
+    monkeypatch.setattr("training.sums.MOST_RECORDS", len(records) - 1)
     with pytest.raises(TrainingError, match=f"at most {len(records) - 1} records, not {len(records)}"):
         train_class_sums(records, "many", identity(records), WHOLE, "lineage", Seeded(0))
 

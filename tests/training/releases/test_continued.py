@@ -22,6 +22,7 @@ from training.releases import continued
 from training.releases.class_sums import save_class_sums, train_class_sums, unit
 from training.releases.continued import CLIP_NORM, LOGIT_NOISE, STEPS, descended, divided, law, movement, rate
 from training.releases.dpsgd.network import Network
+from training.sums import ROWS, of_rows
 
 WHOLE = whole_picorho("rho:0.5")
 DECLARED = 10**6
@@ -45,7 +46,7 @@ def trained(records, whole: int, seed: int):
 def test_no_record_moves_the_sum_of_a_step_by_more_than_is_said(seed, n, dimension, classes, length, size):
     """Whatever the weights are that the steps before led to."""
     generator = np.random.default_rng(seed)
-    rows = np.stack([unit(row) for row in generator.standard_normal((n, dimension))]) * length
+    rows = unit(generator.standard_normal((n, dimension))) * length
     y = generator.integers(classes, size=n)
     network = Network((dimension, classes))
     parameters = np.zeros(network.size)
@@ -127,10 +128,10 @@ def test_a_bundle_without_its_steps_is_refused(tmp_path):
 def test_steps_learn_what_the_sums_do_not_say():
     """Two classes whose sums point the same way: the second is right on one corner alone."""
     generator = np.random.default_rng(0)
-    rows = np.stack([unit(row) for row in generator.standard_normal((4000, 3))])
+    rows = unit(generator.standard_normal((4000, 3)))
     y = (rows[:, 0] > 0.2).astype(np.int64)
     same = np.array([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    weights = descended(same, rows, y, 1.0, Seeded(3))
+    weights = descended(same, of_rows(rows, y), ROWS, 1.0, Seeded(3))
     assert ((rows @ weights.T).argmax(axis=1) == y).mean() > 0.75
     assert ((rows @ same.T).argmax(axis=1) == y).mean() < 0.7
 

@@ -4,36 +4,21 @@ Rows of unit length often lie about a long mean, which says nothing of their cla
 clipped gradient. A small part of the budget buys the mean once, before training.
 
 Whatever a record adds to a sum must be a function of that record alone, bit for bit. Where features cancel to the
-last bit, drawing them to unit length makes a whole vector of that bit, so one row is computed at a time here, in
-arrays of one shape: a product of matrices may round a row by how many rows stand beside it.
+last bit, drawing them to unit length makes a whole vector of that bit: so features are exact (`training.feature_maps`),
+and lengths are (`training.releases.class_sums.unit`).
 """
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.gaussian_vector import GaussianVector
-from training.feature_maps import FeatureMap
-from training.releases.class_sums import grid_terms
-from training.releases.class_sums import unit as unit_row
-from training.releases.dpsgd.network import MOST_RECORDS, Floats
-
-_GRID = 2**30
-
-
-def features_of(feature_map: FeatureMap, X: Floats, tensors: dict[str, Floats]) -> Floats:
-    """Return the features (n, D) of rows (n, d), each row mapped alone."""
-    phi = np.empty((len(X), feature_map.dimension))
-    for index in range(len(X)):
-        phi[index] = feature_map(X[index : index + 1].copy(), tensors)[0]
-    return phi
-
-
-def unit(phi: Floats) -> Floats:
-    """Return rows (n, D) drawn to length 1, or a hair less, each alone; a row too short to have a direction is zero."""
-    rows = np.empty(phi.shape)
-    for index, row in enumerate(phi):
-        rows[index] = unit_row(row)
-    return rows
+from training.releases.class_sums import GRID, grid_terms, unit
+from training.releases.dpsgd.network import Floats
+from training.sums import Rows, Shard, Sums
 
 
 def centre_release(mu: float, dimension: int) -> GaussianVector:
@@ -44,19 +29,22 @@ def centre_release(mu: float, dimension: int) -> GaussianVector:
     return GaussianVector(mu, dimension, 1.0)
 
 
-def sum_of_rows(rows: Floats) -> Floats:
-    """Return the sum (D,) of rows (n, D) of length at most 1, in steps of 2^-30. Raises ValueError for too many.
+def sum_of_rows(records: Sums, rows: Rows) -> Floats:
+    """Return the sum (D,) of rows of length at most 1, in steps of 2^-28.
 
     A row counts as `class_sums.grid_terms` has it: rounded towards zero, and as nothing where it is longer than 1
-    all the same. A term depends on its own row alone, and sums of up to 2^22 of them stay below 2^53 steps, so
-    that nothing is rounded: a row more or less moves the sum by its own term, by at most 1.
+    all the same. A term depends on its own row alone, and sums of up to 2^24 of them stay below 2^53 steps, so
+    that nothing is rounded: a row more or less moves the sum by its own term, by at most 1, and so do all rows of a
+    unit.
     """
-    if len(rows) > MOST_RECORDS:
-        raise ValueError(f"at most {MOST_RECORDS} records can be summed, not {len(rows)}")
-    total: NDArray[np.int64] = np.zeros(rows.shape[1], dtype=np.int64)
-    for row in rows:
-        total += grid_terms(row)
-    return total / _GRID
+    total: NDArray[np.int64] = records.total(functools.partial(_term, rows=rows))
+    return total / GRID
+
+
+def _term(shard: Shard, _: None, *, rows: Rows) -> NDArray[np.int64]:
+    parts = [grid_terms(made, weights).sum(axis=0).astype(np.int64) for made, _y, weights in shard.blocks(rows)]
+    total: NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
+    return total
 
 
 def mean_of(noisy_sum: Floats, records_declared: int) -> Floats:
@@ -65,12 +53,22 @@ def mean_of(noisy_sum: Floats, records_declared: int) -> Floats:
     return mean / max(1.0, float(np.linalg.norm(mean)))
 
 
-def inputs_around(centre: Floats, phi: Floats, length: float) -> Floats:
+def inputs_around(centre: Floats, rows: Floats, length: float) -> Floats:
     """Return what the first layer sees of mapped rows (n, D): around the centre (D,), of this length, (n, D).
 
     Each row is computed alone. One that lies on the centre is zero.
     """
-    rows = np.empty(phi.shape)
-    for index, row in enumerate(phi):
-        rows[index] = unit_row(unit_row(row) - centre) * length
-    return rows
+    return unit(unit(rows) - centre) * length
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """From rows (n, d) to what the first layer sees of them, (n, D)."""
+
+    directions: Callable[[Floats], Floats]
+    centre: Floats
+    length: float
+
+    def __call__(self, X: Floats) -> Floats:
+        """Return the inputs."""
+        return inputs_around(self.centre, self.directions(X), self.length)

@@ -29,8 +29,8 @@ class DpSgdCertificate(ReleaseCertificate):
         "to be indistinguishable from uniform bits. The noise lies on a grid of integers and its law is exact but for "
         "what the delta of the cost covers.",
         "What rounding adds to a sum of clipped gradients in 64-bit floating point is covered. A record's features and "
-        "input are computed from that record and released numbers alone, in arrays of one row, and the same arithmetic "
-        "on the same numbers gives the same bits whatever was computed before. Its gradient comes of products that "
+        "input are computed from that record and released numbers alone, number by number or by sums that are exact, "
+        "and the same arithmetic on the same numbers gives the same bits. Its gradient comes of products that "
         "round nothing, in any order, and exp and tanh give the same bits for the same number wherever it stands in "
         "an array.",
         "Noise multiplier, sampling and clipping were those stated here: that is the owner's word, which the weights "

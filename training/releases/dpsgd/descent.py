@@ -10,8 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from training.releases.dpsgd.network import Floats, Labels
-from training.releases.dpsgd.step import DpSgdStep
+from training.releases.dpsgd.network import Floats
 
 Optimiser = Literal["momentum", "adam"]
 
@@ -73,22 +72,20 @@ Observer = Callable[[int, Floats, Floats], None]
 
 
 def descend(
-    step: DpSgdStep,
+    noisy_sum: Callable[[Floats], Floats],
     parameters: Floats,
-    inputs: Floats,
-    labels: Labels,
     descent: Descent,
     observe: Observer = lambda _, __, ___: None,
 ) -> Floats:
     """Return the parameters (size,) that `descent.steps` private steps lead to from `parameters`.
 
-    inputs: (n, width); labels: (n,), all records: each step samples from them.
+    noisy_sum: from the parameters to what a step releases, (size,).
     """
     current, result = parameters.copy(), np.zeros_like(parameters)
     first, second = np.zeros_like(parameters), np.zeros_like(parameters)
     start = descent.first_averaged
     for done in range(descent.steps):
-        released = step.noisy_sum(current, inputs, labels)
+        released = noisy_sum(current)
         gradient = released / descent.expected_batch
         rate = descent.learning_rate
         if descent.optimiser == "adam":

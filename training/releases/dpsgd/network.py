@@ -18,20 +18,29 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from training.errors import TrainingError
 from training.releases.dpsgd.exact import MOST_CLASSES, matrix_on_grid, on_grid, probabilities, product, squared_lengths
+from training.sums import BLOCK, Sums
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Activation = Literal["tanh", "relu"]
 
-MOST_RECORDS = 2**22
-"""More records than this would round a sum further than `SUM_ERROR` says."""
+MOST_SHARDS = 2**11
+"""Of this many shards, and no more, sums are rounded no further than `SUM_ERROR` says."""
 
-SUM_ERROR = 2.0**-17
+SUM_ERROR = 2.0**-16
 """How far, in units of the clipping norm, rounding may move two neighbours' sums apart."""
 
-_BLOCK = 2048
 _NORM_ERROR = 2.0**-30
+
+
+def check_shards(records: Sums) -> None:
+    """Raise TrainingError for records in more shards than sums of gradients are covered for."""
+    if len(records.lengths) > MOST_SHARDS:
+        raise TrainingError(
+            f"gradients are summed over at most {MOST_SHARDS} files, not {len(records.lengths)}: join some of them"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,10 +95,13 @@ class Network:
         logits: Floats = values @ weights + biases
         return logits
 
-    def clipped_sum(self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float) -> Floats:
+    def clipped_sum(
+        self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float, weights: Floats | None = None
+    ) -> Floats:
         """Return the sum (size,) of the records' gradients of cross-entropy, each scaled to norm at most clip_norm.
 
-        inputs: (n, widths[0]); labels: (n,). Values that are not finite, or beyond 2^200, count as 0, and a record
+        inputs: (n, widths[0]); labels: (n,). weights: (n,), by which each is multiplied after that.
+        Values that are not finite, or beyond 2^200, count as 0, and a record
         whose gradient has no finite norm all the same contributes nothing.
 
         A record's contribution is a function of the record and the parameters alone, bit for bit: it takes largest
@@ -99,23 +111,23 @@ class Network:
         It is at most clip_norm long. The computed norm of d and a is within 2^-30 of its own: squares are exact,
         and their least, 2^-452, does not underflow.
 
-        Rounding of the sum. Summing n contributions in blocks of 2,048 moves every coordinate by at most
-        (2048 + n/2048 + 8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of
-        clip_norm: SUM_ERROR for neighbours together, with some to spare, up to MOST_RECORDS.
+        Rounding of the sum. Blocks of 1,024 records are summed, then up to 128 blocks of a shard, and then k shards
+        (`training.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 128 + k + 8)
+        2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm: for neighbours
+        together at most SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
         """
-        if len(inputs) > MOST_RECORDS:
-            raise ValueError(f"at most {MOST_RECORDS} records can be summed, not {len(inputs)}")
         total = np.zeros(self.size)
         views = self.layers(total)
-        for start in range(0, len(inputs), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            for (weights, biases), (a, d) in zip(
-                views, self._clipped(parameters, inputs[block], labels[block], clip_norm), strict=True
-            ):
+        for start in range(0, len(inputs), BLOCK):
+            block = slice(start, start + BLOCK)
+            factors = self._clipped(parameters, inputs[block], labels[block], clip_norm)
+            for (layer, biases), (a, d) in zip(views, factors, strict=True):
+                if weights is not None:
+                    d = d * weights[block, None]
                 if start == 0:
-                    np.matmul(a.T, d, out=weights)
+                    np.matmul(a.T, d, out=layer)
                 else:
-                    weights += a.T @ d
+                    layer += a.T @ d
                 biases += d.sum(axis=0)
         return total
 

@@ -5,6 +5,7 @@ A step's output is the noisy sum of clipped gradients, and everything trained fr
 fault convicted (`dataclasses.replace`), and nothing else should.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from mechanisms import grid
 from mechanisms.randomness import Randomness
 from mechanisms.wide_gaussian import SCALE, wide_gaussian
 from training.releases.dpsgd.network import SUM_ERROR, Floats, Labels, Network
+from training.sums import Rows, Shard, Sums
 
 Mask = NDArray[np.bool_]
 
 LARGEST_PARAMETERS = 2**24
+_DRAWN = 2**20
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,11 @@ class DpSgdStep:
 
     sample: Callable[[int], Mask]
     """From the number of records to which of them take part, (n,)."""
-    clipped_sum: Callable[[Floats, Floats, Labels], Floats]
-    """From parameters (size,), inputs (b, width) and labels (b,) of those to the sum of clipped gradients (size,)."""
+    clipped_sum: Callable[..., Floats]
+    """From parameters (size,), inputs (b, width) and labels (b,) of those to the sum of clipped gradients (size,).
+
+    With weights (b,) behind them where records are weighted.
+    """
     add_noise: Callable[[Floats], Floats]
     """From the sum to what is released, (size,)."""
 
@@ -66,6 +72,25 @@ class DpSgdStep:
         if not taken.all():
             inputs, labels = inputs[taken], labels[taken]
         return self.add_noise(self.clipped_sum(parameters, inputs, labels))
+
+    def noisy_total(self, parameters: Floats, records: Sums, rows: Rows) -> Floats:
+        """Return the noisy sum (size,) over a fresh sample of records in shards. rows: makes the inputs."""
+        taken = self.sample(sum(records.lengths) if records.units is None else records.units)
+        ends = np.cumsum(records.lengths)[:-1]
+        # Of units, each shard has some of the records of perhaps all.
+        given = np.split(taken, ends) if records.units is None else [taken] * len(records.lengths)
+        term = functools.partial(_clipped, clipped_sum=self.clipped_sum, parameters=parameters, rows=rows)
+        return self.add_noise(records.total(term, given))
+
+
+def _clipped(
+    shard: Shard, taken: Mask, *, clipped_sum: Callable[..., Floats], parameters: Floats, rows: Rows
+) -> Floats:
+    """Return the sum over a shard's records that take part."""
+    total = np.zeros_like(parameters)
+    for inputs, y, weights in shard.blocks(rows, taken if shard.units is None else taken[shard.units]):
+        total += clipped_sum(parameters, inputs, y, *([] if weights is None else [weights]))
+    return total
 
 
 def private_step(network: Network, release: StepRelease, randomness: Randomness) -> DpSgdStep:
@@ -82,6 +107,12 @@ def private_step(network: Network, release: StepRelease, randomness: Randomness)
     3; Zhu, Dong and Wang 2022, Theorem 11). A sample's 64-bit threshold rounds q down, and less sampling tells less:
     (1 - q') Q + q' P mixes (1 - q) Q + q P with Q.
 
+    Privacy units. Let neighbours differ by all records of one unit. The unit takes part with probability q, as a whole,
+    and adds the mean of its records' clipped gradients, each with the weight 1/n of `training.data.records.Units`: a
+    function of the unit and the parameters, and by the triangle inequality at most clip_norm long. From there on the
+    proof is the same. (The mean of gradients could be clipped instead of the mean be taken of clipped ones: that is no
+    longer either, but a unit's records would have to meet in one place, and its norm has no closed form.)
+
     Raises ValueError for more noise than the grid holds.
     """
     if network.size > LARGEST_PARAMETERS:
@@ -89,8 +120,8 @@ def private_step(network: Network, release: StepRelease, randomness: Randomness)
     steps = grid_step(release, network.size)
     return DpSgdStep(
         sample=lambda records: poisson_sample(records, release.sampling_rate, randomness),
-        clipped_sum=lambda parameters, inputs, labels: network.clipped_sum(
-            parameters, inputs, labels, release.clip_norm
+        clipped_sum=lambda parameters, inputs, labels, weights=None: network.clipped_sum(
+            parameters, inputs, labels, release.clip_norm, weights
         ),
         add_noise=lambda total: with_noise(total, steps, randomness),
     )
@@ -101,7 +132,10 @@ def poisson_sample(records: int, sampling_rate: float, randomness: Randomness) -
     if sampling_rate == 1:
         return np.ones(records, dtype=np.bool_)
     threshold = np.uint64(math.floor(Fraction(sampling_rate) * 2**64))
-    taken: Mask = randomness.words(records) < threshold
+    taken = np.empty(records, dtype=np.bool_)
+    for start in range(0, records, _DRAWN):
+        part = taken[start : start + _DRAWN]
+        np.less(randomness.words(len(part)), threshold, out=part)
     return taken
 
 

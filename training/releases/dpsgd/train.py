@@ -11,19 +11,21 @@ from pydantic import ValidationError
 from accounting import gaussian_envelope, picorho, sampling_error
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import NAME
+from training.certificate import NAME, neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.releases import calibration
 from training.releases.certificate import release_fields
-from training.releases.dpsgd.centre import centre_release, features_of, inputs_around, mean_of, sum_of_rows, unit
+from training.releases.class_sums import Directions
+from training.releases.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
 from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
 from training.releases.dpsgd.choices import Choices
 from training.releases.dpsgd.descent import descend, noise_of_weights
 from training.releases.dpsgd.model import DpSgdModel
-from training.releases.dpsgd.network import MOST_RECORDS, Floats
+from training.releases.dpsgd.network import Floats, check_shards
 from training.releases.dpsgd.step import private_step
+from training.sums import ROWS, Features, Rows, check_count, of_rows
 
 Progress = Callable[[int], None]
 """Told how many steps are done."""
@@ -59,9 +61,15 @@ class DpSgdRecipe:
 
 
 def certify(
-    recipe: DpSgdRecipe, classes: tuple[str, ...], feature_names: tuple[str, ...], lineage: str
+    recipe: DpSgdRecipe,
+    classes: tuple[str, ...],
+    feature_names: tuple[str, ...],
+    lineage: str,
+    unit: str | None = None,
 ) -> DpSgdCertificate:
     """Return the certificate of a run before it is made: from public choices alone.
+
+    unit: the column of privacy units; then it is units that join steps, and that records_declared counts.
 
     Raises TrainingError where there is none: for choices out of range, and for noise that costs more than the price.
     """
@@ -78,6 +86,7 @@ def certify(
             | {"cost": str(cost), "noise_multiplier": noise, "centre_mu": centre_mu, "steps_mu": steps_mu}
             | {"calibration_mu": calibration_mu}
             | choices.as_fields()
+            | neighbouring(unit, DpSgdCertificate.ASSUMPTIONS)
         )
         certificate.derived_cost()
     except ValidationError as error:
@@ -117,7 +126,7 @@ def _noise(recipe: DpSgdRecipe, mu: float) -> float:
 
 def directions_of(X: Floats, feature_map: FeatureMap) -> Floats:
     """Return the records' rows, mapped and of length 1 or a hair less: (n, D), each a function of its record alone."""
-    return unit(features_of(feature_map, X, feature_map.public_tensors()))
+    return Directions(Features(feature_map))(X)
 
 
 def train_dpsgd(
@@ -131,28 +140,26 @@ def train_dpsgd(
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
 
     directions: what `directions_of` returns for these records and the recipe's map, where it is known already.
-    Raises TrainingError for choices that have no certificate, and for more than MOST_RECORDS records, before a record
+    Raises TrainingError for choices that have no certificate, and for more records than are covered, before a record
     is touched.
     """
-    if len(records) > MOST_RECORDS:
-        raise TrainingError(
-            f"DP-SGD is covered for at most {MOST_RECORDS} records, not {len(records)}: train on a sample of them, "
-            "chosen at random"
-        )
+    check_count(len(records))
+    sums = records.sums if directions is None else of_rows(directions, records.y)
+    check_shards(sums)
     declaration = records.declaration
-    certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage)
+    certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage, records.unit)
     tensors = recipe.feature_map.public_tensors()
-    phi = directions_of(records.X, recipe.feature_map) if directions is None else directions
-    centre = np.zeros(phi.shape[1])
+    rows = ROWS if directions is not None else Rows(Directions(Features(recipe.feature_map)))
+    centre = np.zeros(recipe.feature_map.dimension)
     if (release := certificate.centre_release) is not None:
-        noisy_sum = release.release(sum_of_rows(phi), randomness)
+        noisy_sum = release.release(sum_of_rows(sums, rows), randomness)
         centre = mean_of(noisy_sum, certificate.records_declared)
     network = certificate.network
+    step = private_step(network, certificate.step_release, randomness)
+    inputs = Rows(Inputs(rows.make, centre, certificate.input_norm))
     parameters = descend(
-        private_step(network, certificate.step_release, randomness),
+        lambda parameters: step.noisy_total(parameters, sums, inputs),
         network.initial(certificate.first_weights_seed),
-        inputs_around(centre, phi, certificate.input_norm),
-        records.y,
         certificate.descent,
         lambda done, _, __: progress(done),
     )
@@ -163,11 +170,7 @@ def train_dpsgd(
     last_biases /= temperature(certificate)
     model = DpSgdModel(certificate, parameters.copy(), centre, tensors)
     found = calibration.calibrated(
-        lambda rows: model.logits(records.X[rows]),
-        records.y,
-        len(declaration.classes),
-        certificate.calibration_mu,
-        randomness,
+        records.sums, model.logits, len(declaration.classes), certificate.calibration_mu, randomness
     )
     last_weights *= found.scale
     last_biases *= found.scale

@@ -70,7 +70,7 @@ def test_accuracy_is_opacus_s():
     ours, theirs = [], []
     for seed in range(3):
         step = private_step(NETWORK, RELEASE, Seeded(seed))
-        found = NETWORK.logits(descend(step, NETWORK.initial(0), X, y, descent), rows)
+        found = NETWORK.logits(descend(lambda p, step=step: step.noisy_sum(p, X, y), NETWORK.initial(0), descent), rows)
         ours.append((found.argmax(axis=1) == digits.held_out_labels).mean())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -17,12 +17,14 @@ from training.data.records import Declaration, Records
 from training.errors import BundleError, TrainingError
 from training.feature_maps import Fourier, Identity
 from training.loading import load_model
-from training.releases.dpsgd.centre import inputs_around, mean_of, sum_of_rows, unit
+from training.releases.class_sums import unit
+from training.releases.dpsgd.centre import inputs_around, mean_of, sum_of_rows
 from training.releases.dpsgd.choices import Choices, by_rule
 from training.releases.dpsgd.descent import Descent, descend, noise_of_weights
 from training.releases.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
 from training.releases.dpsgd.train import DpSgdRecipe, certify, shares, temperature, train_dpsgd
 from training.releases.model import ReleasedModel
+from training.sums import ROWS, of_rows
 
 SHOWN = (("no", "yes"), ("a", "b", "c"), "l")
 DECLARATION = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
@@ -254,10 +256,10 @@ def test_the_noise_in_the_weights_is_what_noisy_sums_of_nothing_leave(momentum, 
         def __init__(self, place):
             self.sums = [float(step == place) for step in range(steps)]
 
-        def noisy_sum(self, parameters, inputs, labels):
+        def noisy_sum(self, parameters):
             return np.array([self.sums.pop(0)])
 
-    left = [descend(Unit(place), np.zeros(1), None, None, descent)[0] for place in range(steps)]
+    left = [descend(Unit(place).noisy_sum, np.zeros(1), descent)[0] for place in range(steps)]
     assert noise_of_weights(descent, 7.0) == pytest.approx(7 * np.linalg.norm(left), rel=1e-12)
     with pytest.raises(ValueError, match="not linear"):
         noise_of_weights(replace(descent, optimiser="adam"), 1.0)
@@ -279,16 +281,16 @@ def test_logits_are_divided_until_noise_moves_them_by_two_and_keep_their_order()
 
 def test_the_centre_is_the_mean_and_moves_by_one_row():
     rows = unit(np.random.default_rng(0).normal(size=(5000, 7)) + 1)
-    total = sum_of_rows(rows)
+    total, less = (sum_of_rows(of_rows(some, np.zeros(len(some), dtype=np.int64)), ROWS) for some in (rows, rows[1:]))
     assert np.allclose(mean_of(total, 5000), rows.mean(axis=0), atol=1e-9)
     assert np.linalg.norm(mean_of(total, 10)) <= 1 + 1e-12
-    assert np.linalg.norm(total - sum_of_rows(rows[1:])) <= 1
+    assert np.linalg.norm(total - less) <= 1
     around = inputs_around(mean_of(total, 5000), rows * 3, 4.0)
     assert np.allclose(np.linalg.norm(around, axis=1), 4)
     assert not inputs_around(np.zeros(7), np.zeros((2, 7)), 4.0).any()
 
 
 def test_more_records_than_a_sum_is_covered_for_are_refused(monkeypatch):
-    monkeypatch.setattr("training.releases.dpsgd.train.MOST_RECORDS", 9)
+    monkeypatch.setattr("training.sums.MOST_RECORDS", 9)
     with pytest.raises(TrainingError, match="at most 9 records, not 10"):
         train_dpsgd(some_records(10), recipe(), "lineage-of-tests", Seeded(0))

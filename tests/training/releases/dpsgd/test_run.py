@@ -3,6 +3,7 @@
 Statistical tests have fixed seeds; each states its false-alarm rate.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,22 +16,16 @@ from tests.seeded import Seeded
 from training.releases.dpsgd.descent import Descent, descend
 from training.releases.dpsgd.network import Floats, Network
 from training.releases.dpsgd.step import DpSgdStep, StepRelease, private_step
+from training.sums import ROWS, of_rows
 
 FALSE_ALARM = 1e-6
 NETWORK = Network((2, 2))
 
 
-def told(sums: list[Floats]) -> DpSgdStep:
-    """A step that releases these sums, one after another."""
+def told(sums: list[Floats]) -> Callable[[Floats], Floats]:
+    """What releases these sums, one after another."""
     remaining = iter(sums)
-    return DpSgdStep(
-        sample=lambda records: np.zeros(records, dtype=np.bool_),
-        clipped_sum=lambda _, __, ___: next(remaining),
-        add_noise=lambda total: total,
-    )
-
-
-NOTHING = (np.empty((0, 2)), np.empty(0, dtype=np.int64))
+    return lambda _: next(remaining)
 
 
 def test_momentum_and_averaging_follow_their_definition():
@@ -41,9 +36,9 @@ def test_momentum_and_averaging_follow_their_definition():
         velocity = 0.5 * velocity + value
         weights -= 0.1 * velocity
         seen.append(weights)
-    found = descend(told(sums), np.ones(6), *NOTHING, descent)
+    found = descend(told(sums), np.ones(6), descent)
     assert np.allclose(found, np.mean(seen[2:]))
-    last = descend(told(sums), np.ones(6), *NOTHING, replace(descent, averaged=0.0))
+    last = descend(told(sums), np.ones(6), replace(descent, averaged=0.0))
     assert np.allclose(last, seen[-1])
 
 
@@ -56,7 +51,7 @@ def test_adam_agrees_with_pytorch_s():
     for gradient in sums:
         weights.grad = torch.from_numpy(gradient)
         optimiser.step()
-    found = descend(told(sums), np.ones(6), *NOTHING, descent)
+    found = descend(told(sums), np.ones(6), descent)
     assert np.allclose(found, weights.detach().numpy())
 
 
@@ -90,7 +85,13 @@ def log_odds(step: DpSgdStep, records: int) -> Floats:
             scores[trial] += np.log(0.1 + 0.9 * np.exp((along - 0.5) / 4))
             current.append(parameters.copy())
 
-        descend(step, NETWORK.initial(0), inputs[:records], labels[:records], descent, observe)
+        known = of_rows(inputs[:records], labels[:records])
+        descend(
+            lambda parameters, known=known: step.noisy_total(parameters, known, ROWS),
+            NETWORK.initial(0),
+            descent,
+            observe,
+        )
     return scores
 
 

@@ -1,0 +1,37 @@
+"""A model with a schema that has columns of every kind, and a row of it."""
+
+import numpy as np
+
+from training.columns import (
+    BooleanColumn,
+    LevelsColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+    coordinates_of,
+    encode_rows,
+)
+from training.data.records import Declaration, Records
+from training.feature_maps import Identity
+from training.recipe import Recipe
+from training.train import train
+
+COLUMNS = (
+    NumberColumn(name="age", minimum=0, maximum=100, required=True),
+    LevelsColumn(name="city", levels=("Oslo", "Lima")),
+    BooleanColumn(name="member", required=True),
+    TimeColumn(name="since", kind="date", minimum="2000-01-01", maximum="2030-12-31", parts=("time", "month")),
+    TextColumn(name="note", buckets=16),
+)
+ROW = {"age": 39, "city": "Oslo", "member": True, "since": "2011-05-06", "note": "came twice"}
+
+
+def head_on_columns():
+    """A head on columns of every kind."""
+    generator = np.random.default_rng(1)
+    rows = [ROW | {"age": int(age), "member": bool(age > 50)} for age in generator.integers(100, size=60)]
+    X, y = encode_rows(COLUMNS, rows), np.array([int(row["age"] > 50) for row in rows])
+    names, lower, upper = coordinates_of(COLUMNS)
+    declaration = Declaration(names, lower, upper, ("no", "yes"), COLUMNS)
+    feature_map = Identity(lower=lower, upper=upper, clip_norm=2.0, bias=0.0, columns=COLUMNS)
+    return train(Records(X, y, declaration, ()), Recipe("people", feature_map, 1.0), "people-lineage")
