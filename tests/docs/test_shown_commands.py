@@ -178,7 +178,7 @@ def reader(tmp_path_factory):
 
 def pasted(reader, command):
     """Run a command; return what it printed."""
-    printed = reader._run([sys.executable, "-m", "dpserve", *shlex.split(command)])
+    printed = reader.run_dpserve(shlex.split(command))
     assert reader._status == 0, "\n".join(printed)
     return printed
 

@@ -117,8 +117,9 @@ class Starter:
         options=None,
         settings=None,
         more=None,
+        seconds_idle=None,
     ):
-        """more: returns further predictors of a ledger."""
+        """more: returns further predictors of a ledger. seconds_idle: how long a connection that asks nothing lives."""
 
         def make(ledger):
             return MeteredPredictor(
@@ -129,7 +130,14 @@ class Starter:
             )
 
         return self.start(
-            make, head.certificate.lineage, lineage_rho, accepts, options=options, settings=settings, more=more
+            make,
+            head.certificate.lineage,
+            lineage_rho,
+            accepts,
+            options=options,
+            settings=settings,
+            more=more,
+            seconds_idle=seconds_idle,
         )
 
     def release(self, model, lineage_rho=1.0):
@@ -140,7 +148,18 @@ class Starter:
 
         return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", PayOncePredictor.hold_for_owner)
 
-    def start(self, make, lineage, lineage_rho, accepts, before=None, options=None, settings=None, more=None):
+    def start(
+        self,
+        make,
+        lineage,
+        lineage_rho,
+        accepts,
+        before=None,
+        options=None,
+        settings=None,
+        more=None,
+        seconds_idle=None,
+    ):
         started: list[RunningService] = []
         ready = threading.Event()
         failure: list[BaseException] = []
@@ -165,6 +184,7 @@ class Starter:
                 await ledger.open_lineage(lineage, budget, time=time.time())
                 application = Application(opening(ledger))
                 config = server_config(lambda: application, settings or ServiceSettings())
+                config.timeout_keep_alive = seconds_idle or config.timeout_keep_alive
                 server = uvicorn.Server(config)
                 self._running.append((server, threading.current_thread()))
                 await server.serve(sockets=[listening])
