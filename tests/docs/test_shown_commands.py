@@ -108,7 +108,7 @@ def test_every_command_is_run_or_stands_in_the_list_with_a_reason():
     run = {name: [" ".join(words[:2]) for words in commands] for name, commands in to_run().items() if commands}
     assert run == {
         "auditing.md": ["audit service", "clients add", "serve model"],
-        "deploying.md": ["serve /bundle", "clients add", "clients add", "clients add"],
+        "deploying.md": ["serve /bundle", "clients add", "clients add", "ledger backup", "clients add"],
         "mechanisms.md": ["plan --public"],
         "releases.md": ["train --data"],
     }
