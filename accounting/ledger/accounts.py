@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -318,8 +318,10 @@ class Accounts:
 
         A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage; ActRefused if an
         account that accepted any charge would, after its first release, accept only Gaussian ones, which would choose
-        the conversion by looking at what was charged, or if it paid for more coins than the new delta provides for.
+        the conversion by looking at what was charged, or if the new delta provides for fewer coins, or for less of the
+        noise sampler's error, than it paid for.
         """
+        _check_delta(await self.lineage(lineage), budget)
         await self._set_budget(lineage, "lineage", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
         return await self.lineage(lineage)
 
@@ -498,12 +500,14 @@ class Accounts:
     async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
         """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
         own = LineageKeys(lineage).client(client).account
+        _check_delta(await self.client(lineage, client), budget)
         await self._set_budget(lineage, subject_of("client", client), own, budget, UnknownClient(client))
         return await self.client(lineage, client)
 
     async def set_group_budget(self, lineage: str, group: str, budget: Budget) -> GroupAccount:
         """Replace a group's budget, as `set_lineage_budget` does a lineage's. Raises UnknownGroup."""
         own = LineageKeys(lineage).group(group).account
+        _check_delta(await self.group(lineage, group), budget)
         await self._set_budget(lineage, subject_of("group", group), own, budget, UnknownGroup(group))
         return await self.group(lineage, group)
 
@@ -709,6 +713,15 @@ _REFUSED = {
     b"coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }
+
+
+def _check_delta(account: Account, budget: Budget) -> None:
+    """Raise ActRefused if no bound could be stated at the budget's delta of what the account was charged."""
+    charged = max(account.spent, account.highest_limit if account.newest_receipt else 0)
+    try:
+        replace(budget, picorho=max(budget.picorho, charged))
+    except ValueError as error:
+        raise ActRefused(f"the account was charged within a larger budget, and keeps its bound: {error}") from error
 
 
 def _check_done(status: bytes, unknown: LedgerRefusal) -> None:

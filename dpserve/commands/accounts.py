@@ -120,9 +120,9 @@ def show_lineages(ledger: LedgerOption, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps([_exact(each) for each in accounts]))
         return
-    table = whole("lineage", *_FIGURES, "accepts")
+    table = whole("lineage", *_FIGURES, "refill", "accepts")
     for account in accounts:
-        table.add_row(account.lineage, *_figures(account), account.budget.accepts)
+        table.add_row(account.lineage, *_figures(account), _refill(account), account.budget.accepts)
     stdout_console().print(table, highlight=False)
 
 
@@ -136,7 +136,7 @@ def set_lineage_budget(
     yes: Yes = False,
 ) -> None:
     """Open a lineage's account, or change its budget. What is spent stays spent."""
-    given.budget(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
+    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
     name = lineage_named(lineage)
 
     async def apply(opened: Ledger) -> str:
@@ -222,6 +222,9 @@ def set_group(
     """Put a client that has asked nothing yet into a group. What members know together, the group has paid for."""
 
     async def apply(opened: Ledger, chosen: str) -> None:
+        if group:
+            own = (await opened.client(chosen, name)).budget
+            check_within(name, own, [await opened.group(chosen, group)])
         await opened.set_group(chosen, name, group)
 
     lineage.run_on(apply)
@@ -330,9 +333,7 @@ def show(name: Name, lineage: LineageOption) -> None:
         highlight=False,
     )
     if account.group:
-        out.print(
-            f"belongs to the group {account.group}, which pays for its answers, too", highlight=False, markup=False
-        )
+        out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
     if budget.refill is not None:
         out.print(f"refill: {_refill(account)}, within rho = {to_rho(budget.picorho):.6g} in all", highlight=False)
     for cost, releases in account.tally.items():
@@ -350,7 +351,7 @@ def show(name: Name, lineage: LineageOption) -> None:
 @clients.command("set-budget")
 def set_budget(name: Name, given: PacedBudget, lineage: ActOnLineage, yes: Yes = False) -> None:
     """Change a client's budget. What is spent stays spent; a budget below it only refuses further questions."""
-    given.budget(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
+    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
 
     async def apply(opened: Ledger, chosen: str) -> str:
         account = await opened.client(chosen, name)
