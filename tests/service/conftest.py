@@ -16,6 +16,7 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
+from service.admin.server import AdminPort, admin_port
 from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, server_config, url_of
 from service.metered import MeteredPredictor
@@ -34,6 +35,8 @@ from training.train import train
 LARGEST_BATCH = 50
 LARGEST_BODY = 20_000
 DELTA = 1e-6
+KEY = "the-owner's-key-of-these-tests"
+METRICS_KEY = "the-key-for-metrics-of-these-tests"
 
 
 @pytest.fixture(scope="session")
@@ -209,3 +212,19 @@ def start_for_module(tmp_path_factory):
 @pytest.fixture
 def service(start, head) -> RunningService:
     return start(head)
+
+
+@pytest.fixture
+def owner(service, tmp_path):
+    """An HTTP client of the owner's port, with its key."""
+    listening = bind()
+    admin = AdminPort(
+        listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
+    )
+    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
+    service.call(opened.__aenter__())
+    http = service.http(KEY)
+    http.base_url = url_of(listening)
+    yield http
+    service.call(opened.__aexit__(None, None, None))
+    listening.close()
