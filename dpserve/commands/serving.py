@@ -498,12 +498,10 @@ def show(
     from dpserve.commands.console import stdout_console
 
     console = stdout_console()
-    console.print(
-        f"file: {path}{'' if path.exists() else ' (not there)'}", highlight=False, soft_wrap=True, markup=False
-    )
+    console.print(f"file: {path}{'' if path.exists() else ' (not there)'}", highlight=False, soft_wrap=True)
     table = Table("setting", "value", "source")
     for row in rows:
         value = "" if row["value"] is None else str(row["value"])
         source = "file" if row["source"] == str(path) else str(row["source"])
         table.add_row(str(row["setting"]), value, source, style=None if row["source"] != "default" else "dim")
-    console.print(table, highlight=False, markup=False)
+    console.print(table, highlight=False)
