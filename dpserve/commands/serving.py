@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger, key_digest
+from accounting.ledger import Ledger, LineageAccount, key_digest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve import configuration
@@ -174,7 +174,10 @@ class Service:
                 await self._prepare(ledger, loaded)
             else:
                 await ledger.join(loaded.certificate.lineage)
-                await ledger.lineage(loaded.certificate.lineage)
+                account = await ledger.lineage(loaded.certificate.lineage)
+                if bundle not in self.settings.bundle:
+                    # What the first refuses is served by nobody. Bundles that are named end the service there.
+                    await self._check_paid(ledger, account, self._predictor(loaded, ledger))
             return self._predictor(loaded, ledger)
 
         models = Models((), self.settings.default, logs.log.debug if first else logs.log.info)
@@ -203,14 +206,17 @@ class Service:
             ledger, loaded.certificate.lineage, self._budget(loaded), by=options.operating_systems_user()
         )
         predictor = self._predictor(loaded, ledger)
+        await self._check_paid(ledger, account, predictor)
+        if isinstance(predictor, PayOncePredictor) and (charged := await predictor.hold_for_owner()):
+            logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
+
+    @staticmethod
+    async def _check_paid(ledger: Ledger, account: LineageAccount, predictor: Predictor) -> None:
+        """Raise CannotServe unless the lineage's account can pay for what a model answers."""
         if isinstance(predictor, MeteredPredictor):
             check_affordable(account, predictor.mechanism)
-            return
-        assert isinstance(predictor, PayOncePredictor)
-        await check_release(ledger, predictor.released)
-        charged = await predictor.hold_for_owner()
-        if charged:
-            logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
+        elif isinstance(predictor, PayOncePredictor):
+            await check_release(ledger, predictor.released)
 
     @asynccontextmanager
     async def _opened(self, metrics: Metrics, published: Callable[[], dict[str, Any]] | None) -> AsyncIterator[ASGIApp]:

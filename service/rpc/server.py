@@ -241,7 +241,7 @@ class _Room:
     reading: asyncio.Semaphore
 
 
-class _Handlers(grpc.GenericRpcHandler):
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The methods by path; a further one, `other`, answers what there is not, so that it is counted, too."""
 
     def __init__(self, handlers: Mapping[str, grpc.RpcMethodHandler]) -> None:
