@@ -97,17 +97,19 @@ class Accounts:
         self._groups: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, tuple[str, Numbers]] = {}
         self._by, self._why = "", ""
+        self._after: int | None = None
 
-    def acting(self, by: str, why: str = "") -> Self:
+    def acting(self, by: str, why: str = "", *, after: int | None = None) -> Self:
         """Return this ledger for what one person does: acts say by whom, and why.
 
-        by: 1 to 255 bytes; why: at most 1,000; both printable. Raises ValueError.
+        by: 1 to 255 bytes; why: at most 1,000; both printable. after: the number of the newest act that this person
+        knows of; after another one, acts are refused with ActRefused. Raises ValueError.
         """
         checked_text(by, "who acts")
         if not (by + why).isprintable() or len(why.encode()) > _LONGEST_REASON:
             raise ValueError(f"who acts, and why, can be printed; a reason has at most {_LONGEST_REASON} bytes")
         other = copy(self)
-        other._by, other._why = by, why
+        other._by, other._why, other._after = by, why, after
         return other
 
     @property
@@ -199,6 +201,8 @@ class Accounts:
             known, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False)
             with reading(lineage):
                 number, time = int(known) + 1, now.decode()
+            if self._after is not None and int(known) != self._after:
+                raise ActRefused("something else was done since this was prepared: look at the accounts again")
             words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why, "time": time}
             hash_ = act_hash(newest or GENESIS, number, *words.values())
             act = words | {"known": known.decode(), "hash": binary(hash_)}
@@ -480,6 +484,14 @@ class Accounts:
             group = self._groups[lineage, client] = account.group
         groups = [await self._group_of(lineage, group, fields) for fields in its]
         return account, [*groups, await self._lineage_of(lineage, whole)]
+
+    async def above(self, lineage: str, group: str = "") -> list[Account]:
+        """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's.
+
+        Raises UnknownGroup and UnknownLineage.
+        """
+        groups: list[Account] = [await self.group(lineage, group)] if group else []
+        return [*groups, await self.lineage(lineage)]
 
     async def clients(self, lineage: str) -> list[ClientAccount]:
         """Return the lineage's clients, by name, the revoked ones included."""

@@ -9,12 +9,11 @@ from typer import Typer
 from typer.testing import CliRunner, Result
 
 from accounting.budgets import Budget
-from accounting.ledger import Ledger, UnknownGroup
+from accounting.ledger import ActRefused, Ledger, UnknownGroup
 from dpserve.commands.accounts import clients, groups, lineages
 from dpserve.commands.command import with_options
 from dpserve.commands.explaining import explain
 from dpserve.commands.options import operating_systems_user
-from service.errors import CannotServe
 
 
 def _clients(folder: Path, *words: str) -> Result:
@@ -33,12 +32,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_client_that_would_get_more_than_its_lineage_has_is_refused(folder: Path) -> None:
     refused = _clients(folder, "add", "ann", "--rho", "0.6", "--delta", "1e-5")
-    assert isinstance(refused.exception, CannotServe)
+    assert isinstance(refused.exception, ActRefused)
     assert "ann would get rho = 0.6, and the lineage" in str(refused.exception)
     assert "raise the lineage's budget" in str(refused.exception)
     assert _clients(folder, "add", "ann", "--rho", "0.5", "--delta", "1e-5").exit_code == 0
     more = _clients(folder, "set-budget", "ann", "--rho", "0.7", "--delta", "1e-5", "--yes")
-    assert isinstance(more.exception, CannotServe)
+    assert isinstance(more.exception, ActRefused)
 
 
 def test_a_client_is_named_by_an_address_or_a_subject(folder: Path) -> None:
