@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 
-.PHONY: demo serve test test-all faults bench bench-quick lint docs proto lock advisories clean
+.PHONY: demo serve test test-all faults bench bench-quick lint docs proto lock advisories release clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -61,6 +61,16 @@ ifndef AUDIT
 		--output build/advisories/audit.json || test -s build/advisories/audit.json
 endif
 	@$(BIN)/python deploy/advisories.py $(or $(AUDIT),build/advisories/audit.json)
+
+# The wheel, and what an image is built from beside it (CycloneDX). It fails where something is known against any
+# of that, or a package could not be looked up. The tools lie in a folder of their own.
+release:
+	@rm -rf build/release dist && $(PYTHON) -m venv build/release
+	@build/release/bin/pip install --quiet --disable-pip-version-check build==1.6.1 cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@build/release/bin/python -m build --wheel --outdir dist
+	@build/release/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-format JSON --output-file dist/dpserve.cdx.json deploy/constraints.txt
+	@build/release/bin/pip-audit --strict --no-deps --disable-pip --requirement deploy/constraints.txt
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'

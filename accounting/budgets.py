@@ -55,6 +55,9 @@ Scope = Literal["client", "group", "lineage"]
 
 Period = Literal["day", "week", "month"]
 
+MEASURES = ("epsilon", "rho", "mu", "posterior_belief", "advantage")
+"""What an owner may state a budget by, each with a delta."""
+
 
 @dataclass(frozen=True)
 class Refill:
@@ -135,6 +138,22 @@ class Budget:
         self._check_reserve(self.picorho)
 
     @classmethod
+    def stated(cls, measure: str, value: float, delta: float, accepts: Accepts) -> Self:
+        """Return the largest budget that an owner states by one of `MEASURES`. Raises ValueError."""
+        match measure:
+            case "epsilon":
+                return cls.from_epsilon_delta(value, delta, accepts)
+            case "rho":
+                return cls.from_rho(value, delta, accepts)
+            case "mu" if accepts == "gaussian":
+                return cls.from_mu(value, delta)
+            case "posterior_belief":
+                return cls.from_posterior_belief(value, delta, accepts)
+            case "advantage":
+                return cls.from_advantage(value, delta, accepts)
+        raise ValueError("mu is for accounts that accept Gaussian noise only")
+
+    @classmethod
     def from_rho(cls, rho: float | Fraction, delta: float, accepts: Accepts) -> Self:
         """Return the budget of rho-zCDP (of mu-GDP with mu^2 = 2 rho where only Gaussian charges are accepted)."""
         domains.require_delta(delta)
@@ -198,6 +217,15 @@ class Budget:
     def pays_for(self, cost: Cost) -> bool:
         """Return whether an account with this budget accepts charges of this cost."""
         return self.accepts in _PAYERS[cost.standing] and cost.coins <= self.coins_allowed
+
+    def lets_more(self, before: Self) -> bool:
+        """Return whether an account may spend more under this budget than under one before it, or sooner."""
+        spread = before.refill is None or (
+            self.refill is not None
+            and self.refill.period == before.refill.period
+            and self.refill.picorho <= before.refill.picorho
+        )
+        return not spread or self.picorho > before.picorho
 
     @property
     def coins_allowed(self) -> int:

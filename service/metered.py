@@ -45,7 +45,7 @@ _DEEP_BATCH_SIZE = 64
 """Rows of a batch where a deep network computes the features: what it takes at a time. A row may be a megabyte."""
 
 
-class _Waiting(Struct, frozen=True, eq=False):
+class _Arrival(Struct, frozen=True, eq=False):
     caller: Caller
     request: RowsRequest
     time: float
@@ -88,7 +88,7 @@ class MeteredPredictor(Predictor):
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
         most = _DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
-        self._batcher: Batcher[_Waiting, Prediction] = Batcher(self._answer_batch, limits)
+        self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
 
     @property
     def _on_encoder(self) -> bool:
@@ -101,14 +101,14 @@ class MeteredPredictor(Predictor):
 
     def _answered(self, caller: Caller, request: RowsRequest) -> "asyncio.Future[Prediction]":
         """Put the request into the next batch: requests of a batch share a forward pass and a call of the ledger."""
-        waiting = _Waiting(caller, request, self._clock(), Timeline.waiting())
-        return self._batcher.submit(waiting, len(request.X), deadline=request.deadline)
+        arrival = _Arrival(caller, request, self._clock(), Timeline.waiting())
+        return self._batcher.submit(arrival, len(request.X), deadline=request.deadline)
 
     async def drain(self) -> None:
         """Wait until everything that was charged is answered."""
         await self._batcher.drain()
 
-    async def _answer_batch(self, batch: Sequence[_Waiting]) -> list[Prediction | Refusal]:
+    async def _answer_batch(self, batch: Sequence[_Arrival]) -> list[Prediction | Refusal]:
         stages = Stages(each.timeline for each in batch)
         # Features, sensitivities and questions are public, and computed first: what they fail on is never charged.
         X = batch[0].request.X if len(batch) == 1 else np.concatenate([each.request.X for each in batch])
@@ -140,7 +140,7 @@ class MeteredPredictor(Predictor):
             for place, of in enumerate(rows)
         ]
 
-    def _refused(self, batch: Sequence[_Waiting], rows: Sequence[slice], sensitivity: Floats) -> dict[int, Refusal]:
+    def _refused(self, batch: Sequence[_Arrival], rows: Sequence[slice], sensitivity: Floats) -> dict[int, Refusal]:
         """Return by place who must not be charged, and why: with a row that no noise hides, too late, or expired."""
         refused: dict[int, Refusal] = {}
         inside = in_range(sensitivity)
@@ -167,8 +167,8 @@ class MeteredPredictor(Predictor):
         phi = await self._features(request.X)
         sensitivity = self.head.logit_sensitivity(phi)
         digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
-        waiting = _Waiting(Caller(client), request, self._clock())
-        quote = await self._ledger.quote(self._charge_request(waiting, digests))
+        arrival = _Arrival(Caller(client), request, self._clock())
+        quote = await self._ledger.quote(self._charge_request(arrival, digests))
         return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity))
 
     def _noise_of(self, sensitivity: Floats) -> AnyNoise:
@@ -183,17 +183,17 @@ class MeteredPredictor(Predictor):
                 return AnswerNoise(_LAWS[type(mechanism)], scale)
         return UnknownNoise("one logit got noise and the others none, and the answer does not say which")
 
-    def _charge_request(self, waiting: _Waiting, questions: tuple[bytes, ...]) -> ChargeRequest:
+    def _charge_request(self, arrival: _Arrival, questions: tuple[bytes, ...]) -> ChargeRequest:
         return ChargeRequest(
             lineage=self.lineage,
-            client=waiting.caller.client,
-            key_digest=waiting.caller.key_digest,
+            client=arrival.caller.client,
+            key_digest=arrival.caller.key_digest,
             model=self.head.certificate.model_id,
             mechanism=self.mechanism.name,
             cost=self.cost,
             questions=questions,
-            time=waiting.time,
-            idempotency=waiting.request.idempotency,
+            time=arrival.time,
+            idempotency=arrival.request.idempotency,
         )
 
     def model(self) -> dict[str, object]:

@@ -50,6 +50,25 @@ FLOATING_POINT = (
 )
 """What every bound on rounding rests on."""
 
+ONE_RECORD = (
+    "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
+    "protected for each of them, and for all together only by the composition of their number."
+)
+
+TRAINING_SUCCEEDED = (
+    "Training succeeded. That it does, rather than be refused for a bad value, can depend on one record, and is not "
+    "hidden from whoever sees that a model is served."
+)
+
+ONE_LINEAGE = (
+    "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage."
+)
+
+NO_OTHER_FIGURE = (
+    "Accuracy, the number of records and any other figure computed from the private records are not covered if "
+    "they are published."
+)
+
 OTHER_ASSUMPTIONS = (
     "the assumptions are not those that this version's proof makes: another version wrote the bundle, or it was altered"
 )
@@ -58,19 +77,17 @@ OTHER_ASSUMPTIONS = (
 UNITS: Literal["add or remove all records of one unit"] = "add or remove all records of one unit"
 
 ASSUMPTIONS = (
-    "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
-    "protected for each of them, and for all together only by the composition of their number.",
+    ONE_RECORD,
     "Bounds, classes, columns and their names and encodings, feature map, Lambda and tolerance were chosen without "
     "looking at the private records. Choosing any of them by results on the private records is not covered.",
     "Training succeeded. That it does, rather than be refused for a bad value or miss its tolerance, can depend on "
     "one record, and is not hidden from whoever sees that a model is served.",
-    "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
+    ONE_LINEAGE,
     "The weights, the noise key, this file's digest of them and the lineage key stay with the owner; only priced "
     "answers leave.",
     *PSEUDORANDOM_NOISE,
     FLOATING_POINT,
-    "Accuracy, the number of records and any other figure computed from the private records are not covered if "
-    "they are published.",
+    NO_OTHER_FIGURE,
 )
 
 ENCODER_ASSUMPTIONS = (

@@ -40,6 +40,7 @@ from accounting.ledger.values import (
     LineageAccount,
     Quote,
     Standing,
+    check_within,
     key_digest,
     new_api_key,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "UnknownLineage",
     "UnsafeStore",
     "WrongFormat",
+    "check_within",
     "checked_scopes",
     "expiry",
     "is_key_id",

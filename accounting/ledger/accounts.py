@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -44,7 +44,7 @@ from accounting.ledger.receipts import (
     subject_of,
 )
 from accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
-from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount, checked_display
+from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount, checked_display
 from accounting.ledger.wire import Fields, LineageKeys
 
 _MOST_NAMED = 10_000
@@ -97,17 +97,19 @@ class Accounts:
         self._groups: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, tuple[str, Numbers]] = {}
         self._by, self._why = "", ""
+        self._after: int | None = None
 
-    def acting(self, by: str, why: str = "") -> Self:
+    def acting(self, by: str, why: str = "", *, after: int | None = None) -> Self:
         """Return this ledger for what one person does: acts say by whom, and why.
 
-        by: 1 to 255 bytes; why: at most 1,000; both printable. Raises ValueError.
+        by: 1 to 255 bytes; why: at most 1,000; both printable. after: the number of the newest act that this person
+        knows of; after another one, acts are refused with ActRefused. Raises ValueError.
         """
         checked_text(by, "who acts")
         if not (by + why).isprintable() or len(why.encode()) > _LONGEST_REASON:
             raise ValueError(f"who acts, and why, can be printed; a reason has at most {_LONGEST_REASON} bytes")
         other = copy(self)
-        other._by, other._why = by, why
+        other._by, other._why, other._after = by, why, after
         return other
 
     @property
@@ -199,6 +201,8 @@ class Accounts:
             known, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False)
             with reading(lineage):
                 number, time = int(known) + 1, now.decode()
+            if self._after is not None and int(known) != self._after:
+                raise ActRefused("something else was done since this was prepared: look at the accounts again")
             words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why, "time": time}
             hash_ = act_hash(newest or GENESIS, number, *words.values())
             act = words | {"known": known.decode(), "hash": binary(hash_)}
@@ -314,8 +318,10 @@ class Accounts:
 
         A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage; ActRefused if an
         account that accepted any charge would, after its first release, accept only Gaussian ones, which would choose
-        the conversion by looking at what was charged, or if it paid for more coins than the new delta provides for.
+        the conversion by looking at what was charged, or if the new delta provides for fewer coins, or for less of the
+        noise sampler's error, than it paid for.
         """
+        _check_delta(await self.lineage(lineage), budget)
         await self._set_budget(lineage, "lineage", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
         return await self.lineage(lineage)
 
@@ -479,6 +485,14 @@ class Accounts:
         groups = [await self._group_of(lineage, group, fields) for fields in its]
         return account, [*groups, await self._lineage_of(lineage, whole)]
 
+    async def above(self, lineage: str, group: str = "") -> list[Account]:
+        """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's.
+
+        Raises UnknownGroup and UnknownLineage.
+        """
+        groups: list[Account] = [await self.group(lineage, group)] if group else []
+        return [*groups, await self.lineage(lineage)]
+
     async def clients(self, lineage: str) -> list[ClientAccount]:
         """Return the lineage's clients, by name, the revoked ones included."""
         return (await self.snapshot(lineage))[1]
@@ -486,12 +500,14 @@ class Accounts:
     async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
         """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
         own = LineageKeys(lineage).client(client).account
+        _check_delta(await self.client(lineage, client), budget)
         await self._set_budget(lineage, subject_of("client", client), own, budget, UnknownClient(client))
         return await self.client(lineage, client)
 
     async def set_group_budget(self, lineage: str, group: str, budget: Budget) -> GroupAccount:
         """Replace a group's budget, as `set_lineage_budget` does a lineage's. Raises UnknownGroup."""
         own = LineageKeys(lineage).group(group).account
+        _check_delta(await self.group(lineage, group), budget)
         await self._set_budget(lineage, subject_of("group", group), own, budget, UnknownGroup(group))
         return await self.group(lineage, group)
 
@@ -697,6 +713,15 @@ _REFUSED = {
     b"coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }
+
+
+def _check_delta(account: Account, budget: Budget) -> None:
+    """Raise ActRefused if no bound could be stated at the budget's delta of what the account was charged."""
+    charged = max(account.spent, account.highest_limit if account.newest_receipt else 0)
+    try:
+        replace(budget, picorho=max(budget.picorho, charged))
+    except ValueError as error:
+        raise ActRefused(f"the account was charged within a larger budget, and keeps its bound: {error}") from error
 
 
 def _check_done(status: bytes, unknown: LedgerRefusal) -> None:

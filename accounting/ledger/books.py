@@ -1,8 +1,8 @@
 """The books of a lineage: its chains walked, and every balance computed again from receipts and acts.
 
 Promise: with no findings, the receipts and acts are those that were written, as far as SHA-256 and the newest links can
-tell; every account has spent exactly what its receipts say, no account paid twice for a question, and every budget is
-the one last set.
+tell; every account has spent exactly what its receipts say, no account paid twice for a question, every budget is the
+one last set, and every API key was given by an act and ended at once by none.
 """
 
 from collections import Counter, defaultdict
@@ -59,6 +59,8 @@ class Books:
         self._acts_head = GENESIS
         self._last: dict[tuple[str, str], dict[str, Any]] = {}
         self._limits: set[tuple[str, int]] = set()
+        self._keys: defaultdict[str, set[str]] = defaultdict(set)
+        """Of each client, by its subject, the API keys that acts gave it and did not end at once."""
         self._resumed: set[tuple[str, bytes]] = set()
         for number, act in enumerate(acts, 1):
             self._enter_act(number, act)
@@ -77,10 +79,19 @@ class Books:
             for name in ("display", "group"):
                 if name in said:
                     self._last[name, act.subject] = said
+            if "key" in said or "ends" in said:
+                self._enter_keys(self._keys[act.subject], said)
             if act.kind == "reconcile":
                 self._resumed |= resumed(said)
         except (KeyError, TypeError, ValueError):
             self.findings.append(f"act {number} cannot be read")
+
+    @staticmethod
+    def _enter_keys(keys: set[str], said: dict[str, Any]) -> None:
+        if said.get("after_seconds") == 0:
+            keys -= keys.copy() if said["ends"] == "all" else {said["ends"]}
+        if "key" in said:
+            keys.add(said["key"])
 
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt."""
@@ -165,6 +176,8 @@ class Books:
             revoked = ("revoke", subject_of("client", name)) in self._last
             if client.revoked != (revoked or ("add-client", subject_of("client", name)) not in self._last):
                 self.findings.append(f"client {name} is revoked without an act, or not revoked in spite of one")
+            if not {key.id for key in client.api_keys} <= self._keys[subject_of("client", name)]:
+                self.findings.append(f"client {name} has an API key that no act gave it, or that one ended")
             stated = self._last.get(("group", subject_of("client", name)), {}).get("group", "")
             if client.group != self.group_of.get(name, client.group if self.reconciled else stated):
                 self.findings.append(f"client {name} belongs to another group than its receipts or the acts say")

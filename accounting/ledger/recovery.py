@@ -11,7 +11,7 @@ are not passed over in silence, they have to be declared and are charged.
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from accounting.ledger.accounts import UNREADABLE, reading
 from accounting.ledger.books import Books
-from accounting.ledger.errors import LedgerDamaged, LedgerError, UnknownLineage
+from accounting.ledger.errors import LedgerDamaged, LedgerError, UnknownClient, UnknownLineage
 from accounting.ledger.journal import FORGETFUL, JournalContents
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
@@ -318,9 +318,11 @@ async def reconcile(
     unheard = sorted(kept - {journal.service for journal in own})
     if (missing or unheard) and declared is None:
         raise LossUndeclared(lineage, missing, unheard)
-    if declared is not None and declared.releases:
-        await ledger.apply(lineage, [await _declaration(ledger, lineage, declared)])
+    declaration = await _declaration(ledger, lineage, declared) if declared is not None and declared.releases else None
     charged = await put_back(ledger, lineage, lost)
+    if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
+        group = await _group_of(ledger, lineage, declaration.client)
+        await ledger.apply(lineage, [replace(declaration, group=group)])
     releases = declared.releases if declared is not None else 0
     services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
     said = {"put_back": len(lost), "declared": releases, "services": services}
@@ -394,6 +396,13 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
     terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
     line = Line(terms, (_question_of(lineage, declared, before),))
     return Asked(lineage, declared.client, declared.time, (line,))
+
+
+async def _group_of(ledger: Ledger, lineage: str, client: str) -> str:
+    """Return the group of a client, which pays for what the client lost, too; nothing for one that is not known."""
+    with suppress(UnknownClient):
+        return (await ledger.client(lineage, client)).group if client else ""
+    return ""
 
 
 def _question_of(lineage: str, declared: DeclaredLoss, before: int) -> bytes:

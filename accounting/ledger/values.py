@@ -9,7 +9,7 @@ question and no other one does.
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
@@ -20,9 +20,10 @@ from msgspec import Struct
 
 from accounting.budgets import Budget
 from accounting.ledger.api_keys import ApiKey
-from accounting.ledger.errors import LedgerRefusal
+from accounting.ledger.errors import ActRefused, LedgerRefusal
 from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, terms_of
 from accounting.losses import Cost
+from accounting.picorho import to_rho
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
@@ -344,3 +345,14 @@ class ClientAccount(Account):
     api_keys: tuple[ApiKey, ...] = ()
     display: str = ""
     group: str = ""
+
+
+def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
+    """Raise ActRefused if an account would get more than one that pays for its answers, too, has in all."""
+    for account in above:
+        of = f"the group {account.group}" if isinstance(account, GroupAccount) else "the lineage"
+        if budget.picorho > account.budget.picorho:
+            raise ActRefused(
+                f"{name} would get rho = {to_rho(budget.picorho):.6g}, and {of}, which pays for every answer too, has "
+                f"rho = {to_rho(account.budget.picorho):.6g} in all: give less, or raise {of}'s budget first"
+            )

@@ -21,6 +21,7 @@ from accounting.ledger import (
     LineageAccount,
     Receipt,
     UnknownLineage,
+    check_within,
     checked_scopes,
     expiry,
     is_key_id,
@@ -119,9 +120,9 @@ def show_lineages(ledger: LedgerOption, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps([_exact(each) for each in accounts]))
         return
-    table = whole("lineage", *_FIGURES, "accepts")
+    table = whole("lineage", *_FIGURES, "refill", "accepts")
     for account in accounts:
-        table.add_row(account.lineage, *_figures(account), account.budget.accepts)
+        table.add_row(account.lineage, *_figures(account), _refill(account), account.budget.accepts)
     stdout_console().print(table, highlight=False)
 
 
@@ -135,7 +136,7 @@ def set_lineage_budget(
     yes: Yes = False,
 ) -> None:
     """Open a lineage's account, or change its budget. What is spent stays spent."""
-    given.budget(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
+    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
     name = lineage_named(lineage)
 
     async def apply(opened: Ledger) -> str:
@@ -169,7 +170,9 @@ def add(
     display: Display = "",
     keys_of: Annotated[
         str | None,
-        typer.Option(help="A lineage, or a bundle of it, where the client has keys: it asks with those here, too."),
+        typer.Option(
+            help="A lineage, or a bundle of it, where the client has keys: the client's keys there work here, too."
+        ),
     ] = None,
 ) -> None:
     """Give a client a budget, and print its API key: once, for only a digest is kept."""
@@ -180,9 +183,9 @@ def add(
     kept = key.key(secret)
 
     async def apply(opened: Ledger, chosen: str) -> None:
-        above = await _above(opened, chosen, group)
+        above = await opened.above(chosen, group)
         budget = given.paced(given.accepts or above[0].budget.accepts)
-        _check_within(name, budget, above)
+        check_within(name, budget, above)
         keys = (kept,) if keys_of is None else (await opened.client(lineage_named(keys_of), name)).api_keys
         if not keys:
             raise CannotServe(f"{name} has no API key in {keys_of}")
@@ -221,6 +224,9 @@ def set_group(
     """Put a client that has asked nothing yet into a group. What members know together, the group has paid for."""
 
     async def apply(opened: Ledger, chosen: str) -> None:
+        if group:
+            own = (await opened.client(chosen, name)).budget
+            check_within(name, own, [await opened.group(chosen, group)])
         await opened.set_group(chosen, name, group)
 
     lineage.run_on(apply)
@@ -233,9 +239,9 @@ def add_group(name: GroupName, given: PacedBudget, lineage: ActOnLineage, displa
     given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
 
     async def apply(opened: Ledger, chosen: str) -> None:
-        above = await _above(opened, chosen)
+        above = await opened.above(chosen)
         budget = given.paced(given.accepts or above[0].budget.accepts)
-        _check_within(name, budget, above)
+        check_within(name, budget, above)
         await opened.add_group(chosen, name, budget, time=time.time(), display=display)
 
     lineage.run_on(apply)
@@ -250,7 +256,7 @@ def set_group_budget(name: GroupName, given: PacedBudget, lineage: ActOnLineage,
     async def apply(opened: Ledger, chosen: str) -> str:
         before = (await opened.group(chosen, name)).budget
         budget = given.paced(given.accepts or before.accepts, before)
-        _check_within(name, budget, await _above(opened, chosen))
+        check_within(name, budget, await opened.above(chosen))
         if not _may_raise(f"the group {name}", before, budget, yes=yes):
             return "nothing was changed"
         await opened.set_group_budget(chosen, name, budget)
@@ -329,9 +335,7 @@ def show(name: Name, lineage: LineageOption) -> None:
         highlight=False,
     )
     if account.group:
-        out.print(
-            f"belongs to the group {account.group}, which pays for its answers, too", highlight=False, markup=False
-        )
+        out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
     if budget.refill is not None:
         out.print(f"refill: {_refill(account)}, within rho = {to_rho(budget.picorho):.6g} in all", highlight=False)
     for cost, releases in account.tally.items():
@@ -349,13 +353,13 @@ def show(name: Name, lineage: LineageOption) -> None:
 @clients.command("set-budget")
 def set_budget(name: Name, given: PacedBudget, lineage: ActOnLineage, yes: Yes = False) -> None:
     """Change a client's budget. What is spent stays spent; a budget below it only refuses further questions."""
-    given.budget(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
+    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
 
     async def apply(opened: Ledger, chosen: str) -> str:
         account = await opened.client(chosen, name)
         before = account.budget
         budget = given.paced(given.accepts or before.accepts, before)
-        _check_within(name, budget, await _above(opened, chosen, account.group))
+        check_within(name, budget, await opened.above(chosen, account.group))
         if not _may_raise(name, before, budget, yes=yes):
             return "nothing was changed"
         await opened.set_client_budget(chosen, name, budget)
@@ -482,12 +486,7 @@ def _in_words(budget: Budget) -> str:
 
 def _may_raise(whose: str, before: Budget, after: Budget, *, yes: bool) -> bool:
     """Ask the owner before a budget grows, or is no longer spread over time; return whether to go on."""
-    spread = before.refill is None or (
-        after.refill is not None
-        and after.refill.period == before.refill.period
-        and after.refill.picorho <= before.refill.picorho
-    )
-    if spread and after.picorho <= before.picorho:
+    if not after.lets_more(before):
         return True
     if after.picorho <= before.picorho:
         return yes or typer.confirm(f"Let {whose} spend its budget faster than before, {_in_words(after)}?")
@@ -495,25 +494,6 @@ def _may_raise(whose: str, before: Budget, after: Budget, *, yes: bool) -> bool:
         f"Raise the budget of {whose} from rho = {to_rho(before.picorho):.6g} to {to_rho(after.picorho):.6g}? "
         "More may then be learnt about every record"
     )
-
-
-async def _above(ledger: Ledger, lineage: str, group: str = "") -> list[Account]:
-    """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's."""
-    groups: list[Account] = [await ledger.group(lineage, group)] if group else []
-    return [*groups, await ledger.lineage(lineage)]
-
-
-def _check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
-    """Raise CannotServe if an account would get more than one that pays for its answers, too, has in all."""
-    for account in above:
-        of = f"the group {account.group}" if isinstance(account, GroupAccount) else "the lineage"
-        command = "groups" if isinstance(account, GroupAccount) else "lineage"
-        if budget.picorho > account.budget.picorho:
-            raise CannotServe(
-                f"{name} would get rho = {to_rho(budget.picorho):.6g}, and {of}, which pays for every answer too, has "
-                f"rho = {to_rho(account.budget.picorho):.6g} in all: give less, or raise {of}'s budget with 'dpserve "
-                f"{command} set-budget' first"
-            )
 
 
 def _seconds(text: str, flag: str) -> int:

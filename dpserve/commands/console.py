@@ -27,9 +27,12 @@ _WITHOUT_A_TERMINAL = 400
 
 
 def stdout_console() -> Console:
-    """Return the console of stdout: as wide as the terminal or as COLUMNS says, and where there is neither, wide."""
+    """Return the console of stdout: as wide as the terminal or as COLUMNS says, and where there is neither, wide.
+
+    It prints text as it is: brackets and colons in a client's id are neither markup nor an emoji.
+    """
     narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console() if narrow else Console(width=_WITHOUT_A_TERMINAL)
+    return Console(width=None if narrow else _WITHOUT_A_TERMINAL, markup=False, emoji=False)
 
 
 def whole(*headings: str) -> Table:

@@ -202,7 +202,7 @@ def _print_explanation(console: Console, explained: Explanation, about: str) -> 
             f"TPR at FPR {power.false_positive_rate:g}", f"{power.true_positive_rate_bound:.4f}", "1 - f(FPR)"
         )
     console.print(bounds, highlight=False)
-    console.print("\n" + explained.in_plain_words, highlight=False, markup=False)
+    console.print("\n" + explained.in_plain_words, highlight=False)
 
 
 def _print_answers(console: Console, explained: AnsweredExplanation) -> None:

@@ -154,7 +154,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], led
 def restore(file: Annotated[Path, typer.Argument(help="A backup.")], ledger: LedgerOption) -> None:
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
     try:
-        lines = file.read_text().splitlines(keepends=True)
+        lines = file.read_text("utf-8").splitlines(keepends=True)
     except OSError as error:
         raise CannotServe(f"cannot read {file}: {error.strerror}") from error
 
@@ -163,7 +163,10 @@ def restore(file: Annotated[Path, typer.Argument(help="A backup.")], ledger: Led
 
     for name in ledger.run(apply):
         typer.echo(f"restored the lineage {name}")
-    typer.echo("what was charged after the backup is not in it: run 'dpserve ledger reconcile' before you serve again")
+    typer.echo(
+        "what was charged after the backup is not in it: run 'dpserve ledger reconcile' before you serve again. "
+        "What you did after it is not in it either: lower budgets, revoke clients and end keys again"
+    )
 
 
 @app.command("reconcile")
@@ -260,7 +263,7 @@ async def _write(path: Path, lines: AsyncIterator[str]) -> None:
     """Write a file that is there whole or not at all, readable by its owner alone."""
     partial = path.with_name(path.name + ".partial")
     try:
-        with open(partial, "w", opener=owners_alone) as file:
+        with open(partial, "w", encoding="utf-8", opener=owners_alone) as file:
             async for line in lines:
                 file.write(line)
             file.flush()

@@ -109,17 +109,9 @@ class BudgetOptions(Options):
                 "always with --delta"
             )
         ((name, value),) = given.items()
-        if name == "mu":
-            if kind != "gaussian":
-                raise typer.BadParameter("is for accounts that accept Gaussian noise only", param_hint="--mu")
-            return Budget.from_mu(value, self.delta)
-        make: dict[str, Callable[[float, float, Accepts], Budget]] = {
-            "epsilon": Budget.from_epsilon_delta,
-            "rho": Budget.from_rho,
-            "posterior_belief": Budget.from_posterior_belief,
-            "advantage": Budget.from_advantage,
-        }
-        return make[name](value, self.delta, kind)
+        if name == "mu" and kind != "gaussian":
+            raise typer.BadParameter("is for accounts that accept Gaussian noise only", param_hint="--mu")
+        return Budget.stated(name, value, self.delta, kind)
 
     def budgets(self) -> dict[Accepts, Budget]:
         """Return the same budget as each kind of account would hold it; mu has a meaning for one kind only."""

@@ -1,4 +1,4 @@
-"""The owner's API: clients, lineages, models, verdicts, throughput and metrics. It reads and changes nothing.
+"""The owner's API: clients, lineages, models, verdicts, throughput and metrics; what the owner does is in `acts`.
 
 Every route under /api and /metrics asks for the owner's admin key, `Authorization: Bearer KEY`. The owner's page at
 `/` has none of it: it asks these routes with the key that the owner types in.
@@ -8,6 +8,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +21,11 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp
 
 from accounting.ledger import Account, ClientAccount, KeyScope, Ledger, LineageAccount, key_digest
+from accounting.losses import Cost
 from accounting.report import AccountReport, account_report
 from service.admin import verdicts
+from service.admin.acts import add_acts
+from service.admin.spending import Spending
 from service.http.app import add_problem_handlers
 from service.http.authentication import authorization_of, bearer
 from service.http.middleware import Requests
@@ -82,6 +86,33 @@ class ClientOut(BaseModel):
     account: AccountReport
 
 
+class GroupOut(BaseModel):
+    """One group's account."""
+
+    group: str
+    display: str
+    created: float
+    releases: int
+    members: int
+    account: AccountReport
+
+
+class GroupsOut(BaseModel):
+    """Every group of a lineage, by name."""
+
+    groups: list[GroupOut]
+
+
+class SpendingOut(BaseModel):
+    """What was spent over time. Each point: seconds since the epoch, and rho spent until then."""
+
+    complete: bool
+    """Whether all receipts were read; if not, ask again."""
+    lineage: list[tuple[float, float]]
+    clients: dict[str, list[tuple[float, float]]]
+    """Those who spent the most."""
+
+
 class ClientsOut(BaseModel):
     """A page of clients, by name."""
 
@@ -120,6 +151,8 @@ def create_admin_app(watched: Watched, *, log: RequestLog | None = None) -> ASGI
     )
     owner = [Depends(_ADMIN_KEY), Depends(_only_with_key(watched.digest))]
     _add_account_routes(app, watched, owner)
+    _add_spending(app, watched.ledger, owner)
+    add_acts(app, watched.ledger, partial(_price, watched.models), owner)
     _add_watching_routes(app, watched, owner)
     add_page(app, "owner")
     add_problem_handlers(app)
@@ -157,21 +190,31 @@ def _looks(watched: Watched) -> int | None:
     return None if watched.live_audit is None else int(watched.live_audit().get("looks", 0))
 
 
+def _price(models: Models, lineage: str) -> Cost | None:
+    """Return what the next row of a lineage costs, where all of its models cost the same."""
+    prices = {predictor.price_per_row for predictor in models.of_lineage(lineage)}
+    return prices.pop() if len(prices) == 1 else None
+
+
+def _report(models: Models, account: Account, *, unlimited: bool = False) -> AccountReport:
+    return account_report(
+        account.tally,
+        account.budget,
+        price=_price(models, account.lineage),
+        highest_limit=account.highest_limit,
+        unlimited=unlimited,
+        left=account.remaining,
+        refilled=account.refilled,
+    )
+
+
+async def _check_known(ledger: Ledger, lineage: str) -> None:
+    if lineage not in await ledger.lineage_names():
+        raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
+
+
 def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:
     models, ledger = watched.models, watched.ledger
-
-    def report(account: Account, *, unlimited: bool = False) -> AccountReport:
-        prices = {predictor.price_per_row for predictor in models.of_lineage(account.lineage)}
-        price = prices.pop() if len(prices) == 1 else None
-        return account_report(
-            account.tally,
-            account.budget,
-            price=price,
-            highest_limit=account.highest_limit,
-            unlimited=unlimited,
-            left=account.remaining,
-            refilled=account.refilled,
-        )
 
     async def holds(client: ClientAccount) -> bool:
         held = [await predictor.holds(client.client) for predictor in models.of_lineage(client.lineage)]
@@ -184,7 +227,7 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
             created=account.created,
             releases=account.releases,
             newest_receipt=account.newest_receipt,
-            account=report(account),
+            account=_report(models, account),
         )
 
     def client_out(account: ClientAccount, *, unlimited: bool) -> ClientOut:
@@ -196,7 +239,7 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
             keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in account.api_keys],
             created=account.created,
             releases=account.releases,
-            account=report(account, unlimited=unlimited),
+            account=_report(models, account, unlimited=unlimited),
         )
 
     @app.get("/api/lineages", summary="List the lineages with their budgets", dependencies=owner)
@@ -209,14 +252,52 @@ def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> Non
         after: Annotated[str, Query(max_length=256, description="Only clients whose names sort after this.")] = "",
         count: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
     ) -> ClientsOut:
-        if lineage not in await ledger.lineage_names():
-            raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
+        await _check_known(ledger, lineage)
         listed = [account for account in await ledger.clients(lineage) if account.client > after]
         page = listed[:count]
         held = await asyncio.gather(*(holds(account) for account in page))
         return ClientsOut(
             clients=[client_out(account, unlimited=held[place]) for place, account in enumerate(page)],
             next_after=page[-1].client if len(listed) > count else None,
+        )
+
+    @app.get("/api/lineages/{lineage}/groups", summary="List a lineage's groups", dependencies=owner)
+    async def groups(lineage: str) -> GroupsOut:
+        await _check_known(ledger, lineage)
+        _, clients, found = await ledger.snapshot(lineage)
+        return GroupsOut(
+            groups=[
+                GroupOut(
+                    group=account.group,
+                    display=account.display,
+                    created=account.created,
+                    releases=account.releases,
+                    members=sum(client.group == account.group for client in clients),
+                    account=_report(models, account),
+                )
+                for account in found
+            ]
+        )
+
+
+def _add_spending(app: FastAPI, ledger: Ledger, owner: list[Any]) -> None:
+    read: dict[str, Spending] = {}
+    reading = asyncio.Lock()
+
+    @app.get("/api/lineages/{lineage}/spending", summary="See who spent what over time", dependencies=owner)
+    async def spending(
+        lineage: str,
+        count: Annotated[int, Query(ge=0, le=100, description="Of so many clients at most.")] = 8,
+    ) -> SpendingOut:
+        await _check_known(ledger, lineage)
+        async with reading:
+            known = read.setdefault(lineage, Spending())
+            complete = await known.read_on(ledger, lineage)
+        most = sorted(known.clients, key=lambda client: (-known.clients[client].total, client))[:count]
+        return SpendingOut(
+            complete=complete,
+            lineage=known.lineage.listed,
+            clients={client: known.clients[client].listed for client in most},
         )
 
 

@@ -36,6 +36,8 @@ class ProblemType(StrEnum):
     NOT_EXPORTABLE = "urn:dpserve:problem:not-exportable"
     TIER_NOT_HELD = "urn:dpserve:problem:tier-not-held"
     UNKNOWN_TIER = "urn:dpserve:problem:unknown-tier"
+    ACT_REFUSED = "urn:dpserve:problem:act-refused"
+    CROSS_ORIGIN = "urn:dpserve:problem:cross-origin"
     INTERNAL = "urn:dpserve:problem:internal"
 
 

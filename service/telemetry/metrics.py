@@ -48,6 +48,10 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 OWNERS_ROUTES = (
     "/api/lineages",
     "/api/lineages/{lineage}/clients",
+    "/api/lineages/{lineage}/groups",
+    "/api/lineages/{lineage}/spending",
+    "/api/acts",
+    "/api/trail",
     "/api/models",
     "/api/verdicts",
     "/api/throughput",
@@ -85,8 +89,10 @@ def owners_route_of(path: str) -> str:
     """Return the path as a label, as `route_of` does, of the owner's port."""
     if path in OWNERS_ROUTES and "{" not in path:
         return path
-    lineages_clients = path.startswith("/api/lineages/") and path.endswith("/clients")
-    return "/api/lineages/{lineage}/clients" if lineages_clients else "other"
+    match path.split("/"):
+        case ["", "api", "lineages", _, "clients" | "groups" | "spending" as what]:
+            return "/api/lineages/{lineage}/" + what
+    return "other"
 
 
 class Metrics:

@@ -19,7 +19,7 @@ LOAD_BUNDLE = "load-bundle"
 """The pod that is there before the others."""
 ENVS = ("admin.env", "metrics.env", "self-audit.env")
 """What the owner writes into components."""
-COMPONENTS = ("ingress", "monitoring", "self-audit", "tls")
+COMPONENTS = ("gateway", "ingress", "monitoring", "self-audit", "tls")
 
 
 def kustomize(folder):

@@ -1,13 +1,19 @@
 """What every pod of ours must be: a list of what is wrong with it."""
 
-PODS = {"Deployment", "StatefulSet", "DaemonSet", "Job", "Pod"}
+PODS = {"Deployment", "StatefulSet", "DaemonSet", "Job", "Pod", "CronJob"}
 
 
 def pod_of(resource):
     """Return a resource's pod, or None."""
     if resource["kind"] not in PODS:
         return None
-    return resource["spec"] if resource["kind"] == "Pod" else resource["spec"]["template"]["spec"]
+    return resource["spec"] if resource["kind"] == "Pod" else template_of(resource)["spec"]
+
+
+def template_of(resource):
+    """Return the template of a resource's pods, or None."""
+    spec = resource["spec"]["jobTemplate"]["spec"] if resource["kind"] == "CronJob" else resource.get("spec", {})
+    return spec.get("template") if resource["kind"] in PODS else None
 
 
 def breaches(resource):

@@ -21,7 +21,7 @@ from dpserve import configuration
 from dpserve.settings import ServeSettings
 
 from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, kustomize
-from .policy import breaches, pod_of
+from .policy import breaches, pod_of, template_of
 
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator, which its own definitions know, and the schema of Kubernetes does not."""
@@ -40,8 +40,24 @@ def test_every_resource_is_valid(rendered, overlay):
     for resource in rendered[overlay]:
         if resource["kind"] in CUSTOM:
             assert lost(resource) == []
-        else:
+        elif resource["kind"] != "HTTPRoute":  # which the next test looks at
             kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_the_route_is_of_the_gateways_standard_fields(rendered):
+    """The fields of gateway.networking.k8s.io/v1 that it may have: no package brings the definitions."""
+    route = named(rendered[EVERYTHING], "HTTPRoute", "dpserve")
+    assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
+    spec = route["spec"]
+    assert spec.keys() <= {"parentRefs", "hostnames", "rules"}
+    assert all(each.keys() <= {"name", "namespace", "sectionName"} for each in spec["parentRefs"])
+    service = named(rendered["redis"], "Service", "dpserve")
+    for rule in spec["rules"]:
+        assert rule.keys() <= {"matches", "backendRefs", "timeouts"}
+        assert rule["timeouts"].keys() <= {"request", "backendRequest"}
+        assert [each["path"]["type"] for each in rule["matches"]] == ["PathPrefix"]
+        for backend in rule["backendRefs"]:
+            assert (backend["name"], backend["port"]) == ("dpserve", service["spec"]["ports"][0]["port"])
 
 
 def lost(resource):
@@ -141,8 +157,9 @@ def selects(selector, labels):
 @pytest.mark.parametrize("overlay", [*OVERLAYS, EVERYTHING])
 def test_what_points_at_something_points_at_what_is_there(rendered, overlay):
     resources = rendered[overlay]
-    pods = [each["spec"]["template"] for each in resources if each["kind"] in ("Deployment", "StatefulSet")]
-    ports = {port["name"]: port["containerPort"] for pod in pods for each in containers(pod) for port in each["ports"]}
+    pods = [template for each in resources if (template := template_of(each)) is not None]
+    named_ports = [port for pod in pods for each in containers(pod) for port in each.get("ports", [])]
+    ports = {port["name"]: port["containerPort"] for port in named_ports}
     for each in resources:
         if each["kind"] == "Service":
             chosen = [pod for pod in pods if selects(each["spec"]["selector"], pod["metadata"]["labels"])]
@@ -250,6 +267,21 @@ def test_the_embedded_ledger_has_one_writer_on_a_volume(rendered):
     assert not [each for each in rendered["embedded"] if each["kind"] == "HorizontalPodAutoscaler"]
 
 
+def test_replicas_keep_their_journals_where_the_backup_finds_them(rendered):
+    for overlay in ("redis", "gpu"):
+        kept = set()
+        for kind, name in (("Deployment", "dpserve"), ("CronJob", "dpserve-backup")):
+            pod = template_of(named(rendered[overlay], kind, name))
+            (claimed,) = [each for each in volumes(pod) if each["name"] == "journals"]
+            (mount,) = [each for each in containers(pod)[0]["volumeMounts"] if each["name"] == "journals"]
+            kept.add((claimed["persistentVolumeClaim"]["claimName"], mount["mountPath"]))
+            assert mount.get("readOnly", False) == (kind == "CronJob")
+        assert kept == {("dpserve-journals", "/var/lib/dpserve/journals")}
+        claim = named(rendered[overlay], "PersistentVolumeClaim", "dpserve-journals")
+        assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert "DPSERVE_HOME=/var/lib/dpserve " in (ROOT / "Dockerfile").read_text()
+
+
 def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_cuda(rendered):
     (container,) = containers(named(rendered["gpu"], "Deployment", "dpserve")["spec"]["template"])
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -291,9 +323,11 @@ def test_the_image_is_renamed_in_one_place_for_all_that_start_it(rendered, k8s, 
     (renamed / said).write_text(written.replace("newName: dpserve", "newName: registry.example:5000/team/dpserve"))
     for folder in (*OVERLAYS, EVERYTHING, LOAD_BUNDLE):
         tag = "0.1.0-gpu" if folder in ("gpu", EVERYTHING) else "0.1.0"
-        assert images(rendered[folder]) == {f"dpserve:{tag}"}
+        tags = {tag} if folder in ("embedded", LOAD_BUNDLE) else {tag, "0.1.0"}  # backups need no CUDA
+        assert images(rendered[folder]) == {f"dpserve:{each}" for each in tags}
         done = kustomize(renamed / folder if folder == LOAD_BUNDLE else renamed / "overlays" / folder)
-        assert images(yaml.safe_load_all(done.stdout)) == {f"registry.example:5000/team/dpserve:{tag}"}, done.stderr
+        there = {f"registry.example:5000/team/dpserve:{each}" for each in tags}
+        assert images(yaml.safe_load_all(done.stdout)) == there, done.stderr
 
 
 @pytest.mark.parametrize("overlay", [*OVERLAYS, EVERYTHING])

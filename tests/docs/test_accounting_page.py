@@ -3,11 +3,11 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.command_line import ran
 
 PAGE = Path(__file__).parents[2] / "docs" / "accounting.md"
 
@@ -28,14 +28,8 @@ def printed(command, folder):
     """What a command prints, errors last, without the blanks at the ends of lines."""
     program, *arguments = shlex.split(command)
     assert program == "dpserve"
-    done = subprocess.run(
-        [sys.executable, "-m", "dpserve", *arguments],
-        cwd=folder,
-        env=os.environ | {"DPSERVE_HOME": str(folder / "home"), "COLUMNS": "100", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    environment = os.environ | {"DPSERVE_HOME": str(folder / "home"), "COLUMNS": "100", "NO_COLOR": "1"}
+    done = ran(arguments, folder, environment, seconds=300)
     assert "Traceback" not in done.stderr
     return [line.rstrip() for line in (done.stdout + (done.stderr if done.returncode else "")).splitlines()]
 

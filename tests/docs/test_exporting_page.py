@@ -18,7 +18,7 @@ PAGE = DOCS / "exporting.md"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A folder with a model of one tier and a model of several, of one lineage with a budget."""
-    found = CommandLine(tmp_path_factory.mktemp("page"), tmp_path_factory.mktemp("written"))
+    found = CommandLine(tmp_path_factory.mktemp("page"))
     (found.folder / "r.csv").write_text(CSV)
     for name, release in (("adult", SUMS), ("tiers", TIERS)):
         found(*TRAIN[:-1], name, *release)

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+from tests.command_line import ran
+
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
@@ -116,12 +118,21 @@ class Walkthrough:
         return text.splitlines()
 
     def _run_shell(self, command):
+        if command.startswith("dpserve ") and not set(command) & set("|&;<>$`*~"):
+            return self.run_dpserve(shlex.split(self._here(command))[1:])
         return self._run(["bash", "-c", f"(exit {self._status}); {self._here(command)}"])
 
     def _run(self, words):
         done = subprocess.run(
             words, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
         )
+        return self._heard(done)
+
+    def run_dpserve(self, words):
+        """Return the lines that one command prints."""
+        return self._heard(ran(words, self.folder, self.environment, seconds=300))
+
+    def _heard(self, done):
         self._status = done.returncode
         assert "Traceback" not in done.stderr, done.stderr
         return self._said(done.stdout + (done.stderr if done.returncode else ""))

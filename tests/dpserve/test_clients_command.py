@@ -9,12 +9,11 @@ from typer import Typer
 from typer.testing import CliRunner, Result
 
 from accounting.budgets import Budget
-from accounting.ledger import Ledger, UnknownGroup
-from dpserve.commands.accounts import clients, groups
+from accounting.ledger import ActRefused, Ledger, UnknownGroup
+from dpserve.commands.accounts import clients, groups, lineages
 from dpserve.commands.command import with_options
 from dpserve.commands.explaining import explain
 from dpserve.commands.options import operating_systems_user
-from service.errors import CannotServe
 
 
 def _clients(folder: Path, *words: str) -> Result:
@@ -33,12 +32,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_client_that_would_get_more_than_its_lineage_has_is_refused(folder: Path) -> None:
     refused = _clients(folder, "add", "ann", "--rho", "0.6", "--delta", "1e-5")
-    assert isinstance(refused.exception, CannotServe)
+    assert isinstance(refused.exception, ActRefused)
     assert "ann would get rho = 0.6, and the lineage" in str(refused.exception)
     assert "raise the lineage's budget" in str(refused.exception)
     assert _clients(folder, "add", "ann", "--rho", "0.5", "--delta", "1e-5").exit_code == 0
     more = _clients(folder, "set-budget", "ann", "--rho", "0.7", "--delta", "1e-5", "--yes")
-    assert isinstance(more.exception, CannotServe)
+    assert isinstance(more.exception, ActRefused)
 
 
 def test_a_client_is_named_by_an_address_or_a_subject(folder: Path) -> None:
@@ -47,6 +46,18 @@ def test_a_client_is_named_by_an_address_or_a_subject(folder: Path) -> None:
         assert _clients(folder, "show", name).output.startswith(f"{name} of lineage records is active")
     listed = _clients(folder, "list").output
     assert all(name in listed for name in ("ann@example.org", "auth0|5f7c8ec7", "Zoë"))
+
+
+def test_names_are_printed_as_they_are_with_brackets_and_colons(folder: Path) -> None:
+    assert _groups(folder, "add", "risk [/b]", "--rho", "0.5", "--delta", "1e-5").exit_code == 0
+    names = ("auth0[/b]", "urn:key:5", "[red]eve[/red]")
+    for name in names:
+        words = ("--rho", "0.1", "--delta", "1e-5", "--group", "risk [/b]", "--display-name", "[i]:key:")
+        assert _clients(folder, "add", name, *words).exit_code == 0
+        assert _clients(folder, "show", name).output.startswith(f"{name} ([i]:key:) of lineage records is active")
+    listed = _clients(folder, "list").output
+    assert all(f"{name} ([i]:key:)" in listed for name in names)
+    assert "risk [/b]" in _groups(folder, "list").output
 
 
 def _groups(folder: Path, *words: str) -> Result:
@@ -79,6 +90,15 @@ def test_a_group_has_a_budget_between_its_members_and_the_lineages(folder: Path)
     assert "team" in _groups(folder, "list").output
 
 
+def test_a_client_with_more_than_a_group_has_does_not_join_it(folder: Path) -> None:
+    assert _groups(folder, "add", "team", "--rho", "0.2", "--delta", "1e-5").exit_code == 0
+    assert _clients(folder, "add", "ann", "--rho", "0.3", "--delta", "1e-5").exit_code == 0
+    too_much = _clients(folder, "set-group", "ann", "team")
+    assert "ann would get rho = 0.3, and the group team" in str(too_much.exception)
+    assert _clients(folder, "set-budget", "ann", "--rho", "0.2", "--delta", "1e-5").exit_code == 0
+    assert _clients(folder, "set-group", "ann", "team").exit_code == 0
+
+
 def test_a_refill_is_shown_with_the_limit_kept_and_ended(folder: Path) -> None:
     paced = ("--rho", "0.3", "--delta", "1e-5", "--refill", "rho:0.1/week")
     assert _clients(folder, "add", "ann", *paced).exit_code == 0
@@ -92,6 +112,10 @@ def test_a_refill_is_shown_with_the_limit_kept_and_ended(folder: Path) -> None:
     assert ended.output == "ann may now spend rho = 0.4\n"
     wrong = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--refill", "epsilon:1/month")
     assert "a refill is written epsilon:1@1e-6/month" in str(wrong.exception)
+    words = ("set-budget", "records", "--rho", "0.5", "--delta", "1e-5", "--refill", "rho:0.2/day", "--ledger", folder)
+    shown = CliRunner(env={"COLUMNS": "160"})
+    assert shown.invoke(lineages, list(map(str, words))).exit_code == 0
+    assert "rho 0.2 a day, 0.2 left until " in shown.invoke(lineages, ["show", "--ledger", str(folder)]).output
 
 
 def test_acts_say_who_and_why_by_flag_environment_or_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

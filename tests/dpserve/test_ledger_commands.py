@@ -1,12 +1,17 @@
 """The owner's commands on a ledger: checked, copied, lost, restored and reconciled, as the guide says."""
 
+import asyncio
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from accounting.budgets import Budget
+from accounting.ledger import Ledger, key_digest
 from dpserve import Client, ServiceError
 
 ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0]])
@@ -152,3 +157,26 @@ def test_no_figure_is_cut_whoever_reads_it(run, spent):
     assert (shown["client"], shown["spent_picorho"], shown["revoked"]) == ("alice", 2_000_000_000, False)
     (shown,) = json.loads(run("lineage", "show", "--json").stdout)
     assert (shown["spent_picorho"], shown["budget_picorho"]) == (2_000_000_000, 10**12)
+
+
+def test_files_are_the_same_in_every_locale(tmp_path):
+    """A client's id is any UTF-8, and the locale of a timer or a container may know ASCII alone."""
+    budget = Budget.from_rho(0.5, 1e-5, "gaussian")
+
+    async def opened():
+        async with Ledger.open(tmp_path / "first") as ledger:
+            await ledger.open_lineage("records", budget, time=0.0)
+            await ledger.add_client("records", "Zoë", budget, key_digest("key"), time=0.0, display="趙")
+
+    asyncio.run(opened())
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "DPSERVE_HOME": str(tmp_path / "home")}
+    for words in (("backup", "ledger.backup", "--ledger", "first"), ("restore", "ledger.backup", "--ledger", "second")):
+        command = [sys.executable, "-m", "dpserve", "ledger", *words]
+        subprocess.run(command, cwd=tmp_path, env=os.environ | plain, check=True)
+    assert "Zoë" in (tmp_path / "ledger.backup").read_text("utf-8")
+
+    async def restored():
+        async with Ledger.open(tmp_path / "second") as ledger:
+            return (await ledger.client("records", "Zoë")).display
+
+    assert asyncio.run(restored()) == "趙"

@@ -155,7 +155,7 @@ def test_a_client_asks_by_name(run, table):
             np.testing.assert_array_equal(client.predict_proba(pl.from_pandas(frame)), answers)
             with pytest.raises(ValueError, match="row 1, column 'work': 'abroad' is not one of private, state"):
                 client.predict_proba([rows[0], rows[1] | {"work": "abroad"}])
-            with pytest.raises(ValueError, match="row 0 lacks the column 'work'"):
+            with pytest.raises(ValueError, match="yet now missing:\n- work"):
                 client.predict_proba(frame.drop(columns="work"))
     finally:
         process.terminate()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accounting.ledger.embedded import server_binary
+from tests.command_line import ran
 
 _PYTHON = (sys.executable, "-u", "-m")
 _SERVE = ("serve", "--port", "0")
@@ -100,13 +101,7 @@ class Services:
     price: str | None = "rho:0.001"
 
     def command_line(self, *words: object) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "dpserve", *map(str, words), "--ledger", self.ledger],
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran([*map(str, words), "--ledger", self.ledger], self.bundle.parent, self._environment())
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

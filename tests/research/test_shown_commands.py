@@ -28,6 +28,7 @@ COMMANDS = [(page.name, module, words) for page in PAGES for module, words in sh
 
 def test_the_pages_show_every_program_of_research():
     programs = {f"research.{path.parent.name}" for path in (ROOT / "research").glob("*/__main__.py")}
+    programs |= {f"research.{path.stem}" for path in (ROOT / "research").glob("*.py") if "__main__" in path.read_text()}
     assert {module for _, module, _ in COMMANDS} == programs
 
 

@@ -16,6 +16,7 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
+from service.admin.server import AdminPort, admin_port
 from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, server_config, url_of
 from service.metered import MeteredPredictor
@@ -34,6 +35,8 @@ from training.train import train
 LARGEST_BATCH = 50
 LARGEST_BODY = 20_000
 DELTA = 1e-6
+KEY = "the-owner's-key-of-these-tests"
+METRICS_KEY = "the-key-for-metrics-of-these-tests"
 
 
 @pytest.fixture(scope="session")
@@ -114,8 +117,9 @@ class Starter:
         options=None,
         settings=None,
         more=None,
+        seconds_idle=None,
     ):
-        """more: returns further predictors of a ledger."""
+        """more: returns further predictors of a ledger. seconds_idle: how long a connection that asks nothing lives."""
 
         def make(ledger):
             return MeteredPredictor(
@@ -126,7 +130,14 @@ class Starter:
             )
 
         return self.start(
-            make, head.certificate.lineage, lineage_rho, accepts, options=options, settings=settings, more=more
+            make,
+            head.certificate.lineage,
+            lineage_rho,
+            accepts,
+            options=options,
+            settings=settings,
+            more=more,
+            seconds_idle=seconds_idle,
         )
 
     def release(self, model, lineage_rho=1.0):
@@ -137,7 +148,18 @@ class Starter:
 
         return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", PayOncePredictor.hold_for_owner)
 
-    def start(self, make, lineage, lineage_rho, accepts, before=None, options=None, settings=None, more=None):
+    def start(
+        self,
+        make,
+        lineage,
+        lineage_rho,
+        accepts,
+        before=None,
+        options=None,
+        settings=None,
+        more=None,
+        seconds_idle=None,
+    ):
         started: list[RunningService] = []
         ready = threading.Event()
         failure: list[BaseException] = []
@@ -162,6 +184,7 @@ class Starter:
                 await ledger.open_lineage(lineage, budget, time=time.time())
                 application = Application(opening(ledger))
                 config = server_config(lambda: application, settings or ServiceSettings())
+                config.timeout_keep_alive = seconds_idle or config.timeout_keep_alive
                 server = uvicorn.Server(config)
                 self._running.append((server, threading.current_thread()))
                 await server.serve(sockets=[listening])
@@ -209,3 +232,19 @@ def start_for_module(tmp_path_factory):
 @pytest.fixture
 def service(start, head) -> RunningService:
     return start(head)
+
+
+@pytest.fixture
+def owner(service, tmp_path):
+    """An HTTP client of the owner's port, with its key."""
+    listening = bind()
+    admin = AdminPort(
+        listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
+    )
+    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
+    service.call(opened.__aenter__())
+    http = service.http(KEY)
+    http.base_url = url_of(listening)
+    yield http
+    service.call(opened.__aexit__(None, None, None))
+    listening.close()

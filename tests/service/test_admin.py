@@ -10,26 +10,8 @@ from service.admin import verdicts
 from service.admin.server import AdminPort, admin_port
 from service.listener import bind, url_of
 
+from .conftest import KEY, METRICS_KEY
 from .test_http import PRICE, ROW, problem
-
-KEY = "the-owner's-key-of-these-tests"
-METRICS_KEY = "the-key-for-metrics-of-these-tests"
-
-
-@pytest.fixture
-def owner(service, tmp_path):
-    """An HTTP client of the owner's port, with its key."""
-    listening = bind()
-    admin = AdminPort(
-        listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
-    )
-    opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
-    service.call(opened.__aenter__())
-    http = service.http(KEY)
-    http.base_url = url_of(listening)
-    yield http
-    service.call(opened.__aexit__(None, None, None))
-    listening.close()
 
 
 @pytest.mark.parametrize(

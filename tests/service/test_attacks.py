@@ -97,7 +97,8 @@ def test_pipelined_requests_are_answered_in_order_and_each_is_charged_once(servi
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-def test_a_wish_for_another_protocol_is_refused_and_what_follows_is_no_request(service, protocol):
+def test_a_wish_for_another_protocol_is_refused_and_what_follows_is_no_request(start, head, protocol):
+    service = start(head, seconds_idle=1)
     wish = prediction(service.add_client(), "Connection: Upgrade", f"Upgrade: {protocol}")
     with connect(service) as connection:
         connection.sendall(wish + prediction("another key"))

@@ -17,20 +17,27 @@ from pydantic import Field
 
 from accounting import sampling_error
 from accounting.losses import Cost
-from training.certificate import FLOATING_POINT, UNIFORM_BITS, ProvenCertificate, fresh_fields
+from training.certificate import (
+    FLOATING_POINT,
+    NO_OTHER_FIGURE,
+    ONE_LINEAGE,
+    ONE_RECORD,
+    TRAINING_SUCCEEDED,
+    UNIFORM_BITS,
+    ProvenCertificate,
+    fresh_fields,
+)
 from training.errors import BundleError
 from training.feature_maps import AnyFeatureMap
 
 Floats = NDArray[np.float64]
 
 COMMON_ASSUMPTIONS = (
-    "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
-    "protected for each of them, and for all together only by the composition of their number.",
+    ONE_RECORD,
     "Bounds, classes, columns and their names and encodings, feature map and every number of the training were chosen "
     "without looking at the private records. Choosing any of them by results on the private records is not covered.",
-    "Training succeeded. That it does, rather than be refused for a bad value, can depend on one record, and is not "
-    "hidden from whoever sees that a model is served.",
-    "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
+    TRAINING_SUCCEEDED,
+    ONE_LINEAGE,
     "The bundle and the lineage key stay with the owner; what leaves it is paid for.",
     "The training was the one that this certificate describes, and its numbers and model id are the owner's word: the "
     "values released refute some false ones (a grid that is another), and not all.",
@@ -39,8 +46,7 @@ COMMON_ASSUMPTIONS = (
     "HMAC-SHA256 under a key that stays with the owner is taken for a pseudorandom function, where receipts name what "
     "was released.",
     "Training again on the same records is another release, with noise of its own, and is paid for again.",
-    "Accuracy, the number of records and any other figure computed from the private records are not covered if "
-    "they are published.",
+    NO_OTHER_FIGURE,
 )
 """What every release assumes; a subclass adds its own."""
 

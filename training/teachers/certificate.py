@@ -5,7 +5,15 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from training.certificate import FLOATING_POINT, PSEUDORANDOM_NOISE, ProvenCertificate
+from training.certificate import (
+    FLOATING_POINT,
+    NO_OTHER_FIGURE,
+    ONE_LINEAGE,
+    ONE_RECORD,
+    PSEUDORANDOM_NOISE,
+    TRAINING_SUCCEEDED,
+    ProvenCertificate,
+)
 from training.feature_maps import AnyFeatureMap
 
 Rule = Literal["votes", "probabilities"]
@@ -21,22 +29,19 @@ _ROUNDING = 2.0**-48
 _UP = 1 + 2.0**-40
 
 ASSUMPTIONS = (
-    "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
-    "protected for each of them, and for all together only by the composition of their number.",
+    ONE_RECORD,
     "Bounds, classes, columns and their names and encodings, feature map, the number of teachers, their architecture "
     "and their training were chosen without looking at the private records. Choosing any of them by results on the "
     "private records is not covered.",
     "What a teacher becomes and answers is a function of its own part and of public numbers: the same arithmetic on "
     "the same numbers gives the same bits, whatever other teachers are computed beside it.",
-    "Training succeeded. That it does, rather than be refused for a bad value, can depend on one record, and is not "
-    "hidden from whoever sees that a model is served.",
-    "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage.",
+    TRAINING_SUCCEEDED,
+    ONE_LINEAGE,
     "The weights, the noise key, this file's digest of them and the lineage key, which also says a record's part, "
     "stay with the owner; only priced answers leave.",
     *PSEUDORANDOM_NOISE,
     FLOATING_POINT,
-    "Accuracy, the number of records and any other figure computed from the private records are not covered if "
-    "they are published.",
+    NO_OTHER_FIGURE,
 )
 
 

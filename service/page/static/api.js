@@ -20,7 +20,7 @@ export class Refusal extends Error {
   }
 }
 
-export async function ask(path, { key = null, method = "GET", body = null, headers = {} } = {}) {
+export async function ask(path, { key = null, method = "GET", body = null, headers = {}, blob = false } = {}) {
   let response;
   try {
     response = await fetch(path, {
@@ -46,6 +46,7 @@ export async function ask(path, { key = null, method = "GET", body = null, heade
     });
   }
   let content = null;
+  if (response.ok && blob) return { content: await response.blob() };
   try {
     content = await response.json();
   } catch {
@@ -123,6 +124,10 @@ export class Owner {
 
   async get(path) {
     return (await ask(`api/${path}`, { key: this.#key })).content;
+  }
+
+  async post(path, body, blob = false) {
+    return (await ask(`api/${path}`, { key: this.#key, method: "POST", body, blob })).content;
   }
 
   async clients(lineage, after = "") {

@@ -1,7 +1,8 @@
-// The owner's page: what is answered now, accounts, models, verdicts. It reads and changes nothing.
+// The owner's page: what is answered now, accounts and what the owner changes of them, models, verdicts.
 
+import { budgetFields, close, downloadTrail, forgetActs, keyFields, keyInWords, perform, plainFields, showAccount } from "./acts.js";
 import { Owner } from "./api.js";
-import { plot, responsive, ticksTo } from "./charts.js";
+import { plot, responsive, spendChart, ticksTo } from "./charts.js";
 import { button, byId, el, table } from "./dom.js";
 import { counted, figure, figureUp, moment, whole } from "./format.js";
 import { modelFacts } from "./model.js";
@@ -18,6 +19,11 @@ let timers = [];
 let shown = {};
 /** How many clients were asked for by "More": a refresh shows as many. */
 let unfolded = 0;
+/** The lineage whose clients are shown: the owner's choice, or the one that is served. */
+let chosen = null;
+let lineages = [];
+/** Which account's dialog was opened: its button has the focus again when the dialog is closed. */
+let opened = null;
 
 async function enter(key) {
   const candidate = new Owner(key);
@@ -36,6 +42,9 @@ function leave() {
   owner = null;
   shown = {};
   unfolded = 0;
+  chosen = opened = null;
+  lineages = [];
+  forgetActs();
   timers.forEach(clearInterval);
 }
 
@@ -69,20 +78,26 @@ async function refreshAll() {
     refreshPart("lineages", (asked) => asked.get("lineages"), showLineages),
     refreshPart("models", (asked) => asked.get("models"), showModels),
     refreshPart("verdicts", (asked) => asked.get("verdicts"), showVerdicts),
-    refreshPart("clients", clientsOfServed, showClients),
+  ]);
+  if (lineages.length === 0) return;
+  await Promise.all([
+    refreshPart("clients", clientsOfChosen, showClients),
+    refreshPart("groups", (asked) => asked.get(`${path()}/groups`), showGroups),
+    refreshPart("spending", async (asked) => ({ ...(await asked.get(`${path()}/spending`)), of: chosen }), showSpending),
   ]);
 }
 
-async function clientsOfServed(asked) {
-  const { lineages } = await asked.get("lineages");
-  const served = lineages.find((each) => each.served) ?? lineages[0];
-  let { clients, next_after: next } = await asked.clients(served.lineage);
+const path = () => `lineages/${encodeURIComponent(chosen)}`;
+
+async function clientsOfChosen(asked) {
+  const lineage = chosen;
+  let { clients, next_after: next } = await asked.clients(lineage);
   while (next !== null && clients.length < unfolded) {
-    const page = await asked.clients(served.lineage, next);
+    const page = await asked.clients(lineage, next);
     clients = [...clients, ...page.clients];
     next = page.next_after;
   }
-  return { lineage: served.lineage, clients, next_after: next };
+  return { lineage, clients, next_after: next };
 }
 
 function showLive({ totals, seconds }) {
@@ -133,45 +148,170 @@ function share(account) {
   return el("span", { class: "left-bar" }, el("span", { class: "track-bar", "aria-hidden": "true" }, bar), said);
 }
 
-function showLineages({ lineages }) {
-  byId("lineages-body").replaceChildren(
+/** A button that opens an account's dialog. It is found again by its name, since a refresh makes another one. */
+function opener(label, account, open) {
+  const node = button(label, () => {
+    opened = account;
+    open();
+  }, { class: "quiet" });
+  node.dataset.account = account;
+  return node;
+}
+
+const openerOf = (account) => [...document.querySelectorAll("[data-account]")].find((node) => node.dataset.account === account);
+
+/** Put new content into a section; whoever was on a button of it is on the same one of the new content. */
+function replace(name, ...content) {
+  const focused = byId(`${name}-body`).contains(document.activeElement) ? document.activeElement.dataset.account : undefined;
+  byId(`${name}-body`).replaceChildren(...content);
+  if (focused !== undefined) openerOf(focused)?.focus();
+}
+
+/** Do an act on the lineage that is shown; parts and fix as `perform` has them. */
+function act(title, given, parts = [], more = {}) {
+  const asked = owner;
+  perform({
+    title,
+    given: { lineage: chosen, ...given },
+    parts,
+    post: (path, body) => asked.post(path, body),
+    done: () => refreshAll(),
+    ...more,
+  });
+}
+
+function accountFacts(account) {
+  const refill = account.refill;
+  return [
+    ["epsilon spent", `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)} at delta = ${figure(account.delta)}`],
+    ["rho spent", `${figure(account.spent.rho)} of ${figure(account.limit.rho)}`],
+    ...(refill ? [["each period", `rho ${figure(refill.each.rho)} a ${refill.period}, ${figure(refill.remaining_rho)} of it left`]] : []),
+  ];
+}
+
+function showLineages(content) {
+  lineages = content.lineages;
+  if (!lineages.some((each) => each.lineage === chosen)) chosen = (lineages.find((each) => each.served) ?? lineages[0])?.lineage ?? null;
+  replace(
+    "lineages",
     lineages.length === 0
       ? el("p", { class: "loading" }, "The ledger has no lineage yet.")
       : table(
           "Lineages",
           [{ title: "lineage" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "releases", numeric: true }, { title: "belief, at most", numeric: true }],
-          lineages.map(({ lineage, served, account, releases }) => [
-            [el("span", { class: "mono" }, lineage), served && [" ", el("span", { class: "tag" }, "served")], account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
-            share(account),
-            `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)}`,
-            whole(releases),
-            account.posterior_belief_bound.when_spent.toFixed(4),
+          lineages.map((each) => [
+            [opener(each.lineage, `lineage:${each.lineage}`, () => openLineage(each)), each.served && [" ", el("span", { class: "tag" }, "served")], each.account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
+            share(each.account),
+            `${figureUp(each.account.spent.epsilon)} of ${figureUp(each.account.limit.epsilon)}`,
+            whole(each.releases),
+            each.account.posterior_belief_bound.when_spent.toFixed(4),
           ]),
         ),
   );
 }
 
-function showClients({ lineage, clients, next_after: next }) {
-  const body = byId("clients-body");
-  if (clients.length === 0) {
-    body.replaceChildren(el("p", { class: "loading" }, "There is no client yet. ", el("code", {}, "dpserve clients add NAME --epsilon 1 --delta 1e-6"), " makes one."));
-    return;
-  }
-  const columns = [{ title: "client" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "answers", numeric: true }, { title: "answers left", numeric: true }, { title: "since" }];
-  const rows = clients.map(({ client, revoked, account, releases, created }) => [
-    [client, revoked && [" ", el("span", { class: "tag bad" }, "revoked")], account.queries_left === 0 && !revoked && [" ", el("span", { class: "tag warn" }, "spent")]],
-    share(account),
-    `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)}`,
-    whole(releases),
-    account.unlimited ? "unlimited" : account.queries_left === null ? "–" : whole(account.queries_left),
-    moment(created),
+function openLineage({ lineage, account, created }) {
+  const asked = owner;
+  showAccount(`Lineage ${lineage}`, [...accountFacts(account), ["since", moment(created)]], [
+    ...(lineage === chosen ? [] : [["Show its clients", () => choose(lineage)]]),
+    ["Change its budget", () => act(`The budget of ${lineage}`, { act: "set-budget", lineage }, [budgetFields(account)])],
+    ["Download the audit trail", () => downloadTrail({ lineage, fetchTrail: (body) => asked.post("trail", body, true) })],
   ]);
+}
+
+async function choose(lineage) {
+  chosen = lineage;
+  unfolded = 0;
+  shown = {};
+  close();
+  await refreshAll();
+}
+
+function showClients({ lineage, clients, next_after: next }) {
   const more = button("More", async () => {
     const page = await owner.clients(lineage, next);
     unfolded = clients.length + page.clients.length;
     showClients({ lineage, clients: [...clients, ...page.clients], next_after: page.next_after });
   });
-  body.replaceChildren(table("Clients", columns, rows), el("div", { class: "buttons" }, next !== null && more, el("span", { class: "note" }, counted(clients.length, "client"))));
+  const add = opener("Add a client", "add-client", () =>
+    act("Add a client", { act: "add-client" }, [
+      plainFields(["client", "Name, as its e-mail address or subject", "", "It is never given again."], ["display", "What lists call it", "", "May be empty."], ["group", "Group", "", "Empty: none."]),
+      budgetFields(),
+      keyFields(),
+    ]),
+  );
+  const columns = [{ title: "client" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "answers", numeric: true }, { title: "answers left", numeric: true }, { title: "since" }];
+  const rows = clients.map((each) => [
+    [opener(each.client, `client:${each.client}`, () => openClient(each)), each.display && [" ", el("span", { class: "note" }, each.display)], each.revoked && [" ", el("span", { class: "tag bad" }, "revoked")], each.account.queries_left === 0 && !each.revoked && [" ", el("span", { class: "tag warn" }, "spent")]],
+    share(each.account),
+    `${figureUp(each.account.spent.epsilon)} of ${figureUp(each.account.limit.epsilon)}`,
+    whole(each.releases),
+    each.account.unlimited ? "unlimited" : each.account.queries_left === null ? "–" : whole(each.account.queries_left),
+    moment(each.created),
+  ]);
+  replace(
+    "clients",
+    clients.length === 0 ? el("p", { class: "loading" }, "There is no client yet.") : table("Clients", columns, rows),
+    el("div", { class: "buttons" }, add, next !== null && more, el("span", { class: "note" }, `${counted(clients.length, "client")} of ${lineage}`)),
+  );
+}
+
+function openClient({ client, display, group, revoked, releases, created, keys, account }) {
+  const facts = [
+    ...(display ? [["called", display]] : []),
+    ...(group ? [["group", group]] : []),
+    ...accountFacts(account),
+    ["since", moment(created)],
+    ["API keys", keys.length ? keys.map((key) => el("div", {}, keyInWords(key))) : "none"],
+  ];
+  const which = [["", "all of its keys"], ...keys.map((key) => [key.id, key.id])];
+  const later = [["0", "at once"], ["3600", "in an hour"], ["86400", "in a day"], ["604800", "in a week"]];
+  const rotated = ({ key, overlap_seconds: seconds, ...rest }) => ({ ...rest, key: key || null, overlap_seconds: Number(seconds) });
+  const acts = [
+    ["Change its budget", () => act(`The budget of ${client}`, { act: "set-budget", client }, [budgetFields(account)])],
+    ["Rotate its key", () => act(`A new key for ${client}`, { act: "rotate-key", client }, [plainFields(["key", "Replace", "", which], ["overlap_seconds", "What is replaced is refused", "0", later]), keyFields()], { fix: rotated })],
+    ["Add a key", () => act(`A further key for ${client}`, { act: "add-key", client }, [keyFields()])],
+    ...(keys.length ? [["Remove a key", () => act(`Remove a key of ${client}`, { act: "remove-key", client }, [plainFields(["key", "Key", keys[0].id, which.slice(1)])])]] : []),
+    ["Rename it", () => act(`What lists call ${client}`, { act: "rename", client }, [plainFields(["display", "Name in lists", display, "Empty: its id alone."])])],
+    ...(releases === 0 ? [["Put it into a group", () => act(`The group of ${client}`, { act: "set-group", client }, [plainFields(["group", "Group", group, "Empty: none."])])]] : []),
+    ["Revoke it", () => act(`Revoke ${client}`, { act: "revoke", client }, [], { danger: true })],
+  ];
+  showAccount(`Client ${client}`, facts, revoked ? [] : acts);
+}
+
+function showGroups({ groups }) {
+  const add = opener("Add a group", "add-group", () =>
+    act("Add a group", { act: "add-group" }, [plainFields(["group", "Name", "", "It is never given again."], ["display", "What lists call it", "", "May be empty."]), budgetFields()]),
+  );
+  const columns = [{ title: "group" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "members", numeric: true }];
+  const open = ({ group, account, members, created }) =>
+    showAccount(`Group ${group}`, [...accountFacts(account), ["members", whole(members)], ["since", moment(created)]], [
+      ["Change its budget", () => act(`The budget of ${group}`, { act: "set-budget", group }, [budgetFields(account)])],
+    ]);
+  replace(
+    "groups",
+    groups.length === 0
+      ? el("p", { class: "loading" }, "There is no group.")
+      : table("Groups", columns, groups.map((each) => [opener(each.group, `group:${each.group}`, () => open(each)), share(each.account), `${figureUp(each.account.spent.epsilon)} of ${figureUp(each.account.limit.epsilon)}`, whole(each.members)])),
+    el("div", { class: "buttons" }, add),
+  );
+}
+
+function showSpending({ complete, lineage, clients, of }) {
+  const limit = lineages.find((each) => each.lineage === of)?.account.limit.rho ?? 0;
+  const course = (name, points, most) => {
+    const total = points.at(-1)[1];
+    const summary = `${name}: rho ${figure(total)} spent, the last of it on ${moment(points.at(-1)[0])}.`;
+    const host = el("div", {});
+    responsive(host, spendChart(points.map(([time, spent]) => ({ time, total: spent })), most, summary));
+    return el("figure", {}, host, el("figcaption", {}, summary));
+  };
+  const spent = Object.entries(clients).filter(([, points]) => points.length);
+  byId("spending-body").replaceChildren(
+    ...(lineage.length === 0 ? [el("p", { class: "loading" }, "Nothing has been charged yet.")] : [course(`The lineage ${of}`, lineage, limit)]),
+    ...(complete ? [] : [el("p", { class: "notice" }, "More receipts are being read: the newest are not in it yet.")]),
+    el("div", { class: "plots" }, spent.map(([name, points]) => course(name, points, Infinity))),
+  );
 }
 
 function showModels({ models }) {
@@ -207,3 +347,10 @@ function livePanel(live) {
 }
 
 const end = mountSession({ what: "admin key", enter, leave });
+
+byId("act-close").addEventListener("click", close);
+byId("act").addEventListener("close", () => {
+  byId("act-body").replaceChildren();
+  if (opened !== null) (openerOf(opened) ?? byId("clients-title")).focus();
+  opened = null;
+});

@@ -19,7 +19,7 @@ from accounting.ledger import (
     key_digest,
 )
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import backup, reconcile, restore
+from accounting.ledger.recovery import DeclaredLoss, backup, reconcile, restore
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 from accounting.losses import Cost, LaplaceLoss
@@ -254,4 +254,31 @@ async def test_groups_are_restored_and_what_they_paid_for_since_is_put_back(tmp_
         again = [line async for line in backup(ledger)]
     async with Ledger.open(tmp_path / "third") as ledger:
         await restore(ledger, again)
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_loss_of_a_member_is_charged_to_its_group(ledger: Ledger, lineage: str, asked: bool) -> None:
+    await _open(ledger, lineage)
+    if asked:
+        await ledger.charge(asking(lineage, "ann", "1"))
+    await reconcile(ledger, lineage, [], DeclaredLoss(3, COST, "ann"))
+    assert (await ledger.client(lineage, "ann")).group == "team"
+    assert await _spent(ledger, lineage) == (3 + asked, 0, 3 + asked)
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_loss_of_a_member_that_the_backup_lacks_is_charged_to_its_group(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    async with Ledger.open(tmp_path / "first", journals=journals) as ledger:
+        await ledger.join("lineage")
+        await _open(ledger, "lineage")
+        lines = [line async for line in backup(ledger)]
+        await ledger.add_client("lineage", "flo", releases(9), key_digest("flo"), time=0.0, group="others")
+        await ledger.charge(asking("lineage", "flo", "1"))
+    async with Ledger.open(tmp_path / "second") as ledger:
+        await restore(ledger, lines)
+        done = await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(2, COST, "flo"))
+        assert (done.put_back, done.declared) == (1, 2)
+        assert await _spent(ledger, "lineage") == (0, 3, 3)
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()

@@ -6,6 +6,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from accounting.budgets import Budget
 from accounting.ledger import (
     ActRefused,
     BudgetExhausted,
@@ -279,6 +280,21 @@ async def test_a_gaussian_account_pays_for_gaussian_charges_only(
     assert caught.value.scope == scope
     assert dump(store_url, lineage) == before
     await ledger.charge(asking(lineage, "ann", "1", cost=Cost((GaussianLoss(0.1), GaussianLoss(0.2)))))
+
+
+async def test_a_delta_too_small_for_what_was_charged_is_refused(ledger: Ledger, lineage: str) -> None:
+    """Or nothing could be said of the account any more: the noise sampler's error takes a share of delta."""
+    roomy, tight = Budget.from_rho(30, 1e-6, "gaussian"), Budget.from_rho(0.001, 1e-12, "gaussian")
+    await open_accounts(ledger, lineage, roomy, ann=roomy)
+    await ledger.set_client_budget(lineage, "ann", tight)
+    await ledger.set_client_budget(lineage, "ann", roomy)
+    await ledger.charge(asking(lineage, "ann", "1"))
+    before = await ledger.snapshot(lineage)
+    with pytest.raises(ActRefused, match="delta must be at least"):
+        await ledger.set_client_budget(lineage, "ann", tight)
+    with pytest.raises(ActRefused, match="delta must be at least"):
+        await ledger.set_lineage_budget(lineage, tight)
+    assert await ledger.snapshot(lineage) == before
 
 
 async def test_which_charges_an_account_accepts_is_not_narrowed_after_its_first_release(

@@ -83,4 +83,4 @@ async def test_charge_and_reconnect_over_tls(embedded_url: str, tmp_path: Path) 
 async def test_an_authority_that_is_not_trusted_is_refused(embedded_url: str, tmp_path: Path) -> None:
     async with _front(embedded_url, tmp_path) as (_, url):
         with pytest.raises(LedgerUnavailable, match=r"cannot be reached: .*certificate"):
-            await Ledger.connect(url.partition("?")[0])
+            await Ledger.connect(url.partition("?")[0], deadline=1.0)

@@ -32,11 +32,21 @@ async def books(embedded_url: str) -> AsyncIterator[Ledger]:
         yield opened
 
 
-def _rewrite(store: "redis.Redis[bytes]", keys: LineageKeys, altered: bytes, fields: dict[bytes, bytes]) -> None:
-    entries = store.xrange(keys.receipts)
-    store.delete(keys.receipts)
+def _rewrite(
+    store: "redis.Redis[bytes]", keys: LineageKeys, altered: bytes, fields: dict[bytes, bytes], stream: str = ""
+) -> None:
+    """Alter an entry of a stream, by default of the receipts."""
+    stream = stream or keys.receipts
+    entries = store.xrange(stream)
+    store.delete(stream)
     for number, before in entries:
-        store.xadd(keys.receipts, before | (fields if number == altered else {}), id=number)
+        store.xadd(stream, before | (fields if number == altered else {}), id=number)
+
+
+def _give_key(store: "redis.Redis[bytes]", keys: LineageKeys, digest: bytes) -> None:
+    """Give bob an API key in both of the places where the store has it."""
+    store.hset(keys.api_keys, digest, "- predict bob")  # type: ignore[arg-type]
+    store.hset(keys.client("bob").account, b"k:" + digest, "- predict")  # type: ignore[arg-type]
 
 
 def _digest(keys: LineageKeys, client: str) -> bytes:
@@ -129,6 +139,22 @@ FOUND: dict[str, tuple[Damage, list[str]]] = {
         ["the account counts 3 receipts, of 2"],
     ),
     "an act that is gone": (lambda store, keys: store.xdel(keys.acts, "1-0"), ["act 1 was altered or is missing"]),
+    "an act whose reason was altered": (
+        lambda store, keys: _rewrite(store, keys, b"1-0", {b"why": b"another"}, keys.acts),
+        ["act 1 was altered or is missing"],
+    ),
+    "the newest act's author": (
+        lambda store, keys: _rewrite(store, keys, b"4-0", {b"by": b"mallory"}, keys.acts),
+        ["act 4 was altered or is missing"],
+    ),
+    "an API key that no act gave": (
+        lambda store, keys: _give_key(store, keys, key_digest("mallory")),
+        ["client bob has an API key that no act gave it, or that one ended"],
+    ),
+    "an API key that was ended": (
+        lambda store, keys: _give_key(store, keys, _digest(keys, "bob")),
+        ["client bob has an API key that no act gave it, or that one ended"],
+    ),
     "what the lineage spent": (lambda store, keys: store.hincrby(keys.account, "spent", -1), ["the lineage has spent"]),
     "what a client spent": (
         lambda store, keys: store.hincrby(keys.client("ann").account, "spent", -1),

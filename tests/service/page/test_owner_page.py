@@ -178,3 +178,143 @@ def test_clients_that_were_unfolded_stay_so_when_the_page_looks_again(tab, url, 
     with page.expect_response("**/clients?*"):
         page.clock.fast_forward(16_000)
     expect(names.nth(2)).to_have_text("carol")
+
+
+def fill_act(page, **fields):
+    """Fill the fields of the dialog's form, by their labels, and see what the act means."""
+    dialog = page.get_by_role("dialog")
+    for label, value in ({"Who you are": "Ada", "Why": "the pilot"} | fields).items():
+        found = dialog.get_by_label(label.replace("_", " "))
+        if found.evaluate("(node) => node.tagName") == "SELECT":
+            found.select_option(value)
+        else:
+            found.fill(value)
+    dialog.get_by_role("button", name="See what it means").click()
+    expect(dialog.get_by_role("button", name="Do it")).to_be_visible()
+    return dialog
+
+
+def open_client(page, name):
+    page.locator("#clients-body").get_by_role("button", name=name, exact=True).click()
+    return page.get_by_role("dialog")
+
+
+def test_a_client_is_added_with_the_keyboard_alone_and_its_key_is_shown_once(tab, url, service):
+    page = sign_in(tab, url)
+
+    def press(*keys):
+        for key in keys:
+            page.keyboard.press(key)
+
+    page.get_by_role("button", name="Add a client").focus()
+    press("Enter")
+    expect(page.locator("#act-title")).to_be_focused()
+    press("Tab")
+    page.keyboard.type("kate@example.org")
+    press("Tab", "Tab", "Tab", "Tab")  # its name in lists, its group, what the budget is stated as
+    page.keyboard.type("1")
+    for label, text in (("Who you are", "Ada"), ("Why", "the pilot")):
+        field = page.get_by_role("dialog").get_by_label(label)
+        while not field.evaluate("(node) => node === document.activeElement"):
+            press("Tab")
+        page.keyboard.type(text)
+    press("Enter")
+    doing = page.get_by_role("button", name="Do it")
+    expect(doing).to_be_visible()
+    while not doing.evaluate("(node) => node === document.activeElement"):
+        press("Tab")
+    press("Enter")
+    shown = page.get_by_label("The API key")
+    expect(shown).to_be_visible()
+    key = shown.input_value()
+    tab.shot("owner-new-key")
+    assert service.http(key).get("/budget").json()["limit"]["epsilon"] == pytest.approx(1)
+    press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.get_by_role("button", name="Add a client")).to_be_focused()
+    assert key not in page.content()
+    assert page.evaluate("[...document.querySelectorAll('input')].every((one) => !one.value.startsWith('dp_'))")
+    expect(page.locator("#clients-body tbody th").filter(has_text="kate@example.org")).to_have_count(1)
+
+
+@pytest.mark.parametrize("look", ["light-wide", "dark-small"])
+def test_a_budget_is_raised_after_a_look_at_what_it_means(open_tab, url, service, look):
+    small = {"viewport": {"width": 360, "height": 700}, "has_touch": True, "is_mobile": True}
+    tab = open_tab(color_scheme=look.split("-")[0], **(small if look.endswith("small") else {}))
+    name = f"raised-{look}"
+    service.add_client(name, rho=0.25)
+    page = sign_in(tab, url)
+    dialog = open_client(page, name)
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Change its budget").click()
+    assert violations(page) == []
+    tab.shot(f"owner-budget-form-{look}")
+    fill_act(page, The_budget_as="rho", Amount="0.5", Spread_over_time="month", Of_it_in_each_period="0.1")
+    expect(dialog).to_contain_text("More may then be learnt about every record")
+    (limit,) = [row for row in dialog.locator("tbody tr").all_inner_texts() if row.startswith("rho, in all")]
+    assert limit.split("\t") == ["rho, in all", "0.25", "0.5"]
+    assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    assert violations(page) == []
+    tab.shot(f"owner-budget-{look}")
+    account = service.call(service.ledger.client(service.predictor.lineage, name))
+    assert account.budget.picorho == 25 * 10**10
+    dialog.get_by_role("button", name="Do it").click()
+    expect(dialog).to_be_hidden()
+    account = service.call(service.ledger.client(service.predictor.lineage, name))
+    assert (account.budget.picorho, account.budget.refill.picorho) == (50 * 10**10, 10**11)
+    (act,) = service.call(service.ledger.acts(service.predictor.lineage))[-1:]
+    assert (act.kind, act.by, act.why) == ("budget", "Ada", "the pilot")
+
+
+def test_a_client_is_revoked_and_a_cancelled_act_is_not_done(tab, url, service):
+    service.add_client("mallory", rho=0.25)
+    page = sign_in(tab, url)
+    dialog = open_client(page, "mallory")
+    dialog.get_by_role("button", name="Revoke it").click()
+    fill_act(page).get_by_role("button", name="Cancel").click()
+    assert not service.call(service.ledger.client(service.predictor.lineage, "mallory")).revoked
+    open_client(page, "mallory").get_by_role("button", name="Revoke it").click()
+    fill_act(page).get_by_role("button", name="Do it").click()
+    expect(page.locator("#clients-body tbody th").filter(has_text="mallory")).to_contain_text("revoked")
+    assert service.call(service.ledger.client(service.predictor.lineage, "mallory")).revoked
+
+
+def test_what_is_refused_is_said_where_it_was_asked(tab, url, service):
+    tab.expected.append("409")
+    service.add_client("nora", rho=0.25)
+    page = sign_in(tab, url)
+    dialog = open_client(page, "nora")
+    dialog.get_by_role("button", name="Change its budget").click()
+    dialog.get_by_label("Amount").fill("one")
+    dialog.get_by_label("Who you are").fill("Ada")
+    dialog.get_by_label("Why").fill("more")
+    dialog.get_by_role("button", name="See what it means").click()
+    expect(dialog.get_by_role("alert")).to_have_text("“one” is no number.")
+    dialog.get_by_label("The budget as").select_option("rho")
+    dialog.get_by_label("Amount").fill("1000")
+    dialog.get_by_role("button", name="See what it means").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("which pays for every answer too")
+
+
+def test_the_trail_is_downloaded(tab, url, service):
+    page = sign_in(tab, url)
+    page.locator("#lineages-body").get_by_role("button", name=service.predictor.lineage).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Download the audit trail").click()
+    dialog.get_by_label("Who you are").fill("Ada")
+    dialog.get_by_label("Why").fill("the yearly review")
+    with page.expect_download() as downloading:
+        dialog.get_by_role("button", name="Download", exact=True).click()
+    rows = [json.loads(line) for line in downloading.value.path().read_text().splitlines()]
+    assert downloading.value.suggested_filename == f"{service.predictor.lineage}-trail.jsonl"
+    assert sum(row["kind"] == "receipt" for row in rows) >= 47
+    (export,) = [row for row in rows if row.get("why") == "the yearly review"]
+    assert (export["kind"], export["by"]) == ("export", "Ada")
+
+
+def test_who_spent_what_is_drawn(tab, url, service):
+    page = sign_in(tab, url)
+    drawn = page.locator("#spending-body").get_by_role("img")
+    expect(drawn.first).to_have_attribute("aria-label", re.compile("^The lineage"))
+    for name in ("alice", "bob"):
+        expect(page.locator("#spending-body").get_by_role("img", name=re.compile(f"^{name}: rho"))).to_be_visible()

@@ -1,0 +1,66 @@
+"""Who spent what over time: read once from the receipts, and from then on what is new."""
+
+from dataclasses import dataclass, field
+
+from accounting.ledger import Ledger, Receipt
+from accounting.picorho import to_rho
+
+_PAGE = 1000
+_PAGES = 20
+"""Read for one reply at most: a ledger of millions of receipts is read in several."""
+_MOST_POINTS = 400
+
+
+@dataclass
+class Course:
+    """What one account has spent so far, as time goes: (seconds since the epoch, picorho), oldest first.
+
+    Of more points than `_MOST_POINTS` every other one is left out; the newest stays, so that the total is exact.
+    """
+
+    total: int = 0
+    points: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, time: float, picorho: int) -> None:
+        """Count a charge."""
+        self.total += picorho
+        self.points.append((time, self.total))
+        if len(self.points) > _MOST_POINTS:
+            self.points = self.points[::-2][::-1]
+
+    @property
+    def listed(self) -> list[tuple[float, float]]:
+        """The points, in rho."""
+        return [(time, to_rho(total)) for time, total in self.points]
+
+
+@dataclass
+class Spending:
+    """What a lineage and each of its clients have spent over time, of the receipts that were read."""
+
+    newest: Receipt | None = None
+    lineage: Course = field(default_factory=Course)
+    clients: dict[str, Course] = field(default_factory=dict)
+
+    async def read_on(self, ledger: Ledger, lineage: str) -> bool:
+        """Read the receipts that are new, or some of them; return whether that was all.
+
+        A store that was restored may have other receipts under the same numbers: then it is read anew.
+        """
+        for _ in range(_PAGES):
+            after = self.newest.sequence - 1 if self.newest is not None else 0
+            page = await ledger.receipts(lineage, after=after, count=_PAGE)
+            if self.newest is not None:
+                if not page or page[0].hash != self.newest.hash:
+                    self.newest, self.lineage, self.clients = None, Course(), {}
+                    continue
+                page = page[1:]
+            for receipt in page:
+                self.lineage.add(receipt.time, receipt.lineage_total)
+                if receipt.client:
+                    self.clients.setdefault(receipt.client, Course()).add(receipt.time, receipt.total)
+            if page:
+                self.newest = page[-1]
+            if len(page) < _PAGE - 1:
+                return True
+        return False

@@ -1,0 +1,137 @@
+"""The manifests' backup, rehearsed: back up by the CronJob's own script, lose the store, restore, nothing forgotten."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from accounting.ledger.embedded import server_binary
+from benchmarks.serving.processes import free_port, started
+
+from .conftest import ROOT
+from .policy import pod_of
+from .test_replicas import small_bundle
+
+PRICE = 0.001
+ROWS = [[number / 20, 1 - number / 20] for number in range(12)]
+
+
+@contextmanager
+def store(folder, port):
+    """A Valkey on a folder; killed at the end, and not asked."""
+    folder.mkdir(exist_ok=True)
+    words = [str(server_binary()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    words += ["--appendonly", "yes", "--appendfsync", "always"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    try:
+        assert any(b"Ready to accept connections" in line for line in process.stdout)
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def rehearsal(rendered, tmp_path):
+    """A cluster of one machine: what its commands are started with, and the CronJob's script on its folders."""
+    (job,) = [each for each in rendered["redis"] if each["kind"] == "CronJob"]
+    (container,) = pod_of(job)["containers"]
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "dpserve").write_text(f'#!/bin/sh\nexec {sys.executable} -m dpserve "$@"\n')
+    (programs / "dpserve").chmod(0o755)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "backups").mkdir()
+    script = (
+        container["args"][0]
+        .replace("/backups/", f"{tmp_path}/backups/")
+        .replace("/var/lib/dpserve", f"{tmp_path}/state")
+    )
+    return Rehearsal(tmp_path, [*container["command"], script], free_port())
+
+
+class Rehearsal:
+    def __init__(self, folder, backup, port):
+        self.folder, self.script, self.port = folder, backup, port
+        self.environment = os.environ | {
+            "PATH": f"{folder}/bin:{os.environ['PATH']}",
+            "DPSERVE_HOME": str(folder / "state"),
+            "DPSERVE_LEDGER": f"redis://127.0.0.1:{port}/0",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def run(self, *words, expected=0):
+        done = subprocess.run(
+            words, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == expected, done.stdout + done.stderr
+        return done.stdout + (done.stderr if expected else "")
+
+    def dpserve(self, *words, expected=0):
+        return self.run("dpserve", *map(str, words), expected=expected)
+
+    @contextmanager
+    def service(self, bundle, port):
+        words = [sys.executable, "-m", "dpserve", "serve", str(bundle), "--port", str(port), "--no-admin"]
+        words += ["--price", f"rho:{PRICE}", "--rho", "0.5", "--delta", "1e-6"]
+        environment = {name: self.environment[name] for name in ("DPSERVE_HOME", "DPSERVE_LEDGER", "OMP_NUM_THREADS")}
+        url = f"http://127.0.0.1:{port}"
+        with started(words, f"{url}/readyz", self.folder / "service.log", cwd=ROOT, env=environment):
+            yield url
+
+
+def asked(url, key, rows):
+    answer = httpx.post(
+        f"{url}/predict", json={"instances": rows}, headers={"Authorization": f"Bearer {key}"}, timeout=60
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_store_that_is_lost_is_restored_from_the_backup_and_nothing_is_forgotten(rehearsal):
+    bundle, port = small_bundle(rehearsal.folder), free_port()
+    with store(rehearsal.folder / "store", rehearsal.port), rehearsal.service(bundle, port) as url:
+        key = rehearsal.dpserve("clients", "add", "alice", "--rho", "0.1", "--delta", "1e-6").splitlines()[-1]
+        first = asked(url, key, ROWS[:5])
+        rehearsal.run(*rehearsal.script)
+        since = asked(url, key, ROWS[5:9])  # which no backup holds, and the journal does
+    shutil.rmtree(rehearsal.folder / "store")
+
+    with store(rehearsal.folder / "store", rehearsal.port):
+        assert "no such lineage" in rehearsal.dpserve("ledger", "status", expected=1)
+        assert "no such lineage" in rehearsal.run(*rehearsal.script, expected=1)  # an emptied store is no backup
+        (newest, _) = sorted((rehearsal.folder / "backups").glob("*/ledger.backup"))
+        rehearsal.dpserve("ledger", "restore", newest)
+        put_back = rehearsal.dpserve("ledger", "reconcile")
+        assert int(re.search(r"(\d+) receipts put back", put_back)[1]) >= 1
+        assert ": right" in rehearsal.dpserve("ledger", "verify")
+        with rehearsal.service(bundle, port) as url:
+            for rows, before in ((ROWS[:5], first), (ROWS[5:9], since)):
+                again = asked(url, key, rows)
+                assert again["predictions"] == before["predictions"]
+                assert again["receipt"]["charged_rows"] == 0
+            budget = httpx.get(f"{url}/budget", headers={"Authorization": f"Bearer {key}"}, timeout=60).json()
+            assert budget["spent"]["rho"] == pytest.approx(9 * PRICE)
+            assert asked(url, key, ROWS[9:])["receipt"]["charged_rows"] == 3
+
+
+def test_a_backup_holds_the_journals_as_well(rehearsal):
+    bundle = small_bundle(rehearsal.folder)
+    with store(rehearsal.folder / "store", rehearsal.port), rehearsal.service(bundle, free_port()) as url:
+        key = rehearsal.dpserve("clients", "add", "alice", "--rho", "0.1", "--delta", "1e-6").splitlines()[-1]
+        asked(url, key, ROWS[:2])
+        for _ in range(2):  # the second takes the place of the first
+            rehearsal.run(*rehearsal.script)
+    copies = sorted(path.name for path in (rehearsal.folder / "backups").iterdir())
+    assert [re.sub(r"\d+", "N", name) for name in copies] == ["day-N", "hour-N"]
+    for name in copies:
+        copy = rehearsal.folder / "backups" / name
+        assert {each.name for each in copy.iterdir()} == {"ledger.backup", "journals"}
+        kept = [each for each in (copy / "journals").rglob("*") if each.is_file()]
+        assert kept
+        assert all(each.stat().st_mode & 0o077 == 0 for each in kept)
