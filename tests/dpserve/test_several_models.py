@@ -66,7 +66,7 @@ def test_a_service_of_two_bundles_answers_both_from_one_account(run, several):
 def test_one_key_asks_models_of_two_lineages_and_each_lineage_pays(run, trained):
     shutil.copytree(trained, run.folder, dirs_exist_ok=True)
     words = ["others" if word == "people" else word for word in run.train]
-    run(*words, "--data", "own.csv", "--features", "identity", "--out", "other")
+    run(*words, "--data", "own.csv", "--features", "identity", "--out", "other", "--overlapping-lineage-is-accepted")
     process, address = run.start("model", "other", "--default", "model", *BUDGET)
     add = ("clients", "add", "alice", "--rho", 1, "--delta", 1e-6)
     key = run(*add, "--lineage", "model").stdout.strip()
