@@ -346,7 +346,7 @@ def _account_in_words(
         _HOLDS if account.unlimited else _budget_in_words(account),
     ]
     if account.refill is not None and not account.unlimited:
-        words.append(_refill_in_words(account, account.refill))
+        words.append(_refill_in_words(account.refill, epsilon))
     if account.queries_left is not None:
         words.append(f"At the present price it pays for {account.queries_left:,} more answers.")
     return " ".join(words)
@@ -362,13 +362,13 @@ def _budget_in_words(account: AccountReport) -> str:
     )
 
 
-def _refill_in_words(account: AccountReport, refill: RefillReport) -> str:
+def _refill_in_words(refill: RefillReport, epsilon: float) -> str:
     until = f" until {refill.next.isoformat()}" if refill.next is not None else ""
     return (
         f"Of that it may spend rho = {refill.each.rho:.6g} in each calendar {refill.period}, and "
         f"{refill.remaining_rho:.6g} now{until}. One {refill.period} alone would be epsilon {refill.each.epsilon:.4g}; "
         "that is no promise for each of them, because all of them are about the same records: together they are "
-        f"epsilon {account.limit.epsilon:.4g}, as the whole account is."
+        f"epsilon {epsilon:.4g}, as the whole account is."
     )
 
 

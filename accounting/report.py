@@ -71,7 +71,7 @@ class RefillReport(BaseModel):
     period: Period
     each: Annotated[
         Amount,
-        Field(description="for each period; its epsilon is that of one alone. All periods together have the limit's"),
+        Field(description="for each period; its epsilon is that of one alone. All periods together have the account's"),
     ]
     remaining_rho: Annotated[float, Field(ge=0, description="what may be spent before the next refill")]
     next: Annotated[date | None, Field(description="the day of the next refill; null where the limit leaves none")]

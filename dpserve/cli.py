@@ -113,7 +113,7 @@ def _dpserve(
         Path | None,
         typer.Option(
             envvar="DPSERVE_CONFIG",
-            help="A TOML file with the options of 'serve'; flags and DPSERVE_ variables stand above it.",
+            help="A TOML file with the options of 'serve'; flags and DPSERVE_ variables override it.",
             show_default=False,
         ),
     ] = None,

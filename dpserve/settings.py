@@ -67,7 +67,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         [], "The bundles' folders, each a model to serve.", argument=True, complete=options.bundle_names
     )
     watch: Path | None = option(
-        None, "A folder of bundles: those that appear there are served, too, and those that are removed no more."
+        None, "A folder of bundles. Those that appear there are served, too; those that are removed are not."
     )
     default: str | None = option(
         None, "The model that is asked where a path names none.", default_text="the only one that is served"
@@ -153,11 +153,11 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         "The API key of a client of yours: the service audits its own noise with it until its budget is spent, and "
         "shows what it found at GET /audit.",
     )
-    self_audit_seconds: float = _audit(60.0, "Seconds between two looks.", ge=0.1)
-    self_audit_rows: int = _audit(64, "How many answers one look pays for.", ge=8)
+    self_audit_seconds: float = _audit(60.0, "Seconds between two audits.", ge=0.1)
+    self_audit_rows: int = _audit(64, "How many answers one audit pays for.", ge=8)
 
     ledger_replicas: int = _store(
-        0, "On how many of the store's replicas a charge must be on disk, too, before it is answered.", ge=0
+        0, "How many of the store's replicas must have a charge on disk before it is answered.", ge=0
     )
     rehearsal: bool = _store(False, "Accept a store that may lose charges. Not for private records.")
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -157,6 +159,24 @@ def run(application: Callable[[], Application], settings: ServiceSettings, liste
             raise app.failure from None
         raise
     return 0
+
+
+def when_told_to_stop(call: Callable[[], object]) -> None:
+    """Call `call` on this event loop once the process is told to stop, before the server drains.
+
+    Use it in a server's lifespan: the server puts back the handlers of signals that it found.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+
+    def told(before: object, number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(call)
+        if callable(before):
+            before(number, frame)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, partial(told, signal.getsignal(number)))
 
 
 def server_config(application: Callable[[], Application], settings: ServiceSettings) -> uvicorn.Config:

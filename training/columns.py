@@ -51,7 +51,7 @@ LONGEST_TEXT = 100_000
 """Characters of a text, where its column declares no other limit."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -404,7 +404,7 @@ class TimeColumn(Column):
         """Return microseconds since 1970-01-01 of a date, a datetime, or a text as ISO 8601 has it."""
         if isinstance(value, str):
             text = value.strip()
-            pattern = _DATE if self.kind == "date" else _DATETIME
+            pattern = _DATE if self.kind == "date" else DATETIME
             if not (pattern.fullmatch(text) or _DATE.fullmatch(text)):
                 raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
             try:

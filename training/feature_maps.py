@@ -16,7 +16,9 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
 - relu: h = relu(Omega v) sqrt(2/D), drawn radially into the unit ball. Omega has N(0, 1) entries.
 - bins: h is w / ||w||. w has 65 coordinates for each number, two of them 1 and the others 0: one says in which 32nd of
   the declared range u lies, the other between which powers of two, down to 2^-32. Behind them it has sqrt(2) u for the
-  coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number.
+  coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number. Last come the
+  crosses that the owner declared: sqrt(2) max(a + b - 1, 0), sqrt(2) where both are 1, for each pair of a coordinate a
+  of one column and b of another, where a number has 8 coordinates, of which that of the 8th of its range is 1.
 - hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.hog`). An image
   of one shade has h = 0.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
@@ -35,6 +37,7 @@ and batches. Another b may round to another phi, which is another question then,
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -42,7 +45,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from training import hog
-from training.columns import Columns, coordinates_of, numbers_among
+from training.columns import Columns, TextColumn, coordinates_of, numbers_among
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -56,6 +59,10 @@ STEP = 2.0**-STEP_BITS
 
 UNIFORM_BINS, DOUBLING_BINS = 32, 33
 _BINS = UNIFORM_BINS + DOUBLING_BINS
+COARSE_BINS = 8
+"""Equal parts of a number's range, where it is crossed with another column."""
+MOST_CROSSED = 4096
+"""Coordinates of all crosses together."""
 KEPT_WEIGHT = math.sqrt(2)
 """What coordinates without bins are multiplied by: a number is in two bins, and as long."""
 
@@ -204,6 +211,27 @@ class Relu(FeatureMap):
         return _into_ball(np.maximum(products, 0.0), math.sqrt(self.random_features / 2), length)
 
 
+@dataclass(frozen=True)
+class Block:
+    """Which of the d features a column has: numbers within bounds, and others, which are 0, 1 or shares."""
+
+    numbers: tuple[int, ...]
+    others: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """How many coordinates the column has in a cross."""
+        return len(self.numbers) * COARSE_BINS + len(self.others)
+
+    def coarse(self, u: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """Return which of these coordinates may differ from 0, (n, k), and what they are, of scaled rows u (n, d)."""
+        bins = np.minimum((u[:, self.numbers] * COARSE_BINS).astype(np.int64), COARSE_BINS - 1)
+        bins += np.arange(len(self.numbers)) * COARSE_BINS
+        others = np.arange(len(self.others)) + len(self.numbers) * COARSE_BINS
+        places = np.hstack([bins, np.broadcast_to(others, (len(u), len(self.others)))])
+        return places, np.hstack([np.ones(bins.shape), u[:, self.others]])
+
+
 class Bins(FeatureMap):
     """One-hot bins of each number: a linear head on them is a sum of step functions, one for each number.
 
@@ -211,18 +239,63 @@ class Bins(FeatureMap):
     from the lower bound on, for features whose values crowd there (counts, sums of money). A number lies in one of
     each. Of a table with `columns` only numbers and times have bins: its other coordinates are coded already.
 
-    ||h|| <= 1 as for every vector that `_into_ball` draws; before it w is at least sqrt(2) long, as there is a number.
+    ||h|| <= 1 as for every vector that `_into_ball` draws, whatever is in w; before it w is at least sqrt(2) long, as
+    there is a number. A cross changes w by what its row alone holds, and by nothing else.
     """
 
     kind: Literal["bins"] = "bins"
     clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
     """Every w is longer."""
+    crosses: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=lambda crosses: not crosses)
+    """Pairs of columns, by their places among `columns`, or of features where there are no columns."""
 
     @model_validator(mode="after")
     def _some_coordinate_is_a_number(self) -> Self:
         if not self.binned:
             raise ValueError("no column is a number, a date or a time: there is nothing to put into bins")
         return self
+
+    @model_validator(mode="after")
+    def _crosses_are_possible(self) -> Self:
+        seen: set[frozenset[int]] = set()
+        for pair in self.crosses:
+            for place in pair:
+                if not 0 <= place < len(self._blocks):
+                    raise ValueError(f"a cross names column {place}, and there are {len(self._blocks)}")
+                if self.columns and isinstance(self.columns[place], TextColumn):
+                    raise ValueError(f"{self.columns[place].name!r} is a text, which has no levels to cross")
+            if pair[0] == pair[1]:
+                raise ValueError("a column cannot be crossed with itself")
+            if frozenset(pair) in seen:
+                raise ValueError("two columns are crossed twice")
+            seen.add(frozenset(pair))
+        if self._crossed > MOST_CROSSED:
+            raise ValueError(
+                f"the crosses have {self._crossed:,} coordinates, and may have {MOST_CROSSED:,}: cross fewer columns, "
+                "or columns with fewer levels"
+            )
+        return self
+
+    @functools.cached_property
+    def _blocks(self) -> tuple[Block, ...]:
+        if not self.columns:
+            return tuple(Block((feature,), ()) for feature in range(len(self.lower)))
+        found, start = [], 0
+        for column in self.columns:
+            numbers = tuple(start + index for index in column.numbers)
+            end = start + len(column.coordinates)
+            found.append(Block(numbers, tuple(place for place in range(start, end) if place not in numbers)))
+            start = end
+        return tuple(found)
+
+    @property
+    def crossed(self) -> tuple[tuple[Block, Block], ...]:
+        """The features of each pair of columns that is crossed."""
+        return tuple((self._blocks[one], self._blocks[other]) for one, other in self.crosses)
+
+    @functools.cached_property
+    def _crossed(self) -> int:
+        return sum(one.width * other.width for one, other in self.crossed)
 
     @functools.cached_property
     def binned(self) -> tuple[int, ...]:
@@ -236,8 +309,8 @@ class Bins(FeatureMap):
 
     @property
     def dimension(self) -> int:
-        """65 bins for each number, the other coordinates, and the bias."""
-        return len(self.binned) * _BINS + len(self.kept) + 1
+        """65 bins for each number, the other coordinates, the crosses, and the bias."""
+        return len(self.binned) * _BINS + len(self.kept) + self._crossed + 1
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
@@ -254,9 +327,16 @@ class Bins(FeatureMap):
         doubling = np.where(numbers > 0, np.clip(-np.frexp(numbers)[1], 0, DOUBLING_BINS - 1), DOUBLING_BINS - 1)
         starts = np.arange(0, ends, _BINS)
         others = np.broadcast_to(np.arange(ends, ends + len(self.kept)), (len(u), len(self.kept)))
-        places = np.hstack([starts + uniform, starts + UNIFORM_BINS + doubling, others])
-        w = np.ones(places.shape)
-        w[:, 2 * len(self.binned) :] = KEPT_WEIGHT * u[:, self.kept]
+        all_places = [starts + uniform, starts + UNIFORM_BINS + doubling, others]
+        all_values = [np.ones((len(u), 2 * len(self.binned))), KEPT_WEIGHT * u[:, self.kept]]
+        start = ends + len(self.kept)
+        for one, other in self.crossed:
+            (rows, a), (columns, b) = one.coarse(u), other.coarse(u)
+            pairs = start + rows[:, :, None] * other.width + columns[:, None, :]
+            all_places.append(pairs.reshape(len(u), -1))
+            all_values.append(KEPT_WEIGHT * np.maximum(a[:, :, None] + b[:, None, :] - 1.0, 0.0).reshape(len(u), -1))
+            start += one.width * other.width
+        places, w = np.hstack(all_places), np.hstack(all_values)
         return places, _into_ball(w, self.clip_norm, length, width=self.dimension - 1)
 
     def sparse(self, X: Floats) -> Any:

@@ -58,12 +58,13 @@ class Schema:
     """The declared columns of a table, in the schema's order.
 
     class_names: for each column of levels what its levels are called, if that column is the label. subset: whether the
-    table may have other columns, which are left out.
+    table may have other columns, which are left out. missing: texts that stand for none in a column without a field.
     """
 
     columns: Columns
     class_names: Mapping[str, tuple[str, ...]]
     subset: bool = False
+    missing: tuple[str, ...] = ()
 
     def split(self, label: str) -> tuple[Columns, Label]:
         """Return the columns of features, and the label. Raises DataError for a label that is none."""
@@ -159,7 +160,8 @@ def parse_schema(content: Any, file_name: str = "the schema") -> Schema:
             problems.append(f"two columns have a coordinate {twice!r}: rename one of them")
     if problems:
         raise DataError("\n - ".join([f"{file_name} cannot be used:", *problems]))
-    return Schema(tuple(columns), class_names, match == "subset")
+    missing = _as_texts(content.get("missingValues", [""])) or ()
+    return Schema(tuple(columns), class_names, match == "subset", missing)
 
 
 class _Field:
@@ -282,12 +284,10 @@ class _Field:
         return value is True
 
     def _texts(self, name: str, values: Any) -> tuple[str, ...]:
-        if isinstance(values, list):
-            texts = [each.get("value") if isinstance(each, dict) else each for each in values]
-            if all(isinstance(each, str) for each in texts):
-                return tuple(str(each).strip() for each in texts)
-        self._wrong(f"{name} must be a list of texts")
-        return ()
+        texts = _as_texts(values)
+        if texts is None:
+            self._wrong(f"{name} must be a list of texts")
+        return texts or ()
 
     def _validated(self, kind: type[Column], fields: dict[str, Any]) -> Column | None:
         try:
@@ -341,3 +341,12 @@ _TO_FILL_IN: Mapping[str | None, tuple[Mapping[str, Any], str]] = {
         'for levels, "text": {} for free text',
     ),
 }
+
+
+def _as_texts(values: Any) -> tuple[str, ...] | None:
+    """Return texts, or the values of objects, without the spaces around them; None of anything else."""
+    if isinstance(values, list):
+        texts = [each.get("value") if isinstance(each, dict) else each for each in values]
+        if all(isinstance(each, str) for each in texts):
+            return tuple(str(each).strip() for each in texts)
+    return None

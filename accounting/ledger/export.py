@@ -32,6 +32,7 @@ COLUMNS = (
     "delta",
     "accepts",
     "refill_rho",
+    "refill_epsilon",
     "refill_period",
     "client_receipt",
     "model",
@@ -52,9 +53,10 @@ COLUMNS = (
 """The names of columns; what has an amount says its unit. `kind` is `receipt`, or of an act what the owner did.
 
 `scope` and `name` say whom it is about; an epsilon is at `delta`, of an act that of the account, of a receipt the
-client's of now: epsilons do not add up, rho does."""
+client's of now: epsilons do not add up, rho does. `refill_epsilon` is that of one period alone."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20'")  # also as wide as an ideograph
 _BUDGET = ("limit", "accepts", "delta", "coins", "refill")
 
 
@@ -120,7 +122,10 @@ def _budget(budget: Budget) -> dict[str, Any]:
     refill = budget.refill
     stated: dict[str, Any] = {f"limit_{unit}": value for unit, value in _amount(budget, budget.picorho).items()}
     stated |= {"delta": budget.delta, "accepts": budget.accepts}
-    return stated | ({"refill_rho": to_rho(refill.picorho), "refill_period": refill.period} if refill else {})
+    if refill is None:
+        return stated
+    each = {f"refill_{unit}": value for unit, value in _amount(budget, refill.picorho).items()}
+    return stated | each | {"refill_period": refill.period}
 
 
 def _amount(budget: Budget, picorho: int) -> dict[str, float | None]:
@@ -172,8 +177,9 @@ def _line(value: dict[str, Any], form: Format) -> str:
 def _spelled(cell: object) -> object:
     if isinstance(cell, dict):
         return json.dumps(cell, ensure_ascii=False) if cell else ""
-    # A spreadsheet takes what begins like this for a formula, and a client's name or a reason may.
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
+    # A spreadsheet takes what begins like this for a formula, and a client's name or a reason may. A text that begins
+    # with an apostrophe gets another one, so that no two texts are spelled alike.
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
 
 
 def _row(cells: object) -> str:

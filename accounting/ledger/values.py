@@ -30,6 +30,10 @@ LARGEST_REQUEST = 10_000
 
 _LINEAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LONGEST_CLIENT = 256
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that count as printable and show nothing: Unicode's Default_Ignorable_Code_Point, and Braille's blank."""
 
 
 def checked_lineage(name: str) -> None:
@@ -51,6 +55,8 @@ def checked_client(name: str) -> str:
     """
     if not name.isprintable():
         wrong = "has a character that cannot be printed: a control or format character, or half of a surrogate pair"
+    elif _UNSEEN.search(name):
+        wrong = "has a character that shows nothing: a filler, a joiner or a variation selector"
     elif name != name.strip() or not name:
         wrong = "is empty, or begins or ends with a space"
     elif len(name.encode()) > _LONGEST_CLIENT:

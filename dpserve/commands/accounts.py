@@ -170,7 +170,9 @@ def add(
     display: Display = "",
     keys_of: Annotated[
         str | None,
-        typer.Option(help="A lineage, or a bundle of it, where the client has keys: it asks with those here, too."),
+        typer.Option(
+            help="A lineage, or a bundle of it, where the client has keys: the client's keys there work here, too."
+        ),
     ] = None,
 ) -> None:
     """Give a client a budget, and print its API key: once, for only a digest is kept."""

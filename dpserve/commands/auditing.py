@@ -53,7 +53,7 @@ def mechanism(
             help="gaussian, laplace, label, selected-neuron or published.", autocompletion=options.mechanism_names
         ),
     ],
-    classes: Annotated[int, typer.Option("--classes", help="C.")],
+    classes: Annotated[int, typer.Option("--classes", help="Number of classes.")],
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="The claimed epsilon of one release; for Gaussian at --delta.")
     ] = None,
@@ -64,7 +64,7 @@ def mechanism(
         float | None,
         typer.Option(
             "--delta",
-            help="Where epsilon is stated. [default: 0 where there is a pure epsilon, else 1e-5]",
+            help="The delta of the epsilon. [default: 0 where there is a pure epsilon, else 1e-5]",
             show_default=False,
         ),
     ] = None,
@@ -174,13 +174,15 @@ def service(
     context: typer.Context,
     own: OwnServices,
     running: RunningServices,
-    delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated; 0 for a pure epsilon.")] = 1e-5,
+    delta: Annotated[float, typer.Option("--delta", help="The delta of the epsilon; 0 for a pure epsilon.")] = 1e-5,
     trials: Annotated[int, typer.Option("--trials", min=10, help="Rows asked of each service.")] = 2000,
     sure: Confidences,
     seed: Annotated[
         int,
         typer.Option(
-            "--seed", min=0, help="Of the record, the rows and their order; a service's noise has none. See --resume."
+            "--seed",
+            min=0,
+            help="Seed for the record, the rows and their order; a service's noise cannot be seeded. See --resume.",
         ),
     ] = 0,
     resume: reporting.Resume = None,
@@ -249,7 +251,7 @@ def sampler(
         ),
     ] = None,
     draws: Annotated[int, typer.Option("--draws", min=2000, help="For the chi-square tests of each law.")] = 10_000_000,
-    releases: Annotated[int, typer.Option("--releases", min=100, help="To time for each mechanism.")] = 20_000,
+    releases: Annotated[int, typer.Option("--releases", min=100, help="Answers to time for each mechanism.")] = 20_000,
     classes: Annotated[int, typer.Option("--classes", help="C of the timed rows.")] = 10,
     false_alarm: Annotated[
         float, typer.Option("--false-alarm", help="With what probability a right sampler may be convicted.")
@@ -397,13 +399,13 @@ def training(
 def region(
     *,
     name: Annotated[str, typer.Argument(help="A mechanism.")],
-    classes: Annotated[int, typer.Option("--classes", help="C.")] = 10,
+    classes: Annotated[int, typer.Option("--classes", help="Number of classes.")] = 10,
     noise_multiplier: Annotated[
         list[float] | None, typer.Option("--noise-multiplier", help="One, or several by naming it again.")
     ] = None,
     releases: Annotated[int, typer.Option("--releases", min=1, help="Judged together.")] = 1,
     trials: Annotated[int, typer.Option("--trials", min=10, help="In each world.")] = 10_000,
-    delta: Annotated[float, typer.Option("--delta", help="Where epsilon is stated.")] = 1e-5,
+    delta: Annotated[float, typer.Option("--delta", help="The delta of the epsilon.")] = 1e-5,
     sure: Confidences,
     seed: reporting.Seed = 0,
     resume: reporting.Resume = None,

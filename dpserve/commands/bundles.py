@@ -20,7 +20,7 @@ from dpserve.commands.console import stdout_console
 from service.errors import CannotServe
 from training.certificate import Certificate
 from training.export.files import FORMS, exported
-from training.feature_maps import Encoder
+from training.feature_maps import Bins, Encoder
 from training.loading import load_model
 from training.published.bundle import PublishedNetwork
 from training.releases.certificate import ReleaseCertificate
@@ -130,6 +130,10 @@ def _features(certificate: Certificate | ReleaseCertificate) -> list[tuple[str, 
         figures.append(("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}..."))
     if each := [f"{column.name} ({column.kind})" for column in feature_map.columns]:
         figures.append(("columns, declared public", f"{len(each)}: " + _shortened(", ".join(each))))
+    if isinstance(feature_map, Bins) and feature_map.crosses:
+        names = [column.name for column in feature_map.columns] or certificate.feature_names
+        crosses = ", ".join(f"{names[one]}:{names[other]}" for one, other in feature_map.crosses)
+        figures.append(("crosses, declared public", _shortened(crosses)))
     return figures
 
 

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger, key_digest
+from accounting.ledger import Ledger, LineageAccount, key_digest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve import configuration
@@ -37,6 +37,7 @@ from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app
 from service.http.authentication import Authentication
+from service.http.requests import Bodies
 from service.listener import LARGEST_BODY, Application, ServiceSettings, bind, run, url_of, when_answering
 from service.metered import MeteredPredictor, ServedModel
 from service.models import Models
@@ -111,7 +112,7 @@ class Service:
     def run(self) -> None:
         """Answer until stopped. Raises CannotServe and what loading a bundle and opening the ledger raise."""
         os.umask(0o077)  # what this process and its store write is the owner's alone
-        _raise_file_limit(self.server.max_connections)
+        _raise_file_limit(self.server.max_connections * (1 if self.grpc_port is None else 2))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _stop)
         try:
@@ -173,7 +174,10 @@ class Service:
                 await self._prepare(ledger, loaded)
             else:
                 await ledger.join(loaded.certificate.lineage)
-                await ledger.lineage(loaded.certificate.lineage)
+                account = await ledger.lineage(loaded.certificate.lineage)
+                if bundle not in self.settings.bundle:
+                    # What the first refuses is served by nobody. Bundles that are named end the service there.
+                    await self._check_paid(ledger, account, self._predictor(loaded, ledger))
             return self._predictor(loaded, ledger)
 
         models = Models((), self.settings.default, logs.log.debug if first else logs.log.info)
@@ -202,32 +206,38 @@ class Service:
             ledger, loaded.certificate.lineage, self._budget(loaded), by=options.operating_systems_user()
         )
         predictor = self._predictor(loaded, ledger)
+        await self._check_paid(ledger, account, predictor)
+        if isinstance(predictor, PayOncePredictor) and (charged := await predictor.hold_for_owner()):
+            logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
+
+    @staticmethod
+    async def _check_paid(ledger: Ledger, account: LineageAccount, predictor: Predictor) -> None:
+        """Raise CannotServe unless the lineage's account can pay for what a model answers."""
         if isinstance(predictor, MeteredPredictor):
             check_affordable(account, predictor.mechanism)
-            return
-        assert isinstance(predictor, PayOncePredictor)
-        await check_release(ledger, predictor.released)
-        charged = await predictor.hold_for_owner()
-        if charged:
-            logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
+        elif isinstance(predictor, PayOncePredictor):
+            await check_release(ledger, predictor.released)
 
     @asynccontextmanager
     async def _opened(self, metrics: Metrics, published: Callable[[], dict[str, Any]] | None) -> AsyncIterator[ASGIApp]:
         """Give the application of one process. published: what the service's own audit has found."""
         http = await _http_options(self.settings)
+        bodies = Bodies(http.seconds_for_body)
         async with (
             aclosing(http),
             self.open_ledger() as ledger,
             self._models(ledger) as models,
-            self._over_grpc(models, ledger, metrics, http),
+            self._over_grpc(models, ledger, metrics, http, bodies),
         ):
             if ledger.rehearsal:
                 logs.log.warning("this is a rehearsal: the ledger may lose charges; use no private records")
             largest = self.server.largest_body
-            yield create_app(models, ledger, largest_body=largest, metrics=metrics, options=http, audit=published)
+            yield create_app(
+                models, ledger, largest_body=largest, metrics=metrics, options=http, audit=published, bodies=bodies
+            )
 
     def _over_grpc(
-        self, models: Models, ledger: Ledger, metrics: Metrics, http: HttpOptions
+        self, models: Models, ledger: Ledger, metrics: Metrics, http: HttpOptions, bodies: Bodies
     ) -> AbstractAsyncContextManager[object]:
         """Return what answers over gRPC too, if that is to be."""
         if self.grpc_port is None:
@@ -237,12 +247,13 @@ class Service:
 
         authentication = Authentication(ledger, http.tokens, http.rate_limit, http.failed_tries)
         spans = None if http.tracing is None else RequestSpans(http.tracing)
-        port = GrpcPort(models, authentication, metrics, self.server.largest_body, http.log, spans)
+        port = GrpcPort(models, authentication, metrics, bodies, self.server.largest_body, http.log, spans)
         longest = max((self.server.largest_body(len(each.certificate.feature_names)) for each in models), default=0)
         return port.listening(
             _address(self.settings.host, self.grpc_port),
             longest=longest if self.settings.watch is None else LARGEST_BODY,
             drain_seconds=self.server.drain_seconds,
+            most_connections=self.server.max_connections,
             tls=self.server.tls,
         )
 

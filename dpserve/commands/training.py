@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,12 @@ class FeatureOptions(Options):
         complete=options.feature_names,
     )
     image_shape: str | None = IMAGE_SHAPE(panel=FEATURES)
+    cross: list[str] | None = option(
+        None,
+        "COLUMN:COLUMN, bins: what two columns say together, by levels and 8ths of a number's range; repeatable. "
+        "Yours to declare, not read off the records.",
+        panel=FEATURES,
+    )
     bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
     clip_norm: float | None = option(
         None,
@@ -187,7 +193,8 @@ class FeatureOptions(Options):
         }
         shape = None if self.image_shape is None else image_shape(self.image_shape, declaration.features)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
-            return rules.feature_map("identity", declaration, shape)
+            chosen = rules.feature_map("identity", declaration, shape)
+            return crossed(chosen, declaration, self.cross or ())
         kind = "identity" if self.features == "auto" else self.features
         if kind not in kinds:
             raise TrainingError(f"--features takes auto, identity, bins, hog, fourier or relu, not {kind!r}")
@@ -205,13 +212,41 @@ class FeatureOptions(Options):
             columns = declaration.columns
             given["clip_norm"] = usual_norm(columns) if columns else default_clip_norm(declaration.features)
         try:
-            return kinds[kind].model_validate(given)
+            return crossed(kinds[kind].model_validate(given), declaration, self.cross or ())
         except ValidationError as error:
             first = error.errors()[0]
             if not first["loc"]:  # the map as a whole, and not an option of it
                 raise TrainingError(f"--features {kind}: {first['msg'].removeprefix('Value error, ')}") from error
             flag = str(first["loc"][0]).replace("_", "-")
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
+
+
+def crossed(feature_map: FeatureMap, declaration: Declaration, crosses: Sequence[str]) -> FeatureMap:
+    """Return a map with crosses of two columns, each as COLUMN:COLUMN. Raises TrainingError for what cannot be."""
+    if not crosses:
+        return feature_map
+    if not isinstance(feature_map, Bins):
+        raise TrainingError("--cross goes with --features bins, and these are not")
+    names = [column.name for column in declaration.columns] or [*declaration.feature_names]
+    pairs = [_pair(cross, names) for cross in crosses]
+    try:
+        return Bins.model_validate(feature_map.model_dump() | {"crosses": tuple(pairs)})
+    except ValidationError as error:
+        raise TrainingError(f"--cross: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+
+
+def _pair(cross: str, names: Sequence[str]) -> tuple[int, int]:
+    """Return the places of two columns. A name may have a colon."""
+    parts = cross.split(":")
+    splits = [(":".join(parts[:at]), ":".join(parts[at:])) for at in range(1, len(parts))]
+    found = [(names.index(one), names.index(other)) for one, other in splits if one in names and other in names]
+    if not splits or not all(splits[0]):
+        raise TrainingError(f"--cross takes COLUMN:COLUMN, not {cross!r}")
+    if len(found) != 1:
+        unknown = next((each for each in splits[0] if each not in names), cross)
+        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        raise TrainingError(f"--cross {cross}: there is no column {unknown!r}; there are {shown}")
+    return found[0]
 
 
 class EncoderOptions(Options):
@@ -334,9 +369,9 @@ def trained(
         )
     content = network.content()
     if content is not None:
-        if kind or budget or map_.image_shape or map_.features not in ("auto", "identity"):
+        if kind or budget or map_.image_shape or map_.cross or map_.features not in ("auto", "identity"):
             raise typer.BadParameter(
-                "goes with none of --features, --image-shape, --release and --budget", param_hint="--encoder"
+                "goes with none of --features, --image-shape, --cross, --release and --budget", param_hint="--encoder"
             )
         feature_map: FeatureMap = network.feature_map(content, map_.shared(records.declaration))
     else:
@@ -378,6 +413,8 @@ def _check_features_are_free(given: FeatureOptions, kind: str | None) -> None:
     """
     for name, field in FeatureOptions.model_fields.items():
         value, free = getattr(given, name), {field.get_default()}
+        if name == "cross":
+            value = tuple(value or ()) or None
         if name == "image_shape":
             free.add(value)
         elif name == "features":

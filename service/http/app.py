@@ -105,15 +105,17 @@ def create_app(
     metrics: Metrics | None = None,
     options: HttpOptions | None = None,
     audit: Callable[[], dict[str, Any]] | None = None,
+    bodies: Bodies | None = None,
 ) -> ASGIApp:
     """Return the ASGI application.
 
     largest_body: how many bytes a body may have, by the features of the model's rows. metrics: what to count in.
-    audit: what the service's own audit has found, shown to everybody.
+    audit: what the service's own audit has found, shown to everybody. bodies: what reads them, where others
+    read some, too.
     """
     options, metrics = options or HttpOptions(), metrics or Metrics()
     authentication = Authentication(ledger, options.tokens, options.rate_limit, options.failed_tries)
-    bodies = Bodies(options.seconds_for_body)
+    bodies = bodies or Bodies(options.seconds_for_body)
 
     def endpoint(codec: Callable[[Predictor], Codec[Any]]) -> ASGIApp:
         return PredictionEndpoint(codec, models, authentication, metrics, bodies, largest_body)

@@ -6,7 +6,7 @@ Tensors are JSON, or raw bytes behind it (the binary tensor data extension). Wha
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +20,7 @@ from mechanisms.answer_noise import COVERAGE
 from service.errors import UnknownModel
 from service.http.codec import Answers, malformed_json
 from service.http.predictions import Reply
+from service.http.problems import Problem
 from service.http.requests import Head, invalid
 from service.http.schemas import (
     ErrorOut,
@@ -92,7 +93,7 @@ class OpenInferenceCodec:
     def request_of(self, head: Head, request: InferRequest, raw: bytes, said: bytes) -> TensorRequest:
         """Return what is asked for, by bytes behind the request. said: what the client's name for it stands for."""
         if len(request.inputs) != 1 or request.inputs[0].name != INPUT:
-            raise invalid(f"send one input, {INPUT!r}, of the shape [rows, features]")
+            raise one_input()
         if "shared_memory_region" in request.inputs[0].parameters:
             raise invalid("shared memory is not offered")
         tier = request.parameters.get("tier")
@@ -307,6 +308,17 @@ def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, b
         raise malformed_json(error) from None
 
 
+def one_input() -> Problem:
+    """Return the problem of a request without the one input."""
+    return invalid(f"send one input, {INPUT!r}, of the shape [rows, features]")
+
+
+def check_shape(shape: Sequence[int]) -> None:
+    """Raise a 400 problem for what is not the shape of rows."""
+    if len(shape) != 2 or min(shape) < 1 or shape[0] * shape[1] > _MOST_ELEMENTS:
+        raise invalid("the shape must be [rows, features]")
+
+
 def array_of(tensor: InputTensor, behind: bytes) -> NDArray[np.floating[Any] | np.integer[Any]]:
     """Return a tensor of two dimensions. behind: the bytes after the JSON, all of which must be this tensor's.
 
@@ -315,8 +327,7 @@ def array_of(tensor: InputTensor, behind: bytes) -> NDArray[np.floating[Any] | n
     kind = DATATYPES.get(tensor.datatype)
     if kind is None:
         raise invalid(f"the datatype must be one of {', '.join(DATATYPES)}")
-    if len(tensor.shape) != 2 or min(tensor.shape) < 1 or tensor.shape[0] * tensor.shape[1] > _MOST_ELEMENTS:
-        raise invalid("the shape must be [rows, features]")
+    check_shape(tensor.shape)
     size = tensor.parameters.get("binary_data_size")
     elements = _elements(tensor, kind) if size is None else np.frombuffer(_raw(tensor, kind, size, behind), kind)
     if size is None and behind:

@@ -5,8 +5,8 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Mapping, Set
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -134,7 +134,26 @@ class Bodies:
     def __init__(self, seconds: float = 30.0, together: int = 256 * 2**20) -> None:
         """together: of all bodies of this process whose requests are not answered yet."""
         self._seconds = seconds
-        self._room = together
+        self._room = self.together = together
+
+    @asynccontextmanager
+    async def whole(self, read: Callable[[], Awaitable[bytes]]) -> AsyncIterator[bytes]:
+        """Give a body that comes at once, from `read`, and count it for as long as the block lasts.
+
+        Raises a 408 problem as soon as it is too late, and Overloaded.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await read()
+        except TimeoutError:
+            raise self._too_late() from None
+        if len(body) > self._room:
+            raise Overloaded(1)
+        self._room -= len(body)
+        try:
+            yield body
+        finally:
+            self.release(body)
 
     async def read(self, scope: Scope, receive: Receive, largest: int) -> bytes:
         """Return the body of at most `largest` bytes, which counts until it is given to `release`.
@@ -162,10 +181,13 @@ class Bodies:
             if isinstance(error, Problem | Overloaded) and more:
                 await _discard(scope, receive, deadline)
             if isinstance(error, TimeoutError):
-                said = f"the body did not arrive within {self._seconds:g} seconds"
-                raise Problem(HTTPStatus.REQUEST_TIMEOUT, ProblemType.INVALID_REQUEST, said) from None
+                raise self._too_late() from None
             raise
         return b"".join(parts)
+
+    def _too_late(self) -> Problem:
+        said = f"the body did not arrive within {self._seconds:g} seconds"
+        return Problem(HTTPStatus.REQUEST_TIMEOUT, ProblemType.INVALID_REQUEST, said)
 
     def release(self, body: bytes) -> None:
         """Count a body no more."""

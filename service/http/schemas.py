@@ -261,7 +261,7 @@ class ClientReceiptOut(BaseModel):
     time: float
     """Seconds since the epoch."""
     hash: str
-    """The receipt's place in the lineage's chain: keep it, and nobody can take the receipt out unseen."""
+    """SHA-256 of what the receipt says. Keep it: the owner's check finds a receipt that was altered or removed."""
 
 
 class ReceiptsOut(BaseModel):

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
@@ -15,6 +15,8 @@ from google.protobuf.message_factory import GetMessageClass
 from service.http.requests import invalid
 
 SERVICE = "inference.GRPCInferenceService"
+ASKED_MODEL = "AskedModel"
+"""What a ModelInferRequest is parsed as to find its model alone."""
 
 
 @cache
@@ -22,6 +24,18 @@ def _pool() -> DescriptorPool:
     pool = DescriptorPool()
     for file in FileDescriptorSet.FromString(files("service.rpc").joinpath("open_inference.binpb").read_bytes()).file:
         pool.Add(file)
+    # Where a request for inference names its model; what else it has stays bytes. Two bytes of a message can make a
+    # hundred in memory, so none is parsed whole before it is known whose it is and how long it may be.
+    own = FileDescriptorProto(name="asked_model.proto", package="inference", syntax="proto3")
+    asked = own.message_type.add(name=ASKED_MODEL)
+    for number, name in enumerate(("model_name", "model_version"), 1):
+        asked.field.add(
+            name=name,
+            number=number,
+            type=FieldDescriptorProto.TYPE_STRING,
+            label=FieldDescriptorProto.LABEL_OPTIONAL,
+        )
+    pool.Add(own)
     return pool
 
 

@@ -5,6 +5,7 @@ Refusals are statuses; the metadata behind an answer has `dpserve-problem`, the 
 is not charged at all.
 """
 
+import asyncio
 import json
 import re
 import time
@@ -18,29 +19,34 @@ from urllib.parse import unquote
 
 import grpc
 
-from service.errors import CannotServe
-from service.http.authentication import Authentication
+from service.errors import CannotServe, Overloaded
+from service.http.authentication import Authentication, credential
 from service.http.middleware import failure
 from service.http.openinference import VERSION, metadata, repository_index, served, server_metadata
 from service.http.predictions import answer
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.requests import Head, read_head, too_long
+from service.http.requests import Bodies, Head, read_head, too_long
+from service.listener import when_told_to_stop
 from service.models import Models
 from service.predictor import Predictor
-from service.rpc.messages import SERVICE, message, parse
+from service.rpc.messages import ASKED_MODEL, SERVICE, message, parse
 from service.rpc.tensors import MessageCodec
 from service.telemetry.logs import RequestLog, request_id, request_id_of
 from service.telemetry.metrics import DISCONNECTED, Metrics
 from service.telemetry.timeline import Stages
-from service.telemetry.tracing import RequestSpans
+from service.telemetry.tracing import RequestSpans, mark_failed
 from service.tls import Tls
 
 _MOST_CALLS = 1024
-"""Calls at the same time; more are answered RESOURCE_EXHAUSTED."""
+"""Calls at the same time; more are answered UNAVAILABLE."""
 
 _TOLD = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "RepositoryIndex")
 _LONGEST_WAIT = 1e6
+_LONGEST_QUESTION = 4096
+"""Bytes of a message that nobody is charged for."""
+_LONGEST_DETAIL, _LONGEST_PROBLEM = 1024, 4096
+"""Of what stands behind an answer, of which clients take 8 KiB: a detail may repeat a name of any length."""
 _PEER = re.compile(r"ipv[46]:\[?([^\]]*?)\]?:\d+")
 
 _CODES = {
@@ -48,11 +54,23 @@ _CODES = {
     HTTPStatus.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
     HTTPStatus.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    HTTPStatus.REQUEST_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    HTTPStatus.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
     HTTPStatus.TOO_MANY_REQUESTS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     HTTPStatus.SERVICE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     HTTPStatus.INTERNAL_SERVER_ERROR: grpc.StatusCode.INTERNAL,
 }
 """Any other status is the request's own fault: INVALID_ARGUMENT."""
+
+_FAULTS = frozenset(
+    {
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNAVAILABLE,
+    }
+)
+"""Codes that OpenTelemetry has a server's spans marked as failed for."""
 
 
 @dataclass
@@ -60,6 +78,8 @@ class Call:
     """A call that is answered."""
 
     context: Any
+    read: Callable[[], Awaitable[bytes]]
+    """Returns its message. Raises a 413 problem."""
     headers: list[tuple[bytes, bytes]]
     model: str = ""
     """Which is asked, once that is known."""
@@ -74,27 +94,42 @@ class GrpcPort:
     models: Models
     authentication: Authentication
     metrics: Metrics
+    bodies: Bodies
     largest_body: Callable[[int], int]
     log: RequestLog | None = None
     spans: RequestSpans | None = None
 
     @asynccontextmanager
     async def listening(
-        self, address: str, *, longest: int, drain_seconds: float, tls: Tls | None
+        self,
+        address: str,
+        *,
+        longest: int,
+        drain_seconds: float,
+        tls: Tls | None,
+        most_connections: int = 4096,
     ) -> AsyncIterator[int]:
         """Answer at `address`, HOST:PORT, for as long as the block lasts; give the port.
 
         longest: bytes of a message of any model. drain_seconds: for calls under way at the end.
+        They begin as soon as the process is told to stop. most_connections: at the same time.
         """
+        room = _Room(asyncio.Semaphore(_MOST_CALLS), asyncio.Semaphore(max(1, self.bodies.together // longest)))
         methods = {name: partial(self._tell, name) for name in _TOLD} | {"ModelInfer": self._infer}
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(partial(self._call, f"/{SERVICE}/{name}", method))
-            for name, method in methods.items()
+            # As a stream, whose one message is read when there is room for it.
+            route: grpc.stream_unary_rpc_method_handler(partial(self._call, route, method, room))
+            for route, method in ({f"/{SERVICE}/{name}": each for name, each in methods.items()} | _ELSE).items()
         }
         server = grpc.aio.server(
-            handlers=[grpc.method_handlers_generic_handler(SERVICE, handlers)],
-            options=[("grpc.max_receive_message_length", longest), ("grpc.so_reuseport", 1)],
-            maximum_concurrent_rpcs=_MOST_CALLS,
+            handlers=[_Handlers(handlers)],
+            options=[
+                ("grpc.max_receive_message_length", longest),
+                ("grpc.max_allowed_incoming_connections", most_connections),
+                # Compressed messages are refused: their length says nothing of what they take.
+                ("grpc.compression_enabled_algorithms_bitset", 1),
+                ("grpc.so_reuseport", 1),
+            ],
         )
         try:
             if tls is None:
@@ -104,37 +139,52 @@ class GrpcPort:
         except RuntimeError as error:
             raise CannotServe(f"cannot listen on {address} for gRPC; choose another with --grpc-port") from error
         await server.start()
+        stopping: list[asyncio.Task[None]] = []
+        when_told_to_stop(lambda: stopping.append(asyncio.create_task(server.stop(drain_seconds))))
         try:
             yield port
         finally:
             await server.stop(drain_seconds)
 
     async def _call(
-        self, route: str, method: Callable[[bytes, Call], Awaitable[bytes]], body: bytes, context: Any
+        self,
+        route: str,
+        method: Callable[[Call], Awaitable[bytes]],
+        room: "_Room",
+        messages: object,
+        context: Any,
     ) -> bytes:
         """Answer a call; count it, log it and trace it as a request over HTTP."""
-        call = Call(context, _headers_of(context))
+        del messages
+        call = Call(context, partial(_message, context, room.reading), _headers_of(context))
         if self.log is not None:
             request_id.set(request_id_of(call.headers))
         attributes = {"rpc.system": "grpc", "http.route": route}
         traced = nullcontext() if self.spans is None else self.spans.request(route, call.headers, attributes)
         began, status, refused = time.perf_counter(), DISCONNECTED, None
+        problem: Problem | None = None
         try:
-            try:
-                with traced:
-                    said = await method(body, call)
+            with traced as span:
+                try:
+                    if room.calls.locked():
+                        raise Overloaded(1)
+                    async with room.calls:
+                        said = await method(call)
+                except REFUSALS as error:
+                    problem = as_problem(error)
+                except Exception as error:  # noqa: BLE001 - `failure` logs its type and places
+                    problem = failure(error, route)
+                code = grpc.StatusCode.OK if problem is None else _code_of(problem)
+                if span is not None:
+                    span.set_attribute("rpc.grpc.status_code", code.value[0])
+                    if code in _FAULTS:
+                        mark_failed(span)
+            if problem is None:
                 context.set_trailing_metadata(tuple(call.behind.items()))
                 status = int(HTTPStatus.OK)
-            except REFUSALS as error:
-                problem = as_problem(error)
-            except Exception as error:  # noqa: BLE001 - `failure` logs its type and places
-                problem = failure(error, route)
-            else:
                 return said
             status, refused = int(problem.status), problem.kind.rpartition(":")[2]
-            told = json.dumps(problem.content())
-            behind = (("dpserve-problem", refused), ("dpserve-problem-json", told))
-            await context.abort(_code_of(problem), problem.detail, behind)
+            await context.abort(code, problem.detail[:_LONGEST_DETAIL], _behind(problem, refused))
             raise AssertionError
         finally:
             seconds = time.perf_counter() - began
@@ -142,23 +192,27 @@ class GrpcPort:
             if self.log is not None:
                 self.log.write("POST", route, status, seconds)
 
-    async def _infer(self, body: bytes, call: Call) -> bytes:
-        asked = parse("ModelInferRequest", body)
-        predictor = served(self.models, asked.model_name, asked.model_version or VERSION)
-        call.model = predictor.certificate.name
-        largest = self.largest_body(len(predictor.certificate.feature_names))
-        if len(body) > largest:
-            raise too_long(largest)
-        stages, head = Stages.of_request(), _head_of(call)
-        caller = await self.authentication.payer(head, predictor.lineage)
-        stages.end("authentication")
-        codec = MessageCodec(predictor, asked)
-        said, call.behind = await answer(predictor, codec, self.metrics, head, caller, body)
-        return said
+    async def _infer(self, call: Call) -> bytes:
+        head = _head_of(call)
+        credential(head.header(b"authorization") or "")  # who shows none is not waited for
+        async with self.bodies.whole(call.read) as body:
+            asked = parse(ASKED_MODEL, body)
+            predictor = served(self.models, asked.model_name, asked.model_version or VERSION)
+            call.model = predictor.certificate.name
+            largest = self.largest_body(len(predictor.certificate.feature_names))
+            if len(body) > largest:
+                raise too_long(largest)
+            stages = Stages.of_request()
+            caller = await self.authentication.payer(head, predictor.lineage)
+            stages.end("authentication")
+            said, call.behind = await answer(predictor, MessageCodec(predictor), self.metrics, head, caller, body)
+            return said
 
-    async def _tell(self, name: str, body: bytes, call: Call) -> bytes:
+    async def _tell(self, name: str, call: Call) -> bytes:
         """Answer what nobody is charged for."""
-        del call
+        async with self.bodies.whole(call.read) as body:
+            if len(body) > _LONGEST_QUESTION:
+                raise too_long(_LONGEST_QUESTION)
         asked = parse(f"{name}Request", body)
         said: dict[str, Any] = {}
         match name:
@@ -177,6 +231,53 @@ class GrpcPort:
                 said["models"] = [each.model_dump() for each in repository_index(self.models)]
         content: bytes = message(f"{name}Response")(**said).SerializeToString()
         return content
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What is left for calls. reading: for messages that are read, each of which may become the longest."""
+
+    calls: asyncio.Semaphore
+    reading: asyncio.Semaphore
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The methods by path; a further one, `other`, answers what there is not, so that it is counted, too."""
+
+    def __init__(self, handlers: Mapping[str, grpc.RpcMethodHandler]) -> None:
+        self._handlers = handlers
+
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:
+        """Return what answers a call."""
+        return self._handlers.get(handler_call_details.method, self._handlers["other"])
+
+
+async def _no_method(call: Call) -> bytes:
+    del call
+    raise Problem(HTTPStatus.NOT_IMPLEMENTED, ProblemType.NOT_FOUND, "the service has no such method")
+
+
+_ELSE = {"other": _no_method}
+
+
+async def _message(context: Any, turns: asyncio.Semaphore) -> bytes:
+    async with turns:
+        body = await context.read()
+    if body is grpc.aio.EOF:
+        raise Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            ProblemType.BODY_TOO_LARGE,
+            "there is no message, or one that is longer than any model's may be",
+        )
+    found: bytes = body
+    return found
+
+
+def _behind(problem: Problem, refused: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata behind a refusal, the whole problem where it is short enough to be read."""
+    told = json.dumps(problem.content())
+    named = ("dpserve-problem", refused)
+    return (named, ("dpserve-problem-json", told)) if len(told) <= _LONGEST_PROBLEM else (named,)
 
 
 def _headers_of(context: Any) -> list[tuple[bytes, bytes]]:

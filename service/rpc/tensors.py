@@ -5,12 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from service.http.openinference import DATATYPES, VERSION, OpenInferenceCodec, TensorRequest, tensors_of
+from service.http.openinference import (
+    DATATYPES,
+    VERSION,
+    OpenInferenceCodec,
+    TensorRequest,
+    check_shape,
+    one_input,
+    tensors_of,
+)
 from service.http.predictions import Reply
 from service.http.requests import Head, invalid
 from service.http.schemas import InferRequest, InputTensor, RequestedOutput
-from service.predictor import Prediction, Predictor
-from service.rpc.messages import message
+from service.predictor import Prediction
+from service.rpc.messages import message, parse
 
 _CONTENTS = {"FP64": "fp64_contents", "FP32": "fp32_contents", "INT64": "int64_contents", "INT32": "int_contents"}
 
@@ -18,16 +26,12 @@ _CONTENTS = {"FP64": "fp64_contents", "FP32": "fp32_contents", "INT64": "int64_c
 class MessageCodec(OpenInferenceCodec):
     """`ModelInfer`."""
 
-    def __init__(self, predictor: Predictor, asked: Any) -> None:
-        """Validate for `predictor`. asked: the message."""
-        super().__init__(predictor)
-        self._asked = asked
-
     def decode(self, head: Head, body: bytes) -> TensorRequest:
         """Return what the message asks. body: the message as it came."""
-        del body
-        asked = self._asked
-        raw = _raw_of(asked) if len(asked.inputs) == 1 else b""
+        asked = parse("ModelInferRequest", body)
+        if len(asked.inputs) != 1:
+            raise one_input()
+        raw = _raw_of(asked)
         inputs = [
             InputTensor(
                 tensor.name,
@@ -62,7 +66,8 @@ class MessageCodec(OpenInferenceCodec):
 
 def _raw_of(asked: Any) -> bytes:
     """Return the bytes of the one tensor, which are behind it or in its contents. Raises a 400 problem."""
-    tensor, raw = asked.inputs[0], list(asked.raw_input_contents)
+    tensor, raw = asked.inputs[0], asked.raw_input_contents
+    check_shape(tensor.shape)  # first: the product of a million numbers takes hours
     named = _CONTENTS.get(tensor.datatype)
     if named is None:
         raise invalid(f"the datatype must be one of {', '.join(DATATYPES)}")

@@ -92,6 +92,13 @@ class RequestSpans:
                     self._tracer.start_span(stage, context=context, start_time=began).end(ended)
 
 
+def mark_failed(span: "Span") -> None:
+    """Say that the service failed a request."""
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_status(Status(StatusCode.ERROR))
+
+
 class Traces:
     """Middleware that makes spans of every request."""
 
@@ -105,8 +112,6 @@ class Traces:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        from opentelemetry.trace import Status, StatusCode
-
         route = route_of(scope["path"])
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
         attributes: dict[str, Any] = {"http.request.method": method, "http.route": route}
@@ -117,7 +122,7 @@ class Traces:
                 if message["type"] == "http.response.start":
                     span.set_attribute("http.response.status_code", message["status"])
                     if message["status"] >= _FAILED:
-                        span.set_status(Status(StatusCode.ERROR))
+                        mark_failed(span)
                 await send(message)
 
             await self._app(scope, receive, watched)

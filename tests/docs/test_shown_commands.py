@@ -107,7 +107,7 @@ def test_every_command_is_run_or_stands_in_the_list_with_a_reason():
     run = {name: [" ".join(words[:2]) for words in commands] for name, commands in to_run().items() if commands}
     assert run == {
         "auditing.md": ["audit service", "clients add", "serve model"],
-        "deploying.md": ["serve /bundle", "clients add", "clients add", "clients add"],
+        "deploying.md": ["serve /bundle", "clients add", "clients add", "ledger backup", "clients add"],
         "mechanisms.md": ["plan --public"],
         "releases.md": ["train --data"],
     }
@@ -190,11 +190,13 @@ def served(reader, command):
 
 
 def test_a_page_on_deploying_and_one_on_auditing_on_one_service(reader):
-    serve, *clients = to_run()["deploying.md"]
+    serve, *others = to_run()["deploying.md"]
     served(reader, shlex.join(serve).replace("/bundle", "bundle"))
-    for place, words in enumerate(clients):
-        words[2] += f"-{place}"  # the page has one client for each way to deploy, and here is one ledger
-        assert "dp_" in pasted(reader, shlex.join(words))[-1]
+    for place, words in enumerate(others):
+        adds = words[0] == "clients"
+        if adds:
+            words[2] += f"-{place}"  # the page has one client for each way to deploy, and here is one ledger
+        assert ("dp_" if adds else "backed up to") in pasted(reader, shlex.join(words))[-1]
     stop(reader)
 
     _, client, serve = to_run()["auditing.md"]

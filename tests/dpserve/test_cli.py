@@ -179,6 +179,13 @@ def test_npz_and_every_feature_map(run):
         assert certificate["lineage"] == "mine"
 
 
+def test_declared_crosses_are_in_the_certificate(run):
+    arguments = ("--data", "own.csv", "--cross", "age:income", "--out", "crossed")
+    assert "age:income" in run(*run.train, *arguments).stdout
+    feature_map = json.loads(run("inspect", "crossed", "--json").stdout)["feature_map"]
+    assert (feature_map["kind"], feature_map["crosses"]) == ("bins", [[0, 1]])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -191,6 +198,13 @@ def test_npz_and_every_feature_map(run):
         (["--data", "own.csv", "--features", "hog"], "--features hog and --image-shape HEIGHT,WIDTH"),
         (["--data", "own.csv", "--image-shape", "28"], "as 28,28, not '28'"),
         (["--data", "own.csv", "--image-shape", "28,28"], "784 values, and a record has 2"),
+        (["--data", "own.csv", "--cross", "age:height"], "there is no column 'height'; there are age, income"),
+        (["--data", "own.csv", "--cross", "age"], "--cross takes COLUMN:COLUMN, not 'age'"),
+        (["--data", "own.csv", "--cross", "age:age"], "a column cannot be crossed with itself"),
+        (
+            ["--data", "own.csv", "--cross", "age:income", "--features", "relu"],
+            "--cross goes with --features bins, and these are not",
+        ),
         (["--data", "own.csv", "--lam", "0"], "Lambda must lie between"),
         (["--data", "own.csv", "--label", "nope"], "has no column 'nope'"),
         (["--data", "own.csv", "--bounds", "age=0:30"], "bounds for age are given twice"),

@@ -133,7 +133,7 @@ def test_acts_say_who_and_why_by_flag_environment_or_user(folder: Path, monkeypa
     ]
 
 
-@pytest.mark.parametrize("name", ["Zoe\u0308", "a\u202eb", "é" * 129, " ann", "ann\n"])
+@pytest.mark.parametrize("name", ["Zoe\u0308", "a\u202eb", "é" * 129, " ann", "ann\n", "ann\u3164", "ann\ufe0f"])
 def test_an_id_that_could_be_taken_for_another_is_refused_in_a_line(folder: Path, name: str) -> None:
     refused = _clients(folder, "add", name, "--rho", "0.1", "--delta", "1e-5")
     assert isinstance(refused.exception, ValueError)

@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from dpserve import Client
 
@@ -99,6 +100,31 @@ def test_workers_answer_over_grpc_at_one_port_and_finish_what_is_under_way(run, 
     assert process.returncode == 0
 
 
+def test_a_service_that_was_told_to_stop_takes_no_call_while_http_drains(run, several):
+    process, address, before = run.start_and_read("model", "--grpc-port", 0, *BUDGET)
+    (own,) = [line.split()[-1] for line in before if "gRPC is answered" in line]
+    key = run("clients", "add", "alice", "--rho", 1, "--delta", 1e-6).stdout.strip()
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as under_way:
+        body = b'{"instances": [[30.0, 1000.0]]}'
+        head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n"
+        under_way.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
+        assert b"100 Continue" in under_way.recv(1000)  # the service waits for the body
+        process.terminate()
+
+        def live():
+            with triton.InferenceServerClient(own) as client:
+                try:
+                    return client.is_server_live()
+                except InferenceServerException:
+                    return False
+
+        until(live, False)
+        under_way.sendall(body)
+        assert b" 200 OK" in under_way.recv(1000)
+    ended(process)
+
+
 def test_a_grpc_port_that_is_taken_is_found_before_anything_else(run, several):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = run.fails("serve", "model", "--grpc-port", taken.getsockname()[1], *BUDGET)
@@ -108,6 +134,16 @@ def test_a_grpc_port_that_is_taken_is_found_before_anything_else(run, several):
 def test_two_bundles_of_one_name_are_refused(run, several):
     shutil.copytree(several / "model", several / "copy")
     assert "two bundles hold a model called model" in run.fails("serve", "model", "copy", *BUDGET)
+
+
+def test_a_watched_bundle_that_the_lineage_cannot_pay_for_is_served_by_no_process(run, several):
+    watched = several / "watched"
+    watched.mkdir()
+    words = ("--rho", 0.0005, "--delta", 1e-6, "--price", "rho:0.001", "--port", 0)
+    shutil.copytree(several / "model", watched / "model")
+    process, address = run.start("--watch", "watched", *words)
+    assert models(address) == []
+    assert ended(process).count("model is not served") == 2
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import grpc
@@ -11,11 +13,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from grpc import StatusCode
+from opentelemetry.trace import SpanKind
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from service.http.authentication import Authentication
 from service.http.rate_limit import rate_limit
+from service.http.requests import Bodies
 from service.rpc.messages import SERVICE
 from service.rpc.server import GrpcPort
 from service.telemetry.tracing import RequestSpans
@@ -32,10 +36,11 @@ LONGEST = 64 * 1024
 class Opened:
     """A port for gRPC beside a service."""
 
-    def __init__(self, service, limit=None, largest=20_000, tls=None, spans=None):
+    def __init__(self, service, limit=None, largest=20_000, tls=None, spans=None, seconds=30.0, together=2**28):
         self.service = service
         authentication = Authentication(service.ledger, rate_limit=limit)
-        port = GrpcPort(service.models, authentication, service.metrics, lambda _: largest, spans=spans)
+        bodies = Bodies(seconds, together)
+        port = GrpcPort(service.models, authentication, service.metrics, bodies, lambda _: largest, spans=spans)
         self._listening = port.listening("127.0.0.1:0", longest=LONGEST, drain_seconds=20, tls=tls)
         self.address = f"127.0.0.1:{service.call(self._listening.__aenter__())}"
         self.client = triton.InferenceServerClient(self.address) if tls is None else None
@@ -194,7 +199,7 @@ def test_who_asks_is_checked_as_over_http(opened):
     assert opened.refused([ROW], "no-such-key") == str(StatusCode.UNAUTHENTICATED)
     error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse)
     assert problem_of(error)[0] is StatusCode.UNAUTHENTICATED
-    error = call(opened, "ModelInfer", message(model="other"), service_pb2.ModelInferResponse)
+    error = call(opened, "ModelInfer", message(model="other"), service_pb2.ModelInferResponse, "a-key")
     assert problem_of(error)[0] is StatusCode.NOT_FOUND
 
 
@@ -266,6 +271,120 @@ def test_a_call_is_traced_as_a_request_is(service):
     assert stages_of(exporter) == [[stage for stage in STAGES if stage != "body"]]
     (name,) = {span.name for span in exporter.get_finished_spans()} - set(STAGES)
     assert name == f"/{SERVICE}/ModelInfer"
+
+
+def until(found, expected):
+    """Wait for what happens after an answer was sent."""
+    deadline = time.monotonic() + 30
+    while found() != expected:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def refusals(opened, kind, model="colours"):
+    (registry,) = opened.service.counts()
+    return registry.get_sample_value("dpserve_refusals_total", {"model": model, "type": kind})
+
+
+def test_a_message_over_the_limit_is_counted(opened):
+    key = opened.service.add_client()
+    call(opened, "ModelInfer", message([[0.5] * 4] * 3000), service_pb2.ModelInferResponse, key)
+    until(lambda: refusals(opened, "body-too-large", ""), 1)
+
+
+def test_a_method_that_there_is_not_is_counted_under_no_name_of_the_callers(opened):
+    error = call(opened, "Chosen", b"", service_pb2.ServerLiveResponse)
+    assert problem_of(error)[0] is StatusCode.UNIMPLEMENTED
+    (registry,) = opened.service.counts()
+    labels = {"route": "other", "model": "", "status": "501"}
+    until(lambda: registry.get_sample_value("dpserve_requests_total", labels), 1)
+
+
+def test_a_compressed_message_is_refused_before_it_is_unpacked(opened):
+    request = message([[0.5] * 4] * 1500).SerializeToString()
+    with grpc.insecure_channel(opened.address, compression=grpc.Compression.Gzip) as channel:
+        stub = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        with pytest.raises(grpc.RpcError) as raised:
+            stub(request, metadata=[("authorization", "Bearer guessed")], timeout=60)
+    assert raised.value.code() is StatusCode.UNIMPLEMENTED
+
+
+def test_messages_count_among_all_bodies_until_they_are_answered(service):
+    opened = Opened(service, together=len(message().SerializeToString()))
+    key = service.add_client()
+    for _ in range(3):
+        opened.infer([ROW], key)
+    assert opened.refused([[0.5] * 4] * 2, key) == str(StatusCode.UNAVAILABLE)
+    assert service.spent() == PRICE
+    opened.close()
+
+
+def stalled(opened, metadata=None):
+    """Return how a call ends whose message does not come."""
+    never = threading.Event()
+    with grpc.insecure_channel(opened.address) as channel:
+        stub = channel.stream_unary(f"/{SERVICE}/ModelInfer")
+        with pytest.raises(grpc.RpcError) as raised:
+            stub((never.wait(60) and b"" for _ in range(1)), metadata=metadata, timeout=60)
+        never.set()
+    return problem_of(raised.value)
+
+
+def test_a_message_that_does_not_arrive_is_waited_for_no_longer_than_a_body(service):
+    opened = Opened(service, seconds=0.1)
+    code, problem = stalled(opened, [("authorization", "Bearer guessed")])
+    assert (code, problem["detail"]) == (StatusCode.DEADLINE_EXCEEDED, "the body did not arrive within 0.1 seconds")
+    opened.close()
+
+
+def test_a_message_without_a_key_is_refused_before_it_arrives(opened):
+    assert stalled(opened)[0] is StatusCode.UNAUTHENTICATED
+
+
+def test_a_message_of_a_stranger_is_not_taken_apart(opened, monkeypatch):
+    parsed = []
+    monkeypatch.setattr("service.rpc.tensors.parse", lambda name, _: parsed.append(name))
+    error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse, "guessed")
+    assert problem_of(error)[0] is StatusCode.UNAUTHENTICATED
+    assert parsed == []
+
+
+def test_a_shape_of_many_dimensions_is_refused_without_their_product(opened):
+    request = message()
+    request.inputs[0].shape[:] = [2**62] * 1000
+    key = opened.service.add_client()
+    code, problem = problem_of(call(opened, "ModelInfer", request, service_pb2.ModelInferResponse, key))
+    assert (code, problem["detail"]) == (StatusCode.INVALID_ARGUMENT, "the shape must be [rows, features]")
+
+
+def test_a_refusal_that_repeats_a_long_name_still_arrives(opened):
+    error = call(opened, "ModelInfer", message(model="x" * 15_000), service_pb2.ModelInferResponse, "guessed")
+    assert error.code() is StatusCode.NOT_FOUND
+    assert dict(error.trailing_metadata())["dpserve-problem"] == "unknown-model"
+
+
+def test_a_question_that_costs_nothing_has_no_long_message(opened):
+    request = service_pb2.ModelReadyRequest(name="x" * 10_000)
+    error = call(opened, "ModelReady", request, service_pb2.ModelReadyResponse)
+    assert problem_of(error)[0] is StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_span_says_how_the_call_ended(service):
+    provider, exporter = traced()
+    opened = Opened(service, spans=RequestSpans(provider))
+    opened.infer([ROW], service.add_client())
+    opened.refused([ROW], "guessed")
+    name = f"dpserve:{{{service.predictor.lineage}}}:account"
+    key = service.add_client("bob")
+    service.call(service.ledger._store.command(name, "DEL", name))
+    opened.refused([ROW], key)
+    opened.close()
+    ended = [
+        (span.attributes["rpc.grpc.status_code"], span.status.is_ok)
+        for span in exporter.get_finished_spans()
+        if span.kind is SpanKind.SERVER
+    ]
+    assert ended == [(0, True), (16, True), (14, False)]
 
 
 def test_tls_is_that_of_https(service, tmp_path):

@@ -18,6 +18,7 @@ from training.columns import (
     encode_rows,
 )
 from training.feature_maps import (
+    COARSE_BINS,
     DOUBLING_BINS,
     STEP,
     UNIFORM_BINS,
@@ -37,6 +38,7 @@ MAPS = [
     Identity(lower=LOWER, upper=UPPER, clip_norm=2.0**20, bias=0.1),
     Bins(lower=LOWER, upper=UPPER, bias=0.0),
     Bins(lower=LOWER, upper=UPPER, bias=0.3),
+    Bins(lower=LOWER, upper=UPPER, bias=0.3, crosses=((0, 2), (1, 0))),
     Relu(lower=LOWER, upper=UPPER, clip_norm=2.0**-20, bias=0.3, random_features=41, seed=1),
     Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=40, bandwidth=0.4, seed=1),
     Relu(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=41, seed=1),
@@ -98,7 +100,13 @@ def exact(feature_map, row):
     if feature_map.kind == "identity":
         h = v
     elif feature_map.kind == "bins":
-        h = [each for value in u for each in bins_of(value, len(u))]
+        crosses = feature_map.crosses
+        h = [each for value in u for each in bins_of(value, len(u) + len(crosses))]
+        for one, other in crosses:
+            pair = [0] * COARSE_BINS**2
+            a, b = (min(int(u[place] * COARSE_BINS), COARSE_BINS - 1) for place in (one, other))
+            pair[a * COARSE_BINS + b] = 1 / mpmath.sqrt(len(u) + len(crosses))
+            h += pair
     else:
         turn = 2 * mpmath.pi if feature_map.kind == "fourier" else 1
         z = [turn * mpmath.fdot(map(mpmath.mpf, omega), v) for omega in feature_map.public_tensors()["omega"]]
@@ -276,3 +284,66 @@ class TestEncoder:
     def test_it_computes_nothing_without_its_model(self):
         with pytest.raises(RuntimeError, match="attached"):
             self.ENCODER(np.zeros((1, 3)), {})
+
+
+CROSSED = ((0, 1), (1, 3), (2, 0))
+"""A number with levels, levels with a date's time and weekdays, a boolean with a number."""
+
+
+def crossed_table(**given):
+    _, lower, upper = coordinates_of(TABLE)
+    return Bins(**{"lower": lower, "upper": upper, "bias": 0.3, "columns": TABLE, "crosses": CROSSED} | given)
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1.0, 1e-12, 1e3, 1e300]))
+def test_crossed_rows_are_no_longer_than_one_and_the_same_alone_or_among_others(seed, scale):
+    """Of any numbers, rows that no table encodes among them."""
+    feature_map = crossed_table()
+    X = np.random.default_rng(seed).standard_normal((5, len(feature_map.lower))) * scale
+    phi = feature_map(X, {})
+    assert phi.shape == (5, feature_map.dimension)
+    for row, mapped in zip(X, phi, strict=True):
+        assert sum(Fraction(value) ** 2 for value in mapped) <= 1
+        np.testing.assert_array_equal(feature_map(row[None], {})[0], mapped)
+        np.testing.assert_array_equal(feature_map.sparse(row[None]).toarray()[0], mapped)
+
+
+def test_a_cross_has_a_coordinate_for_each_pair_of_levels():
+    plain, crossed = crossed_table(crosses=(), bias=0.0), crossed_table(crosses=((0, 1),), bias=0.0)
+    # Eight parts of the age and one for a missing age, with three towns, other towns and a missing town.
+    assert crossed.dimension - plain.dimension == 9 * 5
+    rest = {"smoker": True, "since": "2010-06-01", "note": ""}
+    rows = [{"age": age, "town": town, **rest} for age in (0, 30, 100) for town in ("Ayr", "Cork", "Oslo")]
+    pairs = crossed(encode_rows(TABLE, rows), {})[:, -46:-1]
+    assert [np.flatnonzero(pair).tolist() for pair in pairs] == [
+        [part * 5 + town] for part in (0, 2, 7) for town in (0, 2, 3)
+    ]
+    missing = crossed(encode_rows(TABLE, [{"age": None, "town": None, **rest}]), {})[0, -46:-1]
+    assert np.flatnonzero(missing).tolist() == [4, 8 * 5 + 4]
+
+
+EVERY_PAIR = tuple((one, other) for one in range(12) for other in range(one))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"crosses": ((0, 5),)}, "names column 5, and there are 5"),
+        ({"crosses": ((0, 4),)}, "'note' is a text, which has no levels to cross"),
+        ({"crosses": ((1, 1),)}, "cannot be crossed with itself"),
+        ({"crosses": ((0, 1), (1, 0))}, "crossed twice"),
+        (
+            {"columns": (), "lower": (0.0,) * 12, "upper": (1.0,) * 12, "crosses": EVERY_PAIR},
+            "have 4,224 coordinates, and may have 4,096",
+        ),
+    ],
+)
+def test_crosses_that_cannot_be_are_refused(given, said):
+    with pytest.raises(ValidationError, match=said):
+        crossed_table(**given)
+
+
+def test_a_map_without_crosses_is_described_as_before():
+    assert "crosses" not in crossed_table(crosses=()).model_dump()
+    assert Bins.model_validate_json(crossed_table().model_dump_json()) == crossed_table()

@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from training.bundle import load_bundle, save_bundle
 from training.certificate import UNIT_ASSUMPTION, UNITS, Certificate
 from training.data.records import Units
-from training.data.table_records import read_numbers
+from training.data.table_records import read_numbers, read_with_schema
 from training.errors import DataError
 from training.recipe import Recipe
+from training.schema import parse_schema
 from training.train import train
 
 from .conftest import identity, make_records
@@ -135,6 +136,40 @@ def test_a_unit_keeps_its_number_in_all_batches(tmp_path):
     who = np.arange(50_000) % 700
     pd.DataFrame({"who": who, "x": 1.0, "ok": "no"}).to_parquet(tmp_path / "t.parquet", index=False)
     assert read_numbers(tmp_path / "t.parquet", **OPTIONS).units.of.tolist() == who.tolist()
+
+
+def test_integers_beside_missing_values_are_names_as_integers_are(tmp_path):
+    frame = pd.DataFrame({"who": [7.0, 8.0, 7.0], "x": 1.0, "ok": "no"})
+    units, of_integers = (read_numbers(each, **OPTIONS).units for each in (frame, frame.astype({"who": int})))
+    assert units.of.tolist() == [0, 1, 0]
+    assert units.names.tobytes() == of_integers.names.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("who", "said"),
+    [
+        ([7.0, np.nan], "row 1, column 'who': the record has no unit's name"),
+        ([7.0, 7.5], r"row 1, column 'who': 7\.5 names no unit: use texts or integers below 2\^53"),
+        ([7.0, 2.0**53], "row 1, column 'who': 9.0072e\\+15 names no unit"),
+        (np.array([7, 8], np.float32), "column 'who': holds float, which names no unit"),
+    ],
+)
+def test_numbers_that_name_no_unit_are_refused(who, said):
+    with pytest.raises(DataError, match=said):
+        read_numbers(pd.DataFrame({"who": who, "x": 1.0, "ok": "no"}), **OPTIONS)
+
+
+@pytest.mark.parametrize("own", [[], [{"name": "who", "type": "string", "text": {}, "missingValues": ["?"]}]])
+def test_what_stands_for_a_missing_value_names_no_unit(own):
+    fields = [
+        {"name": "x", "type": "number", "constraints": {"minimum": 0, "maximum": 9}},
+        {"name": "ok", "type": "string", "constraints": {"enum": ["no", "yes"]}},
+        *own,
+    ]
+    schema = parse_schema({"missingValues": ["", "NA"], "fields": fields})
+    frame = pd.DataFrame({"who": ["a", "?" if own else "NA"], "x": 1.0, "ok": "no"})
+    with pytest.raises(DataError, match="row 1, column 'who': the record has no unit's name"):
+        read_with_schema(frame, schema, "ok", unit="who")
 
 
 @pytest.mark.parametrize(

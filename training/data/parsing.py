@@ -6,8 +6,10 @@ correctly.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from training.columns import (
     BOOLEANS,
+    DATETIME,
     NUL,
     NUMBER,
     AnyColumn,
@@ -185,18 +188,31 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
-def numbered(array: pa.Array, known: dict[str, int]) -> tuple[NDArray[np.int64], Mask]:
-    """Return a number for each value (n,), equal for equal values, and where there is none (n,).
+def numbered(
+    array: pa.Array, known: dict[str, int], missing: Sequence[str] = ()
+) -> tuple[NDArray[np.int64], Refusal | None]:
+    """Return a number for each unit's name (n,), equal for equal names, and the first that is none.
 
-    known: the numbers given so far, by the values' texts; new ones are added.
+    known: the numbers given so far, by the names' texts; new ones are added. missing: texts that stand for no name:
+    all whose name is not known would else be one unit, and a person among them no unit at all.
     """
     array = _plain(array)
-    if pa.types.is_nested(array.type) or pa.types.is_floating(array.type):
-        return np.zeros(len(array), np.int64), np.ones(len(array), np.bool_)
+    numbers = np.full(len(array), -1, dtype=np.int64)
+    floating = pa.types.is_floating(array.type)
+    if pa.types.is_nested(array.type) or (floating and array.type != pa.float64()):
+        return numbers, (0, f"holds {array.type}, which names no unit: use texts or integers")
     kinds, codes = _encoded(array)
     texts = [_canonical(value).strip() for value in kinds]
-    numbers = np.array([-1, *(known.setdefault(text, len(known)) if text else -1 for text in texts)])[codes + 1]
-    return numbers, numbers < 0
+    if floating:  # as pandas holds integers beside missing values
+        odd = {kind for kind in kinds if kind == kind and not (float(kind).is_integer() and abs(kind) < 2**53)}
+        if odd:
+            row = next(row for row, code in enumerate(codes) if code >= 0 and kinds[code] in odd)
+            return numbers, (row, f"{kinds[codes[row]]:g} names no unit: use texts or integers below 2^53")
+        texts = [text if kind != kind else str(int(kind)) for kind, text in zip(kinds, texts, strict=True)]
+    names = (known.setdefault(text, len(known)) if text and text not in missing else -1 for text in texts)
+    numbers = np.array([-1, *names])[codes + 1]
+    nameless = numbers < 0
+    return numbers, (int(np.argmax(nameless)), "the record has no unit's name") if nameless.any() else None
 
 
 def name_digests(column: str, known: Iterable[str]) -> NDArray[np.uint8]:
@@ -209,11 +225,14 @@ def name_digests(column: str, known: Iterable[str]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
 
 
-def digests_of(names: Sequence[str], arrays: Sequence[pa.Array | Floats]) -> NDArray[np.uint8]:
+def digests_of(
+    names: Sequence[str], arrays: Sequence[pa.Array | Floats], absent: Mapping[str, Mask] | None = None
+) -> NDArray[np.uint8]:
     """Return 16 bytes for each row (n, 16): a function of the row's values by column, whatever the columns' order.
 
-    A value is a number, however it is written, or a text without the spaces around it; true and false are 1 and 0, and
-    a missing value is an empty text. An array of NumPy's holds finite numbers.
+    A value is a number or a time, however it is written, or a text without the spaces around it; true and false are 1
+    and 0, and a missing value is an empty text. An array of NumPy's holds finite numbers. absent: by column, where a
+    value (n,) is declared to be missing.
 
     So a row has the same digest in a CSV file, a Parquet file and a data frame. Each
     value is mixed with its column's name (the finaliser of SplitMix64, in two lanes), and a row is their sum. It tells
@@ -224,6 +243,8 @@ def digests_of(names: Sequence[str], arrays: Sequence[pa.Array | Floats]) -> NDA
     with np.errstate(over="ignore"):
         for name, array in zip(names, arrays, strict=True):
             word = (array + 0.0).view(np.uint64) if isinstance(array, np.ndarray) else _words(_plain(array))
+            if absent and name in absent and absent[name].any():
+                word = np.where(absent[name], np.uint64(_word("")), word)
             for lane in range(2):
                 total[:, lane] += _mixed(word ^ _name_word(name, lane))
     return total.view(np.uint8)
@@ -254,6 +275,9 @@ def _words(array: pa.Array) -> Words:
 def _canonical(value: object) -> str:
     if value is None or value != value:
         return ""
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        return value.isoformat().removesuffix("T00:00:00")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
@@ -262,6 +286,9 @@ def _word(text: str) -> int:
     text = BOOLEANS.get(text.strip().lower(), text.strip())
     if NUMBER.fullmatch(text) and text.lower().lstrip("+-") != "nan":
         return int(np.float64(float(text) + 0.0).view(np.uint64))
+    if DATETIME.fullmatch(text):
+        with suppress(ValueError, OverflowError):
+            text = _canonical(datetime.fromisoformat(text))
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 

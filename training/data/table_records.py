@@ -49,12 +49,13 @@ def read_with_schema(
     to do.
     """
     columns, classes = schema.split(label)
+    nameless = next((column.missing for column in columns if column.name == unit), schema.missing)
     ignore = _with_unit(ignore, unit, label)
     columns = tuple(column for column in columns if column.name not in ignore)
     table = open_table(source)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
     declaration = Declaration(*coordinates_of(columns), classes.classes, columns)
-    return _read(table, _Reading(columns, classes, clip, unit, encoded=True), declaration, progress)
+    return _read(table, _Reading(columns, classes, clip, unit, True, nameless), declaration, progress)
 
 
 def read_numbers(
@@ -124,13 +125,17 @@ def _some(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """How a table is read. encoded: whether a schema was given, for what to advise."""
+    """How a table is read.
+
+    encoded: whether a schema was given, for what to advise. nameless: texts that are no unit's name.
+    """
 
     columns: Columns
     label: Label
     clip: bool
     unit: str | None
     encoded: bool
+    nameless: tuple[str, ...] = ()
 
     def advice(self, column: Column, said: str) -> str:
         """Return what the owner can do about a value that was refused."""
@@ -154,10 +159,12 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
         rows = batch.data.num_rows
         # Whether a column has been found wrong or not, the rest is looked at: all that is wrong is said at once.
         block = X.more(rows)
+        absent: dict[str, Any] = {}
         for column, part in blocks_of(reading.columns, block):
             found = parse(column, arrays[column.name], clip=reading.clip)
             if found.numbers is not None:
                 arrays[column.name] = found.numbers
+            absent[column.name] = found.absent
             if found.refused:
                 _note(problems, column, batch, found.refused)
             else:
@@ -169,10 +176,10 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
         else:
             y.more(rows)[:] = labels.values
         if reading.unit is not None:
-            units.more(rows)[:], nameless = numbered(arrays[reading.unit], known)
-            if nameless.any():
-                _note(problems, None, batch, (int(np.argmax(nameless)), "the record has no unit's name"), reading.unit)
-        source.more(rows)[:] = digests_of(list(arrays), list(arrays.values()))
+            units.more(rows)[:], nameless = numbered(arrays[reading.unit], known, reading.nameless)
+            if nameless:
+                _note(problems, None, batch, nameless, reading.unit)
+        source.more(rows)[:] = digests_of(list(arrays), list(arrays.values()), absent)
         files[batch.part.path] = files.get(batch.part.path, 0) + rows
         progress(len(X), share)
     if problems:

@@ -21,12 +21,14 @@ from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
 from training.export.onnx_graph import Graph
 from training.export.onnx_hog import LARGEST_EXPONENT, described_by
 from training.feature_maps import (
+    COARSE_BINS,
     DOUBLING_BINS,
     KEPT_WEIGHT,
     STEP,
     UNIFORM_BINS,
     UNIT_ROWS,
     Bins,
+    Block,
     Fourier,
     Hog,
     Identity,
@@ -148,7 +150,31 @@ def _binned(graph: Graph, scaled: str, feature_map: Bins, length: float) -> str:
     if feature_map.kept:
         kept = graph("Gather", scaled, graph.constant(feature_map.kept, np.int64), axis=1)
         rows = graph("Concat", rows, graph.times(kept, KEPT_WEIGHT), axis=1)
+    for one, other in feature_map.crossed:
+        a = graph("Unsqueeze", _coarse(graph, scaled, one), graph.constant([2], np.int64))
+        b = graph("Unsqueeze", _coarse(graph, scaled, other), graph.constant([1], np.int64))
+        both = graph("Relu", graph.plus(graph("Add", a, b), -1.0))
+        pairs = graph("Reshape", both, graph.constant([-1, one.width * other.width], np.int64))
+        rows = graph("Concat", rows, graph.times(pairs, KEPT_WEIGHT), axis=1)
     return _into_ball(graph, rows, feature_map.dimension - 1, 1, feature_map.clip_norm, length)
+
+
+def _coarse(graph: Graph, scaled: str, block: Block) -> str:
+    """The coordinates that a column has in a cross: see `Block.coarse`."""
+    from onnx import TensorProto
+
+    parts = []
+    if block.numbers:
+        edges = np.arange(1, COARSE_BINS) / COARSE_BINS
+        numbers = graph("Gather", scaled, graph.constant(block.numbers, np.int64), axis=1)
+        each = graph("Unsqueeze", numbers, graph.constant([2], np.int64))
+        reached = graph("GreaterOrEqual", each, graph.constant(np.append(-np.inf, edges)))
+        within = graph("And", reached, graph("Less", each, graph.constant(np.append(edges, np.inf))))
+        ones = graph("Cast", within, to=TensorProto.DOUBLE)
+        parts.append(graph("Reshape", ones, graph.constant([-1, len(block.numbers) * COARSE_BINS], np.int64)))
+    if block.others:
+        parts.append(graph("Gather", scaled, graph.constant(block.others, np.int64), axis=1))
+    return parts[0] if len(parts) == 1 else graph("Concat", *parts, axis=1)
 
 
 def _products(graph: Graph, scaled: str, width: int, clip_norm: float, omega: Floats) -> str:

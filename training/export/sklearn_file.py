@@ -30,7 +30,19 @@ from training.errors import NotExportable
 from training.export.classifier import Classifier
 from training.export.sklearn_columns import encoding
 from training.export.sklearn_steps import function, projection, scaler, sums
-from training.feature_maps import DOUBLING_BINS, KEPT_WEIGHT, STEP, UNIFORM_BINS, Bins, Fourier, Hog, Identity, Relu
+from training.feature_maps import (
+    COARSE_BINS,
+    DOUBLING_BINS,
+    KEPT_WEIGHT,
+    STEP,
+    UNIFORM_BINS,
+    Bins,
+    Block,
+    Fourier,
+    Hog,
+    Identity,
+    Relu,
+)
 from training.releases.model import CLOSEST
 
 Floats = NDArray[np.float64]
@@ -112,15 +124,42 @@ def _binned(feature_map: Bins) -> list[Any]:
         ]
     ).ravel()
     kept = len(feature_map.kept)
-    values = np.append(np.ones(width * both), np.full(kept, KEPT_WEIGHT))
-    columns = np.append(places, width * both + np.arange(kept))
+    behind = feature_map.dimension - 1 - width * both
+    values = np.append(np.ones(width * both), np.full(behind, KEPT_WEIGHT))
+    columns = np.append(places, width * both + np.arange(behind))
     matrix = csr_matrix((values, (np.arange(len(columns)), columns)))
     numbers = function(np.take, indices=np.array(feature_map.binned), axis=1)
     kinds: list[Any] = [("uniform", Pipeline([("numbers", numbers), ("bins", uniform)]))]
     kinds.append(("doubling", Pipeline([("numbers", numbers), ("bins", doubling)])))
     if kept:
         kinds.append(("kept", function(np.take, indices=np.array(feature_map.kept), axis=1)))
+    kinds += [(f"cross {index}", _crossed(*pair)) for index, pair in enumerate(feature_map.crossed)]
     return [FeatureUnion(kinds), sums(matrix)]
+
+
+def _crossed(one: Block, other: Block) -> Pipeline:
+    """From scaled rows (n, d) to max(a + b - 1, 0) for each pair of coordinates of two columns: see `Bins`."""
+    kinds: list[Any] = []
+    for name, block in (("one", one), ("other", other)):
+        if block.numbers:
+            numbers = function(np.take, indices=np.array(block.numbers), axis=1)
+            ends = np.repeat([[0.0], [1.0]], len(block.numbers), axis=1)
+            bins = KBinsDiscretizer(COARSE_BINS, encode="onehot-dense", strategy="uniform").fit(ends)
+            kinds.append((f"{name}, numbers", Pipeline([("numbers", numbers), ("bins", bins)])))
+        if block.others:
+            kinds.append((f"{name}, others", function(np.take, indices=np.array(block.others), axis=1)))
+    pairs = one.width * other.width
+    first, second = np.divmod(np.arange(pairs), other.width)
+    places = np.column_stack([first, one.width + second]).ravel()
+    matrix = csr_matrix((np.ones(2 * pairs), (np.repeat(np.arange(pairs), 2), places)))
+    return Pipeline(
+        [
+            ("columns", FeatureUnion(kinds)),
+            ("pairs", sums(matrix)),
+            ("less one", scaler(np.ones(pairs), 1.0)),
+            ("both", function(np.clip, a_min=0.0, a_max=None)),
+        ]
+    )
 
 
 def _into_ball(width: int, radius: float, length: float, bias: int) -> list[Any]:

@@ -8,7 +8,7 @@ accuracy.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import fmean
 from typing import Any
@@ -50,6 +50,10 @@ _CLOSE = 0.005
 _CLOSE_LOSS = 0.01
 _WIDE = 0.9
 
+OF_TEXTS = (
+    "of texts, as hashed words, only 20 newsgroups were measured: at epsilon = 1 DP-SGD had 0.412 right and class sums "
+    "0.270"
+)
 NO_BETTER = "no better than always naming the commonest class"
 
 
@@ -290,12 +294,13 @@ def by_rule(
     # Where the schema allows features of its own, random ones add nothing that was measured.
     suitable = (each for each in similar.estimates if kind is None or OPTIONS[each.option].features == "identity")
     chosen = best(tuple(each for each in suitable if OPTIONS[each.option].pays == "once"))
-    preferred = "dpsgd" if chosen is None else chosen.option
+    preferred = "dpsgd" if chosen is None or kind == "text" else chosen.option
     refused: list[str] = []
     for option in (preferred, "dpsgd", "weights"):
         why_not = refusal(option, n, classes, whole)
         if why_not is None:
-            return _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused)), similar
+            found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused))
+            return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if kind == "text" else found), similar
         refused.append(why_not)
     raise ValueError(f"no release can be had: {'; '.join(dict.fromkeys(refused))}")
 

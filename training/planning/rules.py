@@ -8,14 +8,14 @@ import math
 from typing import Literal
 
 from accounting import domains
-from training.columns import numbers_among
+from training.columns import TextColumn, numbers_among
 from training.data.records import Declaration
 from training.feature_maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
 from training.hog import Shape
 
 Features = Literal["identity", "fourier"]
-Kind = Literal["images", "table"]
-"""Rows whose schema allows features of their own: histograms of gradients, or bins."""
+Kind = Literal["images", "table", "text"]
+"""Rows whose schema says what features they have: histograms of gradients, bins, or hashed words beside what else."""
 
 MOST_BINNED = 32
 """Tables of up to so many numbers have bins: 65 coordinates for each."""
@@ -45,6 +45,8 @@ def kind_of(declaration: Declaration, image_shape: Shape | None = None) -> Kind 
     """Return the kind of rows whose features follow from what is declared; None for others."""
     if image_shape is not None:
         return "images"
+    if any(isinstance(column, TextColumn) for column in declaration.columns):
+        return "text"
     return "table" if isinstance(feature_map("identity", declaration), Bins) else None
 
 

@@ -63,6 +63,7 @@ async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, linea
     assert (raised["limit_before_rho"], raised["limit_rho"]) == (5 * RHO, 7 * RHO)
     assert raised["limit_before_epsilon"] == releases(5).epsilon_at(releases(5).picorho)
     assert (paced_row["limit_rho"], paced_row["refill_rho"], paced_row["refill_period"]) == (6 * RHO, 2 * RHO, "month")
+    assert paced_row["refill_epsilon"] == releases(6).epsilon_at(2 * COST.picorho)
     assert first[2]["group"] == "team"
     assert first[6]["detail"] == {"display": "=Zoë"}
     assert first[10]["detail"] == {"what": "audit trail", "receipts": 0}
@@ -88,12 +89,13 @@ async def test_an_export_says_who_paid_what(embedded_url: str, lineage: str) -> 
     assert described[5]["total_rho"] == 2 * RHO
 
 
-async def test_a_name_is_no_formula_of_a_spreadsheet(embedded_url: str, lineage: str) -> None:
+async def test_a_name_is_no_formula_of_a_spreadsheet_and_no_other_name(embedded_url: str, lineage: str) -> None:
+    names = ["=1+1", "'=1+1", "\uff1d1+1"]
     async with await Ledger.connect(embedded_url) as ledger:
-        await open_accounts(ledger, lineage, releases(9), **{"=1+1": releases(5)})
+        await open_accounts(ledger, lineage, releases(9), **dict.fromkeys(names, releases(5)))
         rows = await _rows(ledger.acting("@me", "-1"), lineage, "csv")
-    assert rows[1]["name"] == "'=1+1"
-    assert (rows[2]["by"], rows[2]["why"]) == ("'@me", "'-1")
+    assert [row["name"] for row in rows[1:4]] == [f"'{name}" for name in names]
+    assert (rows[4]["by"], rows[4]["why"]) == ("'@me", "'-1")
 
 
 @pytest.mark.parametrize(

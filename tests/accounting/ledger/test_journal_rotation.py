@@ -125,7 +125,8 @@ def test_a_journal_is_synced_while_no_descriptor_is_left(tmp_path: Path, monkeyp
     assert synced.wait(30)
     monkeypatch.undo()
     journal.close()
-    assert files[-1] == (tmp_path / "lineage" / "0.jsonl").stat().st_ino
+    # Which of its files depends on whether the next one was begun by then.
+    assert files[-1] in {each.stat().st_ino for each in (tmp_path / "lineage").iterdir()}
 
 
 def test_a_journal_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import redis
@@ -13,6 +15,8 @@ from accounting.budgets import Budget, Period, Refill
 from accounting.explanation import explain_account
 from accounting.ledger import ActRefused, BudgetExhausted, Charge, Ledger, key_digest
 from accounting.ledger import store as store_module
+from accounting.ledger.journal import read_journals
+from accounting.ledger.recovery import backup, reconcile, restore
 from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 
@@ -229,6 +233,32 @@ async def test_the_owner_sets_changes_and_ends_a_refill_and_no_period_is_begun_a
             await ledger.add_client(lineage, "ann", paced(1, "day"), bytes(32), time=0.0)
 
 
+@pytest.mark.anyio
+async def test_a_period_that_a_restored_store_forgot_is_not_given_again(
+    url: str, clock: "redis.Redis[bytes]", tmp_path: Path
+) -> None:
+    """What was charged in this month and the one before is put back, and counts against this month."""
+    lineage, may, june = new_lineage(), _in_seconds(date(2026, 5, 13)), _in_seconds(date(2026, 6, 13))
+    paced = replace(releases(20), refill=Refill(2 * PRICE, "month"))
+    clock.set(CLOCK, may)
+    async with await Ledger.connect(url, journals=tmp_path) as service:
+        await service.join(lineage)
+        await open_accounts(service, lineage, releases(50), ann=paced)
+        await service.charge(asking(lineage, "ann", "1"))
+        lines = [line async for line in backup(service, [lineage])]
+        await service.charge(asking(lineage, "ann", "2"))
+        clock.set(CLOCK, june)
+        await service.charge(asking(lineage, "ann", "3", "4"))
+    for key in clock.keys(f"dpserve:{{{lineage}}}:*"):
+        clock.delete(key)
+    async with await Ledger.connect(url) as owner:
+        await restore(owner, lines)
+        await reconcile(owner, lineage, read_journals(tmp_path))
+        ann = await owner.client(lineage, "ann")
+        assert (ann.spent, ann.remaining, ann.refilled) == (4 * PRICE, 0, date(2026, 7, 1))
+        assert (await verify(owner, lineage)).findings == ()
+
+
 def test_a_refill_is_read_as_the_owner_writes_it() -> None:
     month = Refill.parse("epsilon:1@1e-6/month", "gaussian")
     assert month == Refill(Budget.from_epsilon_delta(1, 1e-6, "gaussian").picorho, "month")
@@ -250,3 +280,11 @@ def test_an_account_by_period_says_what_the_periods_are_together() -> None:
     assert "One month alone would be epsilon 1; that is no promise for each of them" in said
     assert "together they are epsilon 4, as the whole account is" in said
     assert "Members of its group 'risk' who share what they learn are bounded together by the group's account" in said
+
+
+def test_all_periods_together_are_bounded_by_the_highest_limit_that_was_in_force() -> None:
+    """A limit that was lowered bounds nothing that was released under the one before."""
+    former, budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian"), Budget.from_epsilon_delta(1, 1e-6, "gaussian")
+    paced = replace(budget, refill=Refill.parse("epsilon:0.5@1e-6/month", "gaussian"))
+    words = explain_account({}, paced, price=None, left=1, highest_limit=former.picorho)
+    assert "together they are epsilon 4, as the whole account is" in words.explanation.in_plain_words

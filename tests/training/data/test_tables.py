@@ -148,6 +148,29 @@ def test_records_have_digests_of_their_own():
     assert len(one) == 16
 
 
+def test_missing_values_and_times_have_one_digest_however_they_are_written(tmp_path):
+    (tmp_path / "t.csv").write_text(
+        "seen,age,ok\n2012-01-02 10:00:00,NA,no\n2012-01-02T12:00+02:00,,no\n2012-01-02,3,no\n"
+    )
+    seen = pd.to_datetime(["2012-01-02 10:00:00", "2012-01-02 10:00:00", "2012-01-02 00:00:00"])
+    frame = pd.DataFrame({"seen": seen, "age": [None, None, 3.0], "ok": "no"})
+    times = {"minimum": "2000-01-01", "maximum": "2030-01-01"}
+    schema = parse_schema(
+        {
+            "missingValues": ["", "NA"],
+            "fields": [
+                {"name": "seen", "type": "datetime", "constraints": times},
+                {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 9}},
+                {"name": "ok", "type": "boolean", "trueValues": ["yes"], "falseValues": ["no"]},
+            ],
+        }
+    )
+    zoned = frame.assign(seen=frame.seen.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"))
+    one, other, third = (list(read(each, schema).source) for each in (tmp_path / "t.csv", frame, zoned))
+    assert one == other == third
+    assert one[0] == one[1] != one[2]
+
+
 def test_columns_may_come_in_any_order(tmp_path):
     (tmp_path / "t.csv").write_text("ok,x,y\n1,2,3\n0,4,5\n")
     (tmp_path / "u.csv").write_text("y,ok,x\n3,1,2\n5,0,4\n")

@@ -210,6 +210,13 @@ def model_of_columns(kind, name, columns, generator):
     names, lower, upper = coordinates_of(columns)
     shapes = {
         "bins": Bins(lower=lower, upper=upper, bias=0.3, columns=columns),
+        "crosses": Bins(
+            lower=lower,
+            upper=upper,
+            bias=0.3,
+            columns=columns,
+            crosses=tuple((0, place) for place in range(1, min(len(columns), 4))),
+        ),
         "identity": Identity(lower=lower, upper=upper, clip_norm=1.5, bias=0.3, columns=columns),
     }
     shares = generator.uniform(size=(400, len(names))) * (generator.uniform(size=(400, len(names))) < 0.7)
@@ -223,7 +230,9 @@ def model_of_columns(kind, name, columns, generator):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("kind", "name"), [("class-sums", "bins"), ("objective", "identity")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("class-sums", "bins"), ("class-sums", "crosses"), ("objective", "identity")]
+)
 def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
     """Rows by name in, what the service answers to them out: of some columns in some order, drawn at random."""
     generator = np.random.default_rng(seed)

@@ -151,6 +151,14 @@ def test_where_the_schema_allows_features_of_its_own_they_are_taken():
     assert recommended(60_000, 10, whole(1), None, "table").chosen.features == "identity"
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 1, 4])
+@pytest.mark.parametrize("classes", [20, 100])
+def test_hashed_texts_get_no_class_sums_for_their_number_of_classes(classes, epsilon):
+    found = recommended(11_314, classes, whole(epsilon), None, "text")
+    assert found.option == "dpsgd"
+    assert "at epsilon = 1 DP-SGD had 0.412 right and class sums 0.270" in found.reason
+
+
 def test_options_that_would_be_the_same_are_simulated_once():
     """A narrow table has bins, whatever features an option asks for."""
     rng = np.random.default_rng(0)

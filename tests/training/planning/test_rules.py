@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.columns import LevelsColumn, NumberColumn, coordinates_of
+from training.columns import LevelsColumn, NumberColumn, TextColumn, coordinates_of
 from training.data.records import Declaration
 from training.planning import rules
 
@@ -36,3 +36,9 @@ def test_a_table_without_numbers_or_with_many_has_rows_of_length_one(columns):
 
 def test_fourier_features_of_a_wide_table_stay_what_was_asked_for():
     assert rules.feature_map("fourier", declared((LEVELS, *numbers(2)))).kind == "fourier"
+
+
+def test_rows_with_a_text_are_texts_whatever_is_beside_it():
+    note = TextColumn(name="note", buckets=16)
+    assert rules.kind_of(declared((note,))) == rules.kind_of(declared((note, *numbers(2)))) == "text"
+    assert rules.kind_of(declared(numbers(2))) == "table"
