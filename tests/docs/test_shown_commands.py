@@ -51,7 +51,6 @@ PROGRAMS = {
     "docker": "needs a container engine; tests/deployment checks the Dockerfile without one",
     "kubectl": "needs a cluster: its own parser reads the line below; tests/deployment checks what is applied",
     "make": "`make demo`, `make serve`: tests/dpserve/test_cli.py runs the demonstration that they are",
-    "python": "research: hours, and data that is not ours; tests/research reads every line, and runs small ones",
     "mlserver": "tests/training/export/test_mlserver.py starts it, with this page's settings",
     "git": "what is tested is a clone already",
     "sudo": "needs root: what it is for, that an image's user reads a bundle, needs a container engine",
