@@ -215,7 +215,9 @@ def model_of_columns(kind, name, columns, generator):
             upper=upper,
             bias=0.3,
             columns=columns,
-            crosses=tuple((0, place) for place in range(1, min(len(columns), 4))),
+            crosses=tuple((0, place) for place in range(1, 4) if not isinstance(columns[place], TextColumn))
+            if len(columns) > 3
+            else (),
         ),
         "identity": Identity(lower=lower, upper=upper, clip_norm=1.5, bias=0.3, columns=columns),
     }
@@ -270,7 +272,7 @@ def test_scikit_learn_takes_a_data_frame_of_the_columns():
 @pytest.mark.parametrize("form", ["onnx", "sklearn"])
 def test_a_table_with_a_text_leaves_as_numbers(form):
     """What hashes its n-grams stays outside: rows are coordinates, as `columns.encode_rows` returns them."""
-    columns = (*COLUMNS[:3], TextColumn(name="note", buckets=8))
+    columns = (*COLUMNS[:2], TextColumn(name="note", buckets=8))
     X, model = model_of_columns("class-sums", "bins", columns, np.random.default_rng(7))
     content = exported(model, form).content
     found = run_onnx(content, X)[1] if form == "onnx" else joblib.load(io.BytesIO(content)).predict_proba(X)
