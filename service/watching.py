@@ -19,25 +19,31 @@ from training.sealing import CERTIFICATE_FILE
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
-Stamp = tuple[tuple[str, int, int], ...]
-"""Name, time of the last change and size of each file of a bundle."""
+Stamp = tuple[tuple[str, int, int, int], ...]
+"""Name, inode, time of the last change and size of each file of a bundle."""
 
 
 def stamp_of(bundle: Path) -> Stamp:
     """Return what tells a bundle that was changed. Raises OSError."""
     found = [(file.name, file.stat()) for file in sorted(bundle.iterdir())]
-    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in found)
+    return tuple((name, state.st_ino, state.st_mtime_ns, state.st_size) for name, state in found)
 
 
-def _bundles_in(folder: Path) -> dict[Path, Stamp]:
-    """Return the bundles of a folder; names that begin with a dot are drafts. Raises OSError for the folder itself."""
+def _bundles_in(folder: Path, before: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
+    """Return the bundles of a folder; names that begin with a dot are drafts. Raises OSError for the folder itself.
+
+    before: the bundles of the last look. What cannot be read now is as it was: it was not removed.
+    """
     found = {}
     for each in sorted(folder.iterdir()):
         try:
             if not each.name.startswith(".") and (each / CERTIFICATE_FILE).exists():
                 found[each] = stamp_of(each)
-        except OSError:
+        except FileNotFoundError:
             continue  # removed since it was listed
+        except OSError:
+            if each in before:
+                found[each] = before[each]
     return found
 
 
@@ -64,7 +70,7 @@ class Watch:
 
     async def look(self, *, first: bool = False) -> None:
         """Serve what stands still since the look before; at the first look, all that is there. Raises OSError."""
-        found = await asyncio.to_thread(_bundles_in, self._folder)
+        found = await asyncio.to_thread(_bundles_in, self._folder, self._seen)
         for bundle in self._served.keys() - found.keys():
             self._models.remove(self._served.pop(bundle)[1])
         self._refused = {bundle: said for bundle, said in self._refused.items() if bundle in found}
