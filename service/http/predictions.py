@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Set
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary, proxy
 
 from starlette.types import Receive, Scope, Send
 
@@ -68,6 +69,7 @@ class PredictionEndpoint(Generic[Some]):
         self._bodies = bodies
         self._largest_body = largest_body
         self._codec = codec
+        self._codecs: WeakKeyDictionary[Predictor, Codec[Some]] = WeakKeyDictionary()
         self._models = models
         self._authentication = authentication
         self._metrics = metrics
@@ -95,7 +97,7 @@ class PredictionEndpoint(Generic[Some]):
         path = scope["path_params"]
         predictor = self._models.named(path.get("name"))
         scope[MODEL] = predictor.certificate.name
-        codec = self._codec(predictor)
+        codec = self._codec_of(predictor)
         codec.check_path(path)
         head = read_head(scope, codec.parameters)
         stages = Stages.of_request()
@@ -110,6 +112,13 @@ class PredictionEndpoint(Generic[Some]):
             self._bodies.release(body)
         wait = head.wait
         return encoded, headers if wait is None else {**headers, "preference-applied": f"wait={wait:g}"}
+
+    def _codec_of(self, predictor: Predictor) -> Codec[Some]:
+        codec = self._codecs.get(predictor)
+        if codec is None:
+            # Held by the request alone: a codec that is kept must not keep a model that is served no more.
+            codec = self._codecs[predictor] = self._codec(proxy(predictor))
+        return codec
 
 
 async def answer(
