@@ -10,7 +10,6 @@ from service.models import Models
 from service.watching import Watch, stamp_of
 from training.sealing import CERTIFICATE_FILE
 
-
 pytestmark = pytest.mark.anyio
 
 
