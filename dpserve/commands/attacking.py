@@ -136,7 +136,9 @@ def attack(
         else:
             raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
-        found = of.read(endpoints[0].model())
+        model = endpoints[0].model()
+        _check_members(model)
+        found = of.read(model)
         from audit import presentation
         from audit.membership.attack import Attack, Choices
         from audit.membership.shadow_models import train_on_ray, train_shadow_models
@@ -162,6 +164,19 @@ def attack(
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
     report.show(presentation.of_attack(outcome), "attack")
+
+
+def _check_members(model: Mapping[str, Any]) -> None:
+    """Raise ValueError for a model that protects units: what is claimed of it is no claim about one of their records.
+
+    Many records of one unit are guessed right together, with the probability that one is, so that a verdict that
+    counts them as so many members would convict a model that keeps its promise.
+    """
+    if model.get("unit") is not None:
+        raise ValueError(
+            f"the model protects all records of one {model['unit']} together, and this attack is about single records: "
+            "its verdict would be wrong"
+        )
 
 
 @contextmanager
