@@ -18,6 +18,13 @@ from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, rounded_gaussian
 from mechanisms.randomness import Randomness
 
 LARGEST_SIZE = sampling_error.DRAWS_PER_RELEASE
+
+LEAST_PRICE = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
+"""What a release costs at least, in picorho."""
+
+LARGEST_PRICE = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
+"""What a release may cost at most, in picorho. A larger budget buys no better one."""
+
 _PART = 2**18
 """Values that are drawn at a time, to keep the words of the whole vector out of memory."""
 

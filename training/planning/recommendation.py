@@ -17,7 +17,7 @@ import numpy as np
 
 from accounting import picorho, sampling_error
 from accounting.picorho import PICORHO_PER_RHO, to_rho
-from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.seeded import derived_seed
 from training.data.records import Declaration, Records
 from training.errors import TrainingError
@@ -31,12 +31,6 @@ from training.planning.rules import Features, Kind
 from training.releases import class_sums
 from training.releases.dpsgd.network import Network
 from training.sums import check_count
-
-LARGEST_PRICE = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
-"""What a release may cost at most, in picorho. A larger budget buys no better one."""
-
-LEAST_PRICE = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
-"""What a release costs at least, in picorho."""
 
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""

@@ -40,10 +40,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import picorho, sampling_error
 from accounting.losses import GaussianLoss
 from mechanisms import elementary
-from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.sums import Rows, Shard, Sums, check_count
 
@@ -104,8 +103,7 @@ def divided(whole: int) -> tuple[int, int]:
 
     Calibration gets SHARE, or what the least release costs if that is more, and nothing where that is above MOST_SHARE.
     """
-    least = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
-    part = min(max(math.floor(whole * SHARE), least), picorho.budget(sampling_error.LARGEST_RELEASE_RHO))
+    part = min(max(math.floor(whole * SHARE), LEAST_PRICE), LARGEST_PRICE)
     if part > whole * MOST_SHARE:
         return 0, whole
     return part, whole - part

@@ -32,7 +32,7 @@ from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
-from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.certificate import neighbouring
 from training.data.records import Records
@@ -294,9 +294,8 @@ def shares(whole: int) -> tuple[float, float]:
 
     The centre gets CENTRE_SHARE, or what the least release costs if that is more. Raises ValueError for too little.
     """
-    least = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
-    centre = max(whole * CENTRE_SHARE.numerator // CENTRE_SHARE.denominator, least)
-    if whole < 2 * least:
+    centre = max(whole * CENTRE_SHARE.numerator // CENTRE_SHARE.denominator, LEAST_PRICE)
+    if whole < 2 * LEAST_PRICE:
         raise ValueError(
             f"class sums are two releases, and cost at least {2 * sampling_error.LEAST_RELEASE_RHO:g} rho, not "
             f"{whole / picorho.PICORHO_PER_RHO:g}"

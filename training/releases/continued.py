@@ -17,9 +17,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import picorho, sampling_error
 from accounting.losses import GaussianLoss
-from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
+from mechanisms.gaussian_vector import LARGEST_SIZE, LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.releases.dpsgd.network import Network, check_shards
 from training.sums import Rows, Shard, Sums
@@ -48,8 +47,7 @@ def divided(whole: int, classes: int, dimension: int, records_declared: int | No
     less than a release may cost, or where their sums are too many numbers.
     """
     part = math.floor(whole * SHARE)
-    least = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
-    if part < least or STEPS * classes * dimension > LARGEST_SIZE:
+    if part < LEAST_PRICE or STEPS * classes * dimension > LARGEST_SIZE:
         return 0, whole
     if records_declared is None or records_declared * mu_for(whole) < LEAST_SIGNAL:
         return 0, whole

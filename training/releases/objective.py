@@ -9,7 +9,6 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -21,7 +20,7 @@ from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
-from mechanisms.gaussian_vector import GaussianNoise, GaussianVector, mu_for
+from mechanisms.gaussian_vector import LEAST_PRICE, GaussianNoise, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.data.records import Records
 from training.errors import TrainingError
@@ -184,14 +183,13 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     Calibration gets its share, the noise on the weights the least that a release may cost, B the rest.
     strong_convexity: Lambda, or None for CURVATURE_PER_NOISE sigma. Raises ValueError if no noise does, saying so.
     """
-    least = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
-    if whole < 2 * least:
+    if whole < 2 * LEAST_PRICE:
         raise ValueError(
             f"objective perturbation is two releases, and costs at least {2 * sampling_error.LEAST_RELEASE_RHO:g} "
             f"rho, not {whole / picorho.PICORHO_PER_RHO:g}"
         )
     for_calibration, rest = calibration.divided(whole)
-    output_mu, target = mu_for(least), mu_for(rest - least)
+    output_mu, target = mu_for(LEAST_PRICE), mu_for(rest - LEAST_PRICE)
 
     def curvature(sigma: float) -> float:
         return CURVATURE_PER_NOISE * sigma if strong_convexity is None else strong_convexity
