@@ -53,6 +53,23 @@ class Codec(Protocol[Some]):
         ...
 
 
+class Codecs(Generic[Some]):
+    """A protocol's codec of each model, made once for as long as the model is served."""
+
+    def __init__(self, make: Callable[[Predictor], Codec[Some]]) -> None:
+        """make: returns the codec of a model."""
+        self._make = make
+        self._made: WeakKeyDictionary[Predictor, Codec[Some]] = WeakKeyDictionary()
+
+    def of(self, predictor: Predictor) -> Codec[Some]:
+        """Return the codec of a model, good for as long as the caller holds the model."""
+        codec = self._made.get(predictor)
+        if codec is None:
+            # A codec that is kept must not keep a model that is served no more.
+            codec = self._made[predictor] = self._make(proxy(predictor))
+        return codec
+
+
 class PredictionEndpoint(Generic[Some]):
     """An ASGI application that answers requests for predictions in one protocol."""
 
@@ -68,8 +85,7 @@ class PredictionEndpoint(Generic[Some]):
         """Answer from `models`. codec: of a model. largest_body: as `create_app` has it."""
         self._bodies = bodies
         self._largest_body = largest_body
-        self._codec = codec
-        self._codecs: WeakKeyDictionary[Predictor, Codec[Some]] = WeakKeyDictionary()
+        self._codecs = Codecs(codec)
         self._models = models
         self._authentication = authentication
         self._metrics = metrics
@@ -97,7 +113,7 @@ class PredictionEndpoint(Generic[Some]):
         path = scope["path_params"]
         predictor = self._models.named(path.get("name"))
         scope[MODEL] = predictor.certificate.name
-        codec = self._codec_of(predictor)
+        codec = self._codecs.of(predictor)
         codec.check_path(path)
         head = read_head(scope, codec.parameters)
         stages = Stages.of_request()
@@ -112,13 +128,6 @@ class PredictionEndpoint(Generic[Some]):
             self._bodies.release(body)
         wait = head.wait
         return encoded, headers if wait is None else {**headers, "preference-applied": f"wait={wait:g}"}
-
-    def _codec_of(self, predictor: Predictor) -> Codec[Some]:
-        codec = self._codecs.get(predictor)
-        if codec is None:
-            # Held by the request alone: a codec that is kept must not keep a model that is served no more.
-            codec = self._codecs[predictor] = self._codec(proxy(predictor))
-        return codec
 
 
 async def answer(

@@ -22,8 +22,8 @@ import grpc
 from service.errors import CannotServe, Overloaded
 from service.http.authentication import Authentication, credential
 from service.http.middleware import failure
-from service.http.openinference import VERSION, metadata, repository_index, served, server_metadata
-from service.http.predictions import answer
+from service.http.openinference import VERSION, TensorRequest, metadata, repository_index, served, server_metadata
+from service.http.predictions import Codecs, answer
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.requests import Bodies, Head, read_head, too_long
@@ -98,6 +98,7 @@ class GrpcPort:
     largest_body: Callable[[int], int]
     log: RequestLog | None = None
     spans: RequestSpans | None = None
+    codecs: Codecs[TensorRequest] = field(default_factory=lambda: Codecs(MessageCodec), init=False)
 
     @asynccontextmanager
     async def listening(
@@ -205,7 +206,7 @@ class GrpcPort:
             stages = Stages.of_request()
             caller = await self.authentication.payer(head, predictor.lineage)
             stages.end("authentication")
-            said, call.behind = await answer(predictor, MessageCodec(predictor), self.metrics, head, caller, body)
+            said, call.behind = await answer(predictor, self.codecs.of(predictor), self.metrics, head, caller, body)
             return said
 
     async def _tell(self, name: str, call: Call) -> bytes:
