@@ -30,9 +30,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from dpserve.frames import rows_for
+from dpserve.frames import rows_to_send
 
 _NPY = "application/x-npy"
+_Rows = NDArray[np.float64] | list[dict[str, object]]
 _PROBLEM = "urn:dpserve:problem:"
 _VISIBLE = re.compile(r"[!-~]{1,8192}")
 
@@ -173,7 +174,7 @@ class _Questions:
 
     def _ask_probabilities(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
         model = yield from self._ask_model()
-        rows, largest = rows_for(model, X), int(model["largest_batch"])
+        rows, largest = rows_to_send(model, X), int(model["largest_batch"])
         batches = []
         for start in range(0, len(rows), largest):
             answered = yield self._array_request(rows[start : start + largest], tier)
@@ -190,7 +191,7 @@ class _Questions:
 
     def _ask_answers(self, X: ArrayLike, tier: str | None) -> _Steps[Answers]:
         model = yield from self._ask_model()
-        rows, largest = rows_for(model, X), int(model["largest_batch"])
+        rows, largest = rows_to_send(model, X), int(model["largest_batch"])
         said: list[dict[str, Any]] = []
         for start in range(0, len(rows), largest):
             body = {"json": _body(rows[start : start + largest], tier)}
@@ -199,7 +200,7 @@ class _Questions:
 
     def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
         model = yield from self._ask_model()
-        body = {"json": _body(rows_for(model, X), tier)}
+        body = {"json": _body(rows_to_send(model, X), tier)}
         quote: dict[str, Any] = (yield _Request("POST", f"{self._of_model}/predict?dry_run=true", body)).json()["quote"]
         return quote
 
@@ -211,15 +212,17 @@ class _Questions:
         page: dict[str, Any] = (yield _Request("GET", f"{self._of_model}/budget/receipts?after={after}")).json()
         return page
 
-    def _array_request(self, rows: NDArray[np.float64], tier: str | None) -> _Request:
-        # Arrays as they are: neither side turns numbers into decimal text and back.
-        content = io.BytesIO()
-        np.save(content, rows, allow_pickle=False)
-        headers = {"Content-Type": _NPY, "Accept": _NPY}
+    def _array_request(self, rows: _Rows, tier: str | None) -> _Request:
+        headers, body = {"Accept": _NPY}, {"json": _body(rows, None)}
+        if isinstance(rows, np.ndarray):
+            # Arrays as they are: neither side turns numbers into decimal text and back.
+            content = io.BytesIO()
+            np.save(content, rows, allow_pickle=False)
+            headers, body = {"Content-Type": _NPY, "Accept": _NPY}, {"content": content.getvalue()}
         if self._wait is not None:
             headers["Prefer"] = f"wait={self._wait:g}"
         query = "" if tier is None else "?" + urlencode({"tier": tier})
-        return _Request("POST", f"{self._of_model}/predict{query}", {"content": content.getvalue()}, headers)
+        return _Request("POST", f"{self._of_model}/predict{query}", body, headers)
 
     def _checked(self, response: httpx.Response) -> httpx.Response:
         """Return a success. Raises _Unavailable where asking again may help, and ServiceError."""
@@ -528,8 +531,10 @@ def _answers_of(said: list[dict[str, Any]]) -> Answers:
     return Answers(probabilities, lower, upper, undecided, law, on, scale, holds, no_interval)
 
 
-def _body(rows: NDArray[np.float64], tier: str | None) -> dict[str, object]:
-    return {"instances": rows.tolist()} | ({} if tier is None else {"tier": tier})
+def _body(rows: _Rows, tier: str | None) -> dict[str, object]:
+    return {"instances": rows.tolist() if isinstance(rows, np.ndarray) else rows} | (
+        {} if tier is None else {"tier": tier}
+    )
 
 
 def _error(response: httpx.Response) -> ServiceError:

@@ -9,11 +9,13 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from training.columns import Columns, coordinates_of
+from training import word_vectors
+from training.columns import Columns, coordinates_of, vectors_among
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
 from training.quantised import weight_step
@@ -146,6 +148,8 @@ class ModelCertificate(SealedCertificate):
             raise ValueError("neighbouring data sets differ by a unit where a column of units is named, and only there")
         if self.columns and coordinates_of(self.columns)[0] != self.feature_names:
             raise ValueError("the feature names are not those of the columns' coordinates")
+        if len(vectors_among(self.columns)) > 1:
+            raise ValueError("all texts must be encoded with the same word vectors")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         return self
@@ -170,6 +174,19 @@ class ModelCertificate(SealedCertificate):
             raise BundleError(f"the certificate does not hold: {error}") from error
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
+
+    def public_files(self) -> dict[str, bytes]:
+        """Return the table of word vectors that texts are encoded with. Raises BundleError where it was not read."""
+        for sha256 in vectors_among(self.columns):
+            if (table := word_vectors.opened(sha256)) is None:
+                raise BundleError(f"the word vectors with the SHA-256 {sha256} were not read")
+            return {word_vectors.FILE: table.content()}
+        return {}
+
+    def open_files(self, folder: Path) -> None:
+        """Open the table of word vectors. Raises BundleError."""
+        for sha256 in vectors_among(self.columns):
+            word_vectors.open_bundled(folder, sha256)
 
     def public(self) -> dict[str, object]:
         """Return what may be shown to clients, ready for JSON."""

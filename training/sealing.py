@@ -53,6 +53,13 @@ class SealedCertificate(BaseModel):
         """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
         raise NotImplementedError
 
+    def public_files(self) -> Mapping[str, bytes]:
+        """Return what lies beside the model, by name: public files whose digests the certificate has."""
+        return {}
+
+    def open_files(self, folder: Path) -> None:
+        """Open these files. Raises BundleError for one that is not there or is another."""
+
 
 AnyCertificate = TypeVar("AnyCertificate", bound=SealedCertificate)
 
@@ -69,7 +76,7 @@ def save_sealed(
     model = save(contiguous, metadata={_SEALED: certificate.sealed()})
     certificate = certificate.with_digest_of(model)
     written = {MODEL_FILE: model, CERTIFICATE_FILE: certificate.model_dump_json(indent=2).encode()}
-    write_folder(folder, {**written, **public})
+    write_folder(folder, {**written, **certificate.public_files(), **public})
     return certificate
 
 
@@ -118,6 +125,7 @@ def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificat
         raise BundleError(f"{folder / MODEL_FILE} is damaged: {error}") from error
     if sealed != certificate.sealed():
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
+    certificate.open_files(folder)
     return certificate, tensors
 
 

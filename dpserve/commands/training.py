@@ -75,6 +75,12 @@ class NewBundle(FileOptions):
     bounds: list[str] | None = option(
         None, "LOW:HIGH for every feature, NAME=LOW:HIGH for one; public, not read off the records."
     )
+    word_vectors: Path | None = option(
+        None,
+        "FILE of public word vectors, made without these records, for the free texts of --schema: text as word2vec, "
+        "GloVe and fastText write it, .gz or not, or .npz.",
+        panel=FEATURES,
+    )
     unit: str | None = option(
         None,
         "Of a table: the column that names whose each record is. All records of one are then protected together. Not "
@@ -118,6 +124,13 @@ class NewBundle(FileOptions):
                 "private records would say which "
                 "classes occur in them"
             )
+        if self.word_vectors is not None:
+            if schema is None or self.engine != LOCAL:
+                raise typer.BadParameter("goes with --schema, and not with --engine", param_hint="--word-vectors")
+            # Only who reads texts should wait for what reads vectors.
+            from training.word_vectors import read_word_vectors
+
+            schema = schema.with_word_vectors(read_word_vectors(self.word_vectors))
         declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
         found = self.read(self.data, "--data", clip=self.clip, unit=self.unit, engine=self.engine, **declared)
         if self.out.exists():
