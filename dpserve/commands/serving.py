@@ -444,7 +444,7 @@ async def _http_options(settings: ServeSettings) -> HttpOptions:
         limit = rate_limit(settings.rate_limit, settings.rate_limit_store)
     tries = None
     if settings.failed_tries:
-        from service.http.failed_tries import FailedTries
+        from service.http.rate_limit import FailedTries
 
         tries = FailedTries(settings.failed_tries)
     return HttpOptions(

@@ -35,7 +35,7 @@ from service.models import Models
 from service.page.assets import add_page
 from service.telemetry.exposition import CONTENT_TYPE, exposition
 from service.telemetry.logs import RequestLog
-from service.telemetry.metrics import Metrics, owners_route_of
+from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import Throughput, Totals, totals_by_model
 
 LONGEST_KEY = 256
@@ -156,7 +156,7 @@ def create_admin_app(watched: Watched, *, log: RequestLog | None = None) -> ASGI
     _add_watching_routes(app, watched, owner)
     add_page(app, "owner")
     add_problem_handlers(app)
-    return Requests(app, count=watched.metrics.count_owners, route=owners_route_of, log=log)
+    return Requests(app, count=watched.metrics.count_owners, log=log)
 
 
 def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:

@@ -22,8 +22,7 @@ from service.http.requests import Head, invalid
 from service.predictor import Caller
 
 if TYPE_CHECKING:
-    from service.http.failed_tries import FailedTries
-    from service.http.rate_limit import RateLimit
+    from service.http.rate_limit import FailedTries, RateLimit
     from service.http.tokens import Tokens
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="API key")

@@ -30,7 +30,6 @@ from service.http.schemas import (
 from service.http.tables import CSV, Rows, as_numbers, rows_of_csv
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
-PREDICT = re.compile(r"(?:/models/(?P<name>[^/]+))?/predict")
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 

@@ -93,4 +93,4 @@ class Throughput:
 
 
 def _asks_for_rows(route: str) -> bool:
-    return route.endswith(("/predict", "/infer", "/ModelInfer"))
+    return route.endswith(("/predict", "/invocations", "/infer", "/ModelInfer"))

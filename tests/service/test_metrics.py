@@ -20,7 +20,7 @@ from service.http.app import HttpOptions
 from service.http.problems import ProblemType
 from service.listener import bind, url_of
 from service.telemetry.exposition import exposition
-from service.telemetry.metrics import MULTIPROCESS_FOLDER, ROUTES, Metrics, counts_in, route_of
+from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.throughput import Throughput, totals_of
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
@@ -140,11 +140,32 @@ def test_labels_are_from_fixed_lists(used):
         for sample in family.samples:
             assert "marked" not in str(sample.labels), name
     assert {sample.labels["type"] for sample in used["dpserve_refusals"].samples} <= kinds
-    named = ("/models/x", "/models/x/export", "/v2/models/x", "/v2/models/x/infer", "/v2/models/x/versions/7/ready")
-    assert "other" not in map(route_of, named)
-    for path in (*named, "/", "/x/y"):
-        assert route_of(path) == route_of(path.replace("/x", "/y").replace("7", "8"))
-    assert all(route_of(path) == path for path in ROUTES)
+
+
+def test_a_route_is_counted_as_it_is_declared_whatever_stands_in_its_place(service):
+    http = service.http()
+    for name in ("x", "age=41.5"):
+        for path in ("/models/*", "/models/*/export", "/models/*/predict", "/v2/models/*/versions/7/ready", "/*/y"):
+            http.get(path.replace("*", name))
+    http.post("/models/x/invocations")
+    http.get("/openapi.json")
+    service.call(asyncio.sleep(0))
+    (registry,) = service.counts()
+    counted = {
+        sample.labels["route"]: sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == "dpserve_requests_total"
+    }
+    assert counted == {
+        "/models/{name}": 2,
+        "/models/{name}/export": 2,
+        "/models/{name}/predict": 2,
+        "/v2/models/{name}/versions/{version}/ready": 2,
+        "other": 2,
+        "/models/{name}/invocations": 1,
+        "/openapi.json": 1,
+    }
 
 
 def test_two_models_of_different_records_count_the_same(start, head, tmp_path):
