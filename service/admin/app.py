@@ -9,7 +9,6 @@ import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -169,9 +168,7 @@ def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
         known = [hmac.compare_digest(sent, digest) for digest in digests]
         if key is None or not any(known):
             raise Problem(
-                HTTPStatus.UNAUTHORIZED,
-                ProblemType.UNAUTHENTICATED,
-                "send the owner's admin key in the header 'Authorization: Bearer KEY'",
+                ProblemType.UNAUTHENTICATED, "send the owner's admin key in the header 'Authorization: Bearer KEY'"
             )
 
     return check
@@ -210,7 +207,7 @@ def _report(models: Models, account: Account, *, unlimited: bool = False) -> Acc
 
 async def _check_known(ledger: Ledger, lineage: str) -> None:
     if lineage not in await ledger.lineage_names():
-        raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
+        raise Problem(ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
 
 
 def _add_account_routes(app: FastAPI, watched: Watched, owner: list[Any]) -> None:

@@ -23,12 +23,12 @@ from service.http.accounts import add_account_routes
 from service.http.authentication import Authentication
 from service.http.codec import RowsCodec
 from service.http.exporting import add_export
-from service.http.middleware import FAILED, Requests, response_to
+from service.http.middleware import Requests, response_to
 from service.http.openapi import describe
 from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
 from service.http.predictions import Codec, PredictionEndpoint
 from service.http.problems import Problem, ProblemType
-from service.http.refusals import REFUSALS, as_problem
+from service.http.refusals import FAILED, REFUSALS, as_problem
 from service.http.requests import Bodies
 from service.http.schemas import PROBLEM_RESPONSES, ModelsOut
 from service.http.scoring import InvocationsCodec, add_scoring
@@ -208,7 +208,7 @@ def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def on_unexpected(request: Request, error: Exception) -> Response:
         del error  # it is raised again, and logged by `Requests`
-        return response_to(request.url.path, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED))
+        return response_to(request.url.path, Problem(ProblemType.INTERNAL, FAILED))
 
     for refused in REFUSALS:
         app.add_exception_handler(refused, on_refusal)
@@ -218,7 +218,7 @@ def add_problem_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         named = ".".join(str(part) for part in first["loc"])
         problem = Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_REQUEST, f"{named}: {first['msg'].lower()}"
+            ProblemType.INVALID_REQUEST, f"{named}: {first['msg'].lower()}", status=HTTPStatus.UNPROCESSABLE_ENTITY
         )
         return response_to(request.url.path, problem)
 
@@ -230,7 +230,7 @@ def add_problem_handlers(app: FastAPI) -> None:
             HTTPStatus.METHOD_NOT_ALLOWED: ProblemType.METHOD_NOT_ALLOWED,
         }.get(status, ProblemType.INVALID_REQUEST)
         said = f"{request.method} {request.url.path}: {status.description or status.phrase}"
-        response = response_to(request.url.path, Problem(status, kind, said))
+        response = response_to(request.url.path, Problem(kind, said, status=status))
         response.headers.update(error.headers or {})
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
             # Starlette names the methods of the first route of a path alone.

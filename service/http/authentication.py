@@ -152,9 +152,5 @@ def credential(authorization: str) -> str:
     """Return what the header says of who sent the request, or raise a 401 problem."""
     shown = bearer(authorization, LONGEST_CREDENTIAL)
     if shown is None:
-        raise Problem(
-            HTTPStatus.UNAUTHORIZED,
-            ProblemType.UNAUTHENTICATED,
-            "send your API key in the header 'Authorization: Bearer KEY'",
-        )
+        raise Problem(ProblemType.UNAUTHENTICATED, "send your API key in the header 'Authorization: Bearer KEY'")
     return shown

@@ -9,14 +9,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.problems import Problem, ProblemType, open_inference_error
+from service.http.refusals import FAILED
 from service.http.requests import ClientDisconnected
 from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, places, request_id, request_id_of
 from service.telemetry.metrics import DISCONNECTED, problem_of, route_of
 
 MODEL = "dpserve.model"
 """Where the scope has the name of the model that answers, once that is known."""
-
-FAILED = "the service failed; the owner's log says where"
 
 _log = logging.getLogger("dpserve")
 
@@ -92,4 +91,4 @@ def failure(error: Exception, route: str) -> Problem:
     Not its text, which could hold a number that nobody paid for; nor the path, which a stranger chose.
     """
     _log.error("%s while answering %s\n%s", kinds(error), route, "\n".join(places(error)))
-    return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
+    return Problem(ProblemType.INTERNAL, FAILED)

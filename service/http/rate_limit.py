@@ -6,7 +6,6 @@ about what was asked or answered. It is known before anything is read, and apart
 
 import ipaddress
 import time
-from http import HTTPStatus
 
 from limits import RateLimitItem, RateLimitItemPerMinute, WindowStats, parse
 from limits.aio.storage import MemoryStorage, Storage
@@ -43,9 +42,7 @@ class RateLimit:
             window = await self._limiter.get_window_stats(self._limit, lineage, client)
         except Exception as error:
             raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                ProblemType.RATE_UNKNOWN,
-                "requests cannot be counted, so none is answered; nothing was charged",
+                ProblemType.RATE_UNKNOWN, "requests cannot be counted, so none is answered; nothing was charged"
             ) from error
         raise _too_many(f"a client may send {self._limit}; nothing was charged for this request", window)
 
@@ -115,4 +112,4 @@ def _site(peer: str) -> str:
 
 def _too_many(detail: str, window: WindowStats) -> Problem:
     wait = max(1, int(window.reset_time - time.time()) + 1)
-    return Problem(HTTPStatus.TOO_MANY_REQUESTS, ProblemType.TOO_MANY_REQUESTS, detail, retry_after=wait)
+    return Problem(ProblemType.TOO_MANY_REQUESTS, detail, retry_after=wait)

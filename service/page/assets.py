@@ -110,7 +110,7 @@ def add_page(app: FastAPI, reader: Reader) -> None:
     async def file(name: str, request: Request) -> Response:
         asset = known.get(name)
         if asset is None or name.endswith(".html"):
-            raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, f"the page has no file {name!r}")
+            raise Problem(ProblemType.NOT_FOUND, f"the page has no file {name!r}")
         return asset.response(request)
 
 

@@ -135,7 +135,7 @@ def test_counts_are_right(used, service):
 
 
 def test_labels_are_from_fixed_lists(used):
-    kinds = {str(kind).rpartition(":")[2] for kind in ProblemType} | {"other"}
+    kinds = {kind.word for kind in ProblemType} | {"other"}
     for name, family in used.items():
         for sample in family.samples:
             assert "marked" not in str(sample.labels), name
