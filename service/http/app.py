@@ -151,8 +151,7 @@ def _other_routes(
         title="dpserve",
         version=version("dpserve"),
         description=_DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
     )

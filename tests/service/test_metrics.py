@@ -152,19 +152,19 @@ def test_a_route_is_counted_as_it_is_declared_whatever_stands_in_its_place(servi
     service.call(asyncio.sleep(0))
     (registry,) = service.counts()
     counted = {
-        sample.labels["route"]: sample.value
+        (sample.labels["route"], sample.labels["status"], sample.value)
         for metric in registry.collect()
         for sample in metric.samples
         if sample.name == "dpserve_requests_total"
     }
     assert counted == {
-        "/models/{name}": 2,
-        "/models/{name}/export": 2,
-        "/models/{name}/predict": 2,
-        "/v2/models/{name}/versions/{version}/ready": 2,
-        "other": 2,
-        "/models/{name}/invocations": 1,
-        "/openapi.json": 1,
+        ("/models/{name}", "404", 2),
+        ("/models/{name}/export", "422", 2),
+        ("/models/{name}/predict", "405", 2),
+        ("/v2/models/{name}/versions/{version}/ready", "404", 2),
+        ("other", "404", 2),
+        ("/models/{name}/invocations", "404", 1),
+        ("/openapi.json", "200", 1),
     }
 
 
