@@ -31,8 +31,8 @@ from dpserve.commands import options
 from dpserve.commands.command import Group
 from dpserve.settings import DEFAULT_MECHANISM, DEFAULT_PRICE, ServeSettings
 from mechanisms.mechanism import Mechanism, priced
+from service.admin.app import AdminPort, admin_port
 from service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
-from service.admin.server import AdminPort, admin_port
 from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app

@@ -15,13 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from accounting.ledger import key_digest
 from service.admin import verdicts
-from service.admin.server import AdminPort, admin_port
+from service.admin.app import AdminPort, admin_port
 from service.http.app import HttpOptions
 from service.http.problems import ProblemType
 from service.listener import bind, url_of
 from service.telemetry.exposition import exposition
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
-from service.telemetry.throughput import Throughput, totals_of
+from service.telemetry.throughput import Throughput
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.recipe import Recipe
@@ -201,8 +201,8 @@ def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
 def test_throughput_reads_the_same_counters():
     metrics = Metrics()
     metrics.answered("colours", 5, 2)
-    totals = totals_of([metrics.registry])
-    assert (totals.rows_charged, totals.rows_free) == (2, 3)
+    totals = Throughput(lambda: [metrics.registry]).report()["totals"]
+    assert (totals["rows_charged"], totals["rows_free"]) == (2, 3)
 
 
 COUNTING = """
@@ -216,8 +216,8 @@ def test_the_counts_of_several_processes_are_added_up(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), MULTIPROCESS_FOLDER: str(tmp_path)}
     for charged in ("1", "2"):
         subprocess.run([sys.executable, "-c", COUNTING, charged], env=environment, check=True)
-    totals = totals_of([counts_in(str(tmp_path))])
-    assert (totals.rows_charged, totals.rows_free) == (3, 7)
+    totals = Throughput(lambda: [counts_in(str(tmp_path))]).report()["totals"]
+    assert (totals["rows_charged"], totals["rows_free"]) == (3, 7)
 
 
 def test_throughput_is_not_read_on_the_event_loop():
@@ -283,4 +283,4 @@ def test_a_page_that_asks_whether_it_may_ask_is_counted_as_that(start, head):
     (registry,) = service.counts()
     labels = {"route": "preflight", "model": "", "status": "200"}
     assert registry.get_sample_value("dpserve_requests_total", labels) == 1
-    assert totals_of(service.counts()).answered == 0
+    assert Throughput(service.counts).report()["totals"]["answered"] == 0
