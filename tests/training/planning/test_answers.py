@@ -100,7 +100,7 @@ def test_a_plan_before_training_needs_no_data() -> None:
 
     gaussian = next(option for option in found.options if option.mechanism == "gaussian")
     assert gaussian.accuracy is None
-    assert gaussian.noise == pytest.approx(0.02 * gaussian.noise_multiplier)
+    assert 1 <= gaussian.noise / (0.02 * gaussian.noise_multiplier) < 1.02  # rounding on the grid takes 1 %
     json.loads(found.model_dump_json())
 
 
