@@ -203,15 +203,7 @@ def _known(models: Models, lineage: str) -> tuple[Cost | None, str | None]:
 
 
 def _report(models: Models, account: Account, *, unlimited: bool = False) -> AccountReport:
-    return account_report(
-        account.tally,
-        account.budget,
-        price=_price(models, account.lineage),
-        highest_limit=account.highest_limit,
-        unlimited=unlimited,
-        left=account.remaining,
-        refilled=account.refilled,
-    )
+    return account_report(account.state, price=_price(models, account.lineage), unlimited=unlimited)
 
 
 async def _check_known(ledger: Ledger, lineage: str) -> None:
