@@ -35,7 +35,6 @@ from accounting.ledger import (
     KeyScope,
     Ledger,
     LineageAccount,
-    Scope,
     UnknownClient,
     UnknownGroup,
     UnknownKey,
@@ -505,17 +504,4 @@ def _with(account: Account, budget: Budget) -> Account:
 
 
 def _explained(account: Account, price: Cost | None, unit: str | None) -> AccountExplanation:
-    scope: Scope = "lineage"
-    if isinstance(account, ClientAccount | GroupAccount):
-        scope = "client" if isinstance(account, ClientAccount) else "group"
-    return explain_account(
-        account.tally,
-        account.budget,
-        price=price,
-        highest_limit=account.highest_limit,
-        left=account.remaining,
-        refilled=account.refilled,
-        scope=scope,
-        group=account.group if isinstance(account, ClientAccount | GroupAccount) else "",
-        unit=unit,
-    )
+    return explain_account(account.state, price=price, unit=unit)

@@ -215,23 +215,6 @@ def _known(models: Models, lineage: str) -> tuple[Cost | None, str | None]:
     return _price(models, lineage), units.pop() if len(units) == 1 else None
 
 
-def _report(models: Models, account: Account, *, unlimited: bool = False) -> AccountReport:
-    return account_report(
-        account.tally,
-        account.budget,
-        price=_price(models, account.lineage),
-        highest_limit=account.highest_limit,
-        unlimited=unlimited,
-        left=account.remaining,
-        refilled=account.refilled,
-    )
-
-
-async def _check_known(ledger: Ledger, lineage: str) -> None:
-    if lineage not in await ledger.lineage_names():
-        raise Problem(ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
-
-
 def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list[Any]) -> None:
     async def known(lineage: str) -> str:
         if lineage not in await ledger.lineage_names():
@@ -245,15 +228,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
 
     def out(account: Account, *, unlimited: bool = False) -> dict[str, Any]:
         """What is said of every account."""
-        report = account_report(
-            account.tally,
-            account.budget,
-            price=_price(models, account.lineage),
-            highest_limit=account.highest_limit,
-            unlimited=unlimited,
-            left=account.remaining,
-            refilled=account.refilled,
-        )
+        report = account_report(account.state, price=_price(models, account.lineage), unlimited=unlimited)
         return {"created": account.created, "releases": account.releases, "account": report}
 
     @app.get("/api/lineages", summary="List the lineages with their budgets", dependencies=owner)
