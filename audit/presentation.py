@@ -1,7 +1,7 @@
 """What each audit says, as a report: the verdict in a sentence, tables, pictures, and everything for JSON."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,10 @@ from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
 from audit.distinguishing.mechanism import MechanismFinding
-from audit.distinguishing.neighbours import Measurement
-from audit.estimators import epsilon_of_mu
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.verdict import LOW_RATES, AttackResult
-from audit.region import Point
 from audit.reports import Picture, Report, Table, interval, number
-from audit.sampler import ChiSquare, Timings
-from audit.white_box.bounds import POOLED, POWER, Measured, StepFinding
+from audit.sampler import ChiSquare, SamplerFinding
 from mechanisms.noise import DISTANCE
 
 if TYPE_CHECKING:
@@ -31,9 +27,6 @@ Floats = NDArray[np.float64]
 _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5
 _CURVE_POINTS = 65
-NOTE_ON_STEPS = (
-    "A run's epsilon is what as many sampled steps tell that have the noise which a step's bound leaves possible."
-)
 
 
 def of_attack(outcome: "Outcome") -> Report:
@@ -368,25 +361,9 @@ def of_mechanism(
     )
 
 
-def of_sampler(
-    distances: Mapping[str, float],
-    tests: Sequence[tuple[str, ChiSquare]],
-    false_alarm: float,
-    repeated: int,
-    changed: int,
-    times: Mapping[str, Timings],
-    *notes: str,
-) -> Report:
-    """Return the report of the sampler. Tables, chi-squares and forks convict; times warn: a busy machine moves them.
-
-    distances: of tables. tests: with the law that each is of. false_alarm: of all tests together. repeated: words that
-    came twice in forks. changed: questions that had other noise in another process. times: by mechanism.
-    """
-    least = false_alarm / len(tests)
-    faults = [name for name, distance in distances.items() if distance > DISTANCE]
-    faults += [f"chi-square of {law}: {found.what}" for law, found in tests if found.p < least]
-    faults += ["forks share words"] if repeated else []
-    faults += ["a question's noise changes"] if changed else []
+def of_sampler(finding: SamplerFinding) -> Report:
+    """Return the report of the sampler."""
+    distances, tests, times, least = finding.distances, finding.tests, finding.times, finding.least_p
     groups: dict[tuple[str, str], list[ChiSquare]] = {}
     for law, found in tests:
         groups.setdefault((law, found.what), []).append(found)
@@ -401,15 +378,15 @@ def of_sampler(
 
     return Report(
         title="Audit of the sampler behind every release",
-        finding="; ".join(faults) or "nothing was found",
-        convicted=bool(faults),
+        finding="; ".join(finding.faults) or "nothing was found",
+        convicted=bool(finding.faults),
         content={
             "distances": distances,
             "promised_distance": DISTANCE,
             "chi_squares": [{"law": law} | asdict(found) for law, found in tests],
-            "false_alarm": false_alarm,
-            "repeated_words": repeated,
-            "changed_questions": changed,
+            "false_alarm": finding.false_alarm,
+            "repeated_words": finding.repeated,
+            "changed_questions": finding.changed,
             "timings": times,
         },
         tables=(
@@ -459,164 +436,5 @@ def of_sampler(
             for name, found in times.items()
             if found.suspicious
         ),
-        notes=notes,
-    )
-
-
-def of_sensitivity(model: str, found: Mapping[str, tuple[Measurement, ...]]) -> Report:
-    """Return the report of measured sensitivities, by how the neighbours were made."""
-    beyond = sorted({one.quantity for some in found.values() for one in some if one.share > 1})
-    bars = [(f"{one.quantity}\n{how}", one.share) for how, some in found.items() for one in some]
-
-    def draw(axes: "Axes") -> None:
-        axes.barh([name for name, _ in bars], [share for _, share in bars])
-        axes.axvline(1.0, linestyle=":", color="black", label="claimed")
-
-    caption, labels = "What lies beyond 1 refutes its claim.", ("measured, of the claim", "")
-    return Report(
-        title=f"Sensitivity of a {model} model of the digits, measured on neighbours that were trained again",
-        finding=f"beyond what is claimed for {', '.join(beyond)}" if beyond else "within what is claimed",
-        convicted=bool(beyond),
-        content={how: [asdict(one) | {"share": one.share} for one in some] for how, some in found.items()},
-        tables=tuple(
-            Table.of(
-                how,
-                ("quantity", "claim's source", "measured", "claimed", "measured/claimed"),
-                [(one.quantity, one.source, one.measured, one.claimed, number(one.share, 3)) for one in some],
-            )
-            for how, some in found.items()
-        ),
-        pictures=(Picture.of_axes("Sensitivities", caption, labels, draw, (7.0, 1.2 + 0.7 * len(bars))),),
-        notes=("A measurement is a lower bound: below the claim it proves nothing.",),
-    )
-
-
-def of_steps(
-    finding: StepFinding,
-    measured: Measured,
-    title: str,
-    setting: Mapping[str, Any],
-    *notes: str,
-    planted_ratio: float | None = None,
-) -> Report:
-    """Return the report of one implementation. planted_ratio: of its noise to the claimed one, if that is its fault."""
-    claim = finding.claim
-    # By an exact bound; and for an audit that refutes nothing, what it could have refuted.
-    epsilon, confidence = finding[POOLED].step_epsilon, finding.confidence
-    if finding.convicted:
-        epsilon, confidence = epsilon_of_mu(finding.sure_mu, claim.delta), finding.conviction_confidence
-    shown = (
-        f"a step's epsilon >= {number(epsilon)} at delta = {claim.delta:g} with {confidence:.10g} confidence, "
-        f"and {number(claim.step_epsilon)} is claimed"
-    )
-
-    def draw(axes: "Axes") -> None:
-        edges = np.histogram_bin_edges(np.concatenate([measured.without, measured.with_canary]), bins=60)
-        axes.hist(measured.without, edges.tolist(), alpha=0.6, label="without the canary")
-        axes.hist(measured.with_canary, edges.tolist(), alpha=0.6, label="with the canary")
-
-    return Report(
-        title=title,
-        finding=shown if finding.convicted else f"{shown}; {seen(finding, planted_ratio)}",
-        convicted=finding.convicted,
-        content={"setting": dict(setting), **steps_content(finding)},
-        tables=(
-            Table.of(
-                f"Lower bounds at delta = {claim.delta:g}",
-                ("method", "a step's epsilon", "a run's epsilon", "guarantee"),
-                [
-                    *((row.method, row.step_epsilon, row.run_epsilon, row.bound.guarantee) for row in finding.rows),
-                    ("claimed", claim.step_epsilon, claim.epsilon, ""),
-                ],
-                f"{finding.observations} observations each way; noise multiplier {number(claim.noise_multiplier)}, "
-                f"sampling rate {number(claim.sampling_rate)}, {claim.steps} steps; mean accuracy "
-                f"{finding.accuracy:.1%}",
-            ),
-        ),
-        pictures=(
-            Picture.of_axes(
-                "Observations",
-                "What one step shows, with the canary and without it.",
-                ("observation, in clipping norms", "steps"),
-                draw,
-            ),
-        ),
-        notes=(*notes, NOTE_ON_STEPS),
-    )
-
-
-_OF_STEPS = ("observations", "accuracy", "confidence", "conviction_confidence", "convicted")
-
-
-def seen(finding: StepFinding, planted_ratio: float | None) -> str:
-    """Say what such an audit convicts of noise that is too small, and how likely."""
-    if planted_ratio is not None:
-        return f"power {number(finding.power(planted_ratio), 2)} against noise {planted_ratio:g} times the claimed"
-    ratio = finding.ratio_seen
-    if ratio is None:
-        return f"too few observations to convict any noise with power {POWER:g}"
-    return f"power {POWER:g} against noise {number(ratio, 3)} times the claimed"
-
-
-def steps_content(finding: StepFinding) -> dict[str, Any]:
-    """Return the finding for JSON."""
-    claim = finding.claim
-    return {
-        "claim": asdict(claim) | {"epsilon": claim.epsilon, "step_epsilon": claim.step_epsilon},
-        **{name: getattr(finding, name) for name in _OF_STEPS},
-        "power": {"power": POWER, "against_noise_ratio": finding.ratio_seen},
-        "bounds": {
-            row.method: {
-                row.bound.parameter: row.bound.value,
-                "guarantee": row.bound.guarantee,
-                "step_epsilon": row.step_epsilon,
-                "run_epsilon": row.run_epsilon,
-            }
-            for row in finding.rows
-        },
-    }
-
-
-def of_region(title: str, points: Sequence[Point], delta: float, setting: Mapping[str, Any], *notes: str) -> Report:
-    """Return the report of a region: bounds by noise multiplier, and a drawing. Raises ValueError for no points."""
-    if not points:
-        raise ValueError("a region needs at least one noise multiplier")
-    convicted = [point.noise_multiplier for point in points if point.convicted]
-    gap = max(point.best_lower / point.best_upper for point in points if point.best_upper > 0)
-
-    def table(name: str, of: Callable[[Point], Mapping[str, float]]) -> Table:
-        names = tuple(dict.fromkeys(name for point in points for name in of(point)))
-        rows = [(f"{point.noise_multiplier:g}", *(of(point).get(name) for name in names)) for point in points]
-        return Table.of(name, ("noise multiplier", *names), rows)
-
-    def draw(axes: "Axes") -> None:
-        ordered = sorted(points, key=lambda point: point.noise_multiplier)
-        noise = [point.noise_multiplier for point in ordered]
-        lower = np.array([max(point.best_lower, 1e-3) for point in ordered])
-        upper = np.array([max(point.best_upper, 1e-3) for point in ordered])
-        for name in dict.fromkeys(name for point in ordered for name in point.upper):
-            axes.plot(noise, [point.upper.get(name, np.nan) for point in ordered], "--", alpha=0.6, label=name)
-        axes.plot(noise, upper, "o-", color="black", label="best upper bound")
-        axes.plot(noise, lower, "s-", color="tab:red", label="best lower bound")
-        axes.fill_between(noise, lower, upper, alpha=0.2, color="grey")
-        axes.set(xscale="log", yscale="log")
-
-    tables = [
-        table(f"Lower bounds of epsilon at delta = {delta:g}", lambda point: point.lower),
-        table(f"Upper bounds of epsilon at delta = {delta:g}", lambda point: point.upper),
-    ]
-    if any(point.notes for point in points):
-        tables.append(table("Besides", lambda point: point.notes))
-    caption = "The region of privacy. A lower bound of 0 is drawn at 0.001."
-    labels = "noise multiplier", f"epsilon at delta = {delta:g}"
-    return Report(
-        title=title,
-        finding=f"at noise multiplier {', '.join(f'{one:g}' for one in convicted)}"
-        if convicted
-        else f"the best lower bound reaches {gap:.0%} of the best upper bound at most",
-        convicted=bool(convicted),
-        content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
-        tables=tuple(tables),
-        pictures=(Picture.of_axes("Region of privacy", caption, labels, draw, (6.4, 4.4)),),
-        notes=(*notes, "The true epsilon lies between the best lower and the best upper bound."),
+        notes=finding.notes,
     )
