@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
-from audit.distinguishing.mechanism import MechanismFinding
+from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.verdict import LOW_RATES, AttackResult
 from audit.reports import Picture, Report, Table, interval, number
@@ -291,22 +291,13 @@ def of_mechanism(
     claim, through = finding.claim, finding.epsilon_through_the_family
     shown = f"epsilon >= {number(finding.epsilon)}{f' at delta = {claim.delta:g}' if claim.delta else ''} with "
     shown += f"{finding.confidence:.4g} confidence"
-    if finding.convicted:
-        shown += f", and the claim is {number(claim.epsilon)}"
-    else:
-        closer = "" if through is None else f", and >= {number(through)} through the claim's own trade-off function"
-        shown += f"{closer}; the claim is {number(claim.epsilon)}"
-    # What was observed at every threshold, and the fewest errors that the claim allows.
-    thresholds, levels = np.unique(np.concatenate([scores_in, scores_out])), np.linspace(0, 1, 401)
-    false_alarms = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / len(scores_out)
-    missed = np.searchsorted(np.sort(scores_in), thresholds, side="left") / len(scores_in)
-    least = claim.family.tradeoff(claim.parameter, levels)
+    if through is not None:
+        shown += f", and >= {number(through)} through the claim's own trade-off function"
+    shown += f"{', and' if finding.convicted else ';'} the claim is {number(claim.epsilon)}"
 
-    def draw(axes: "Axes") -> None:
-        axes.plot([0, 1], [1, 0], ":", color="grey", label="guessing")
-        axes.plot(levels, least, label="the fewest errors that the claim allows")
-        axes.plot(np.append(false_alarms, 0.0), np.append(missed, 1.0), label="errors observed, by threshold")
-        axes.set_aspect("equal")
+    def claimed(method: str, parameter: str) -> float:
+        own = method != "epsilon_delta" and parameter == claim.family.parameter
+        return claim.parameter if own else claim.epsilon
 
     return Report(
         title=title,
@@ -314,7 +305,7 @@ def of_mechanism(
         convicted=finding.convicted,
         content={
             "setting": setting,
-            **asdict(finding),
+            **vars(finding),
             "claim": {
                 "losses": str(claim.cost),
                 "delta": claim.delta,
@@ -329,29 +320,13 @@ def of_mechanism(
                 f"lower bounds from {finding.trials} answers in each world, at {finding.confidence:.4g} confidence",
                 ("method", "bounds", "at least", "claim", "guarantee"),
                 [
-                    (
-                        _METHODS[name],
-                        one.parameter,
-                        one.value,
-                        claim.parameter
-                        if name != "epsilon_delta" and one.parameter == claim.family.parameter
-                        else claim.epsilon,
-                        one.guarantee,
-                    )
-                    for name, one in finding.bounds.items()
+                    (_METHODS[method], one.parameter, one.value, claimed(method, one.parameter), one.guarantee)
+                    for method, one in finding.bounds.items()
                 ],
                 "Where the claim is refuted, bounds through its family mean nothing." if finding.convicted else "",
             ),
         ),
-        pictures=(
-            Picture.of_axes(
-                "trade-off of errors",
-                "Each point is one threshold on the score. Points far below the claim's line refute it.",
-                ("false positive rate", "false negative rate"),
-                draw,
-                (5.2, 5.0),
-            ),
-        ),
+        pictures=(_tradeoff_of_errors(claim, scores_in, scores_out),),
         notes=(
             *notes,
             "A lower bound says what an attack has shown, not what a better one could show.",
@@ -361,29 +336,39 @@ def of_mechanism(
     )
 
 
+def _tradeoff_of_errors(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats) -> Picture:
+    """Return what was observed at every threshold, beside the fewest errors that the claim allows."""
+    thresholds, levels = np.unique(np.concatenate([scores_in, scores_out])), np.linspace(0, 1, 401)
+    false_alarms = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / len(scores_out)
+    missed = np.searchsorted(np.sort(scores_in), thresholds, side="left") / len(scores_in)
+
+    def draw(axes: "Axes") -> None:
+        axes.plot([0, 1], [1, 0], ":", color="grey", label="guessing")
+        least = claim.family.tradeoff(claim.parameter, levels)
+        axes.plot(levels, least, label="the fewest errors that the claim allows")
+        axes.plot(np.append(false_alarms, 0.0), np.append(missed, 1.0), label="errors observed, by threshold")
+        axes.set_aspect("equal")
+
+    caption = "Each point is one threshold on the score. Points far below the claim's line refute it."
+    labels = ("false positive rate", "false negative rate")
+    return Picture.of_axes("trade-off of errors", caption, labels, draw, (5.2, 5.0))
+
+
 def of_sampler(finding: SamplerFinding) -> Report:
     """Return the report of the sampler."""
-    distances, tests, times, least = finding.distances, finding.tests, finding.times, finding.least_p
+    tests, times = finding.tests, finding.times
     groups: dict[tuple[str, str], list[ChiSquare]] = {}
     for law, found in tests:
         groups.setdefault((law, found.what), []).append(found)
     strongest = {name: min(found.correlations, key=lambda one: one.p) for name, found in times.items()}
-    p_values = sorted(max(found.p, 1e-18) for _, found in tests)
-
-    def draw(axes: "Axes") -> None:
-        expected = [(i + 0.5) / len(p_values) for i in range(len(p_values))]
-        axes.loglog(expected, p_values, "o", label="chi-square tests")
-        axes.loglog(expected, expected, ":", color="grey", label="expected of a right sampler")
-        axes.axhline(least, linestyle="--", color="tab:red", label="convicts below")
-
     return Report(
         title="Audit of the sampler behind every release",
         finding="; ".join(finding.faults) or "nothing was found",
         convicted=bool(finding.faults),
         content={
-            "distances": distances,
+            "distances": finding.distances,
             "promised_distance": DISTANCE,
-            "chi_squares": [{"law": law} | asdict(found) for law, found in tests],
+            "chi_squares": [{"law": law, **vars(found)} for law, found in tests],
             "false_alarm": finding.false_alarm,
             "repeated_words": finding.repeated,
             "changed_questions": finding.changed,
@@ -393,13 +378,13 @@ def of_sampler(finding: SamplerFinding) -> Report:
             Table.of(
                 "tables: exact total variation distance from the ideal law",
                 ("table", "distance", "promised at most"),
-                [(name, found, DISTANCE) for name, found in distances.items()],
+                [(name, found, DISTANCE) for name, found in finding.distances.items()],
             ),
             Table.of(
                 "draws: chi-square tests",
                 ("law", "of", "tests", "cells", "smallest p", "convicts below"),
                 [
-                    (law, what, len(of), of[0].cells, min(one.p for one in of), number(least, 2))
+                    (law, what, len(of), of[0].cells, min(one.p for one in of), number(finding.least_p, 2))
                     for (law, what), of in groups.items()
                 ],
             ),
@@ -408,28 +393,16 @@ def of_sampler(finding: SamplerFinding) -> Report:
                 ("mechanism", "releases", "median, us", "correlation", "with", "p", "t, extreme against zero"),
                 [
                     (
-                        name,
-                        found.releases,
-                        found.median_microseconds,
-                        number(strongest[name].correlation, 2),
-                        strongest[name].property,
-                        number(strongest[name].p, 2),
-                        number(found.t, 3),
+                        *(name, found.releases, found.median_microseconds, number(one.correlation, 2)),
+                        *(one.property, number(one.p, 2), number(found.t, 3)),
                     )
-                    for name, found in times.items()
+                    for (name, found), one in zip(times.items(), strongest.values(), strict=True)
                 ],
                 "The strongest of four correlations with the logits is shown. Where |t| was above 3, the mechanism was "
                 "timed again, with twice as many releases, and the second look is shown.",
             ),
         ),
-        pictures=(
-            Picture.of_axes(
-                "p-values",
-                "The chi-square tests' p-values in ascending order.",
-                ("rank of the test, of all", "p-value"),
-                draw,
-            ),
-        ),
+        pictures=(_p_values(finding),),
         warnings=tuple(
             f"the times of {name!r} differ between extreme and zero logits (t = {found.t:.3g}): look again on a "
             "quiet machine"
@@ -438,3 +411,16 @@ def of_sampler(finding: SamplerFinding) -> Report:
         ),
         notes=finding.notes,
     )
+
+
+def _p_values(finding: SamplerFinding) -> Picture:
+    p_values = sorted(max(found.p, 1e-18) for _, found in finding.tests)
+
+    def draw(axes: "Axes") -> None:
+        expected = [(i + 0.5) / len(p_values) for i in range(len(p_values))]
+        axes.loglog(expected, p_values, "o", label="chi-square tests")
+        axes.loglog(expected, expected, ":", color="grey", label="expected of a right sampler")
+        axes.axhline(finding.least_p, linestyle="--", color="tab:red", label="convicts below")
+
+    labels = ("rank of the test, of all", "p-value")
+    return Picture.of_axes("p-values", "The chi-square tests' p-values in ascending order.", labels, draw)
