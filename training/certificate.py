@@ -10,11 +10,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from training import word_vectors
 from training.columns import Columns, coordinates_of, vectors_among
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
@@ -99,9 +98,17 @@ ENCODER_ASSUMPTIONS = (
     "While the private records' features were computed, one at a time, the encoder gave the same numbers for the same "
     "row, whatever rows came before; this was checked on public rows.",
     "While it answers, the encoder may give other numbers for a row on another device or in another batch. Where they "
-    "round to another phi that is another question, with noise of its own and charged as one.",
+    "round to another phi that is another question, with noise of its own and charged as one; a model that is paid for "
+    "once gives another answer to it, computed from what was released.",
 )
-"""What a head on an encoder rests on in addition."""
+"""What a model on an encoder rests on in addition."""
+
+WORD_VECTOR_ASSUMPTIONS = (
+    "The word vectors that texts are encoded with, whose `sha256` a column names, were made without the private "
+    "records: nobody trained, tuned or chose them on these records or by results on them. What the public text that "
+    "they were made from says about a person who is also in the private records is not covered.",
+)
+"""What a model rests on in addition whose texts are encoded with word vectors."""
 
 
 UNIT_ASSUMPTION = (
@@ -148,8 +155,6 @@ class ModelCertificate(SealedCertificate):
             raise ValueError("neighbouring data sets differ by a unit where a column of units is named, and only there")
         if self.columns and coordinates_of(self.columns)[0] != self.feature_names:
             raise ValueError("the feature names are not those of the columns' coordinates")
-        if len(vectors_among(self.columns)) > 1:
-            raise ValueError("all texts must be encoded with the same word vectors")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         return self
@@ -175,19 +180,6 @@ class ModelCertificate(SealedCertificate):
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
 
-    def public_files(self) -> dict[str, bytes]:
-        """Return the table of word vectors that texts are encoded with. Raises BundleError where it was not read."""
-        for sha256 in vectors_among(self.columns):
-            if (table := word_vectors.opened(sha256)) is None:
-                raise BundleError(f"the word vectors with the SHA-256 {sha256} were not read")
-            return {word_vectors.FILE: table.content()}
-        return {}
-
-    def open_files(self, folder: Path) -> None:
-        """Open the table of word vectors. Raises BundleError."""
-        for sha256 in vectors_among(self.columns):
-            word_vectors.open_bundled(folder, sha256)
-
     def public(self) -> dict[str, object]:
         """Return what may be shown to clients, ready for JSON."""
         return self.model_dump(mode="json", exclude=set(self.PRIVATE))
@@ -205,7 +197,15 @@ class ProvenCertificate(ModelCertificate):
 
     def assumed(self) -> tuple[str, ...]:
         """Return what this version's proof assumes."""
-        return of_units(self.ASSUMPTIONS, self.unit)
+        return assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
+
+    def public_files(self) -> dict[str, bytes]:
+        """Return those of the feature map."""
+        return cast(FeatureMap, self.feature_map).files()
+
+    def open_files(self, folder: Path, device: str | None) -> None:
+        """Open those of the feature map."""
+        cast(FeatureMap, self.feature_map).open_files(folder, device)
 
     def differences(self) -> list[str]:
         """Return what differs, the assumptions among it."""
@@ -241,20 +241,18 @@ class Certificate(ProvenCertificate):
         """Return the bounds, steps and sensitivities: see `derive`."""
         return derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension)
 
-    def assumed(self) -> tuple[str, ...]:
-        """Return what the proof for a head on this feature map assumes."""
-        return assumptions_on(self.feature_map, self.unit)
 
+def assumptions_on(
+    feature_map: FeatureMap, unit: str | None = None, assumptions: tuple[str, ...] = ASSUMPTIONS
+) -> tuple[str, ...]:
+    """Return what a proof assumes on this feature map.
 
-def assumptions_on(feature_map: FeatureMap, unit: str | None = None) -> tuple[str, ...]:
-    """Return what the proof for a head on this feature map assumes. unit: the column of privacy units, if any."""
-    first = of_units(ASSUMPTIONS, unit)
-    return (*first, *ENCODER_ASSUMPTIONS) if isinstance(feature_map, Encoder) else first
-
-
-def of_units(assumptions: tuple[str, ...], unit: str | None) -> tuple[str, ...]:
-    """Return the assumptions of a proof, the first of which says what neighbouring is. unit: None for one record."""
-    return assumptions if unit is None else (UNIT_ASSUMPTION, *assumptions[1:])
+    unit: the column of privacy units, None where it is one record. assumptions: those of the proof, the first of which
+    says what neighbouring is.
+    """
+    first = assumptions if unit is None else (UNIT_ASSUMPTION, *assumptions[1:])
+    encoder = ENCODER_ASSUMPTIONS if isinstance(feature_map, Encoder) else ()
+    return (*first, *encoder, *(WORD_VECTOR_ASSUMPTIONS if vectors_among(feature_map.columns) else ()))
 
 
 def derive(strong_convexity: float, tolerance: float, classes: int, dimension: int) -> dict[str, float]:
@@ -271,12 +269,9 @@ def derive(strong_convexity: float, tolerance: float, classes: int, dimension: i
     }
 
 
-def neighbouring(unit: str | None, assumptions: tuple[str, ...]) -> dict[str, object]:
-    """Return the fields that say what neighbouring is, the assumptions of the proof among them.
-
-    unit: the column of privacy units, None where it is one record.
-    """
-    assumed: dict[str, object] = {"assumptions": of_units(assumptions, unit)}
+def neighbouring(unit: str | None, feature_map: FeatureMap, assumptions: tuple[str, ...]) -> dict[str, object]:
+    """Return the fields that say what neighbouring is, and what the proof assumes: see `assumptions_on`."""
+    assumed: dict[str, object] = {"assumptions": assumptions_on(feature_map, unit, assumptions)}
     return assumed if unit is None else assumed | {"neighbouring": UNITS, "unit": unit}
 
 

@@ -275,22 +275,22 @@ class EncoderOptions(Options):
             raise typer.BadParameter("goes with --encoder", param_hint=flag)
         return None if self.encoder is None else self.encoder.read_bytes()
 
-    def feature_map(self, content: bytes, shared: Mapping[str, Any]) -> Encoder:
-        """Return the feature map of an ONNX file, computing rows apart from each other; it shows how far it is.
+    def feature_map(self, content: bytes, shared: Mapping[str, Any], X: Floats) -> Encoder:
+        """Return the feature map of an ONNX file, which has computed the records X (n, d), and shown how far it is.
 
-        shared: what every map has; a `clip_norm` of None becomes half the norm of the all-ones features. Raises
-        TrainingError for a model that does not fit.
+        Each row is computed apart from all others, and once: what came of it is kept. shared: what every map has; a
+        `clip_norm` of None becomes half the norm of the all-ones features. Raises TrainingError for a model that does
+        not fit.
         """
         encoder, scaled = OnnxEncoder(content, len(shared["lower"]), self.device or "cpu"), self.encoder_range
+        kept: dict[bytes, Singles] = {}
 
         def compute(rows: Floats) -> Singles:
-            # Rows are computed apart from each other, so that nothing changes where they come in parts.
-            parts = []
-            with steps_with_progress(len(rows), "features") as done:
-                for start in range(0, len(rows), _ROWS_IN_A_PART):
-                    parts.append(encoder.apart(rows[start : start + _ROWS_IN_A_PART]))
-                    done(min(start + _ROWS_IN_A_PART, len(rows)))
-            return np.concatenate(parts)
+            digests = [hashlib.blake2b(row.tobytes(), digest_size=32).digest() for row in rows]
+            new = [place for place, digest in enumerate(digests) if digest not in kept]
+            for place, features in zip(new, encoder.apart(rows[new]), strict=True):
+                kept[digests[place]] = features
+            return np.array([kept[digest] for digest in digests])
 
         try:
             parameters = {
@@ -299,9 +299,14 @@ class EncoderOptions(Options):
                 "width": encoder.width,
                 "model_sha256": hashlib.sha256(content).hexdigest(),
             }
-            return Encoder.model_validate({**shared, **parameters}).computed_by(compute)
+            made = Encoder.model_validate({**shared, **parameters}).computed_by(compute, content)
         except ValueError as error:
             raise TrainingError(f"--encoder-range or --clip-norm: {one_line(error)}") from error
+        with steps_with_progress(len(X), "features") as done:
+            for start in range(0, len(X), _ROWS_IN_A_PART):
+                made(X[start : start + _ROWS_IN_A_PART], {})
+                done(min(start + _ROWS_IN_A_PART, len(X)))
+        return made
 
 
 class ChoosingOptions(Options):
@@ -371,11 +376,12 @@ def trained(
         )
     content = network.content()
     if content is not None:
-        if kind or budget or map_.image_shape or map_.cross or map_.features not in ("auto", "identity"):
+        if kind == "teachers" or budget or map_.image_shape or map_.cross or map_.features not in ("auto", "identity"):
             raise typer.BadParameter(
-                "goes with none of --features, --image-shape, --cross, --release and --budget", param_hint="--encoder"
+                "goes with none of --features, --image-shape, --cross, --release teachers and --budget",
+                param_hint="--encoder",
             )
-        feature_map: FeatureMap = network.feature_map(content, map_.shared(records.declaration))
+        feature_map: FeatureMap = network.feature_map(content, map_.shared(records.declaration), records.X)
     else:
         feature_map = map_.feature_map(records.declaration)
     known, digests, warning = _known(new, records)
@@ -396,15 +402,13 @@ def trained(
         written = train_release(kind, training)
     else:
         check_options(None, training.options)
-        written = _train_head(training, content)
+        written = _train_head(training)
     known.remember(lineage, digests)
     return written, warning
 
 
-def _train_head(training: Training, encoder: bytes | None) -> Certificate:
-    return save_bundle(
-        training.out, train_with_progress(training.records, training.recipe(), training.lineage), encoder
-    )
+def _train_head(training: Training) -> Certificate:
+    return save_bundle(training.out, train_with_progress(training.records, training.recipe(), training.lineage))
 
 
 def _check_features_are_free(given: FeatureOptions, kind: str | None) -> None:

@@ -28,7 +28,7 @@ from training.certificate import (
     fresh_fields,
 )
 from training.errors import BundleError
-from training.feature_maps import AnyFeatureMap
+from training.feature_maps import HeadFeatureMap
 
 Floats = NDArray[np.float64]
 
@@ -81,7 +81,7 @@ class ReleaseCertificate(ProvenCertificate):
     """Its kind: a Literal in each subclass, by which `training.loading` finds the loader."""
     binding_key: str = Field(pattern=r"^[0-9a-f]{64}$")
     """256 random bits that never leave the owner: see `drawn`. Private."""
-    feature_map: AnyFeatureMap
+    feature_map: HeadFeatureMap
     cost: str
     """What holding all of it costs, as the text of a `Cost`."""
 

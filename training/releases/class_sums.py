@@ -34,7 +34,7 @@ from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import neighbouring
+from training.certificate import assumptions_on, neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
@@ -103,7 +103,12 @@ class ClassSumsCertificate(ReleaseCertificate):
 
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more where there were steps."""
-        return (*super().assumed(), *(STEPS_ASSUMPTIONS if self.steps_mu else ()))
+        return assumptions_on(self.feature_map, self.unit, self.of_proof(self.steps_mu))
+
+    @classmethod
+    def of_proof(cls, steps_mu: float) -> tuple[str, ...]:
+        """Return what the proof assumes of any feature map."""
+        return cls.ASSUMPTIONS + (STEPS_ASSUMPTIONS if steps_mu else ())
 
     def derived_cost(self) -> Cost:
         """Return centre_mu-GDP, sums_mu-GDP, steps_mu-GDP and calibration_mu-GDP, composed adaptively.
@@ -262,7 +267,7 @@ def train_class_sums(
         centre_mu, sums_mu = shares(for_sums)
         certificate = ClassSumsCertificate.model_validate(
             release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
-            | neighbouring(records.unit, ClassSumsCertificate.ASSUMPTIONS + (STEPS_ASSUMPTIONS if steps_mu else ()))
+            | neighbouring(records.unit, feature_map, ClassSumsCertificate.of_proof(steps_mu))
             | {
                 "cost": str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
                 "calibration_mu": calibration_mu,
@@ -418,9 +423,9 @@ def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
-def load_class_sums(folder: Path) -> ClassSums:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, ClassSumsCertificate)
+def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, ClassSumsCertificate, device)
     dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
     shapes = {"centre": (dimension + 1,), "sums": (classes, dimension), "calibration": (classes + 1,)}
     if certificate.steps_mu:

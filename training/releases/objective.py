@@ -22,6 +22,7 @@ from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianNoise, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
+from training.certificate import neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
@@ -241,6 +242,7 @@ def train_perturbed(
         loss = perturbation_bound(choices.noise, choices.strong_convexity, NORM_BOUND, classes).loss
         certificate = ObjectiveCertificate.model_validate(
             release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
+            | neighbouring(None, feature_map, ObjectiveCertificate.ASSUMPTIONS)
             | {
                 "cost": str(Cost((loss, GaussianLoss(choices.output_mu), *calibration.losses(choices.calibration_mu)))),
                 "calibration_mu": choices.calibration_mu,
@@ -281,9 +283,9 @@ def save_perturbed(folder: Path, model: PerturbedHead) -> ObjectiveCertificate:
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
-def load_perturbed(folder: Path) -> PerturbedHead:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, ObjectiveCertificate)
+def load_perturbed(folder: Path, device: str | None = None) -> PerturbedHead:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, ObjectiveCertificate, device)
     shape = (len(certificate.classes), certificate.feature_map.dimension)
     public = certificate.feature_map.public_tensors()
     released = checked_tensors(tensors, {"weights": shape, "calibration": (shape[0] + 1,)}, public)

@@ -232,7 +232,7 @@ def release_weights(
         raise TrainingError(f"these tiers are not possible with {size} weights: {error}") from error
     certificate = WeightsCertificate.model_validate(
         release_fields(trained.name, trained.classes, trained.feature_names, trained.feature_map, lineage)
-        | neighbouring(trained.unit, WeightsCertificate.ASSUMPTIONS)
+        | neighbouring(trained.unit, trained.feature_map, WeightsCertificate.ASSUMPTIONS)
         | {
             "cost": str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
             "strong_convexity": trained.strong_convexity,
@@ -265,9 +265,9 @@ def save_weights(folder: Path, model: ReleasedWeights) -> WeightsCertificate:
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
-def load_weights(folder: Path) -> ReleasedWeights:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, WeightsCertificate)
+def load_weights(folder: Path, device: str | None = None) -> ReleasedWeights:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, WeightsCertificate, device)
     public = certificate.feature_map.public_tensors()
     shape = (len(certificate.precisions), len(certificate.classes), certificate.feature_map.dimension)
     own = checked_tensors(tensors, {"released": shape, "calibrations": (shape[0], shape[1] + 1)}, public)

@@ -60,7 +60,7 @@ def train_teachers(
     try:
         certificate = TeachersCertificate.model_validate(
             fresh_fields(recipe.name, classes, records.declaration.feature_names, recipe.feature_map, lineage)
-            | neighbouring(records.unit, TeachersCertificate.ASSUMPTIONS)
+            | neighbouring(records.unit, recipe.feature_map, TeachersCertificate.ASSUMPTIONS)
             | ({} if records.unit is None else {"parts": BY_UNIT})
             | {
                 "teachers": recipe.teachers,

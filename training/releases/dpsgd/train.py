@@ -86,7 +86,7 @@ def certify(
             | {"cost": str(cost), "noise_multiplier": noise, "centre_mu": centre_mu, "steps_mu": steps_mu}
             | {"calibration_mu": calibration_mu}
             | choices.as_fields()
-            | neighbouring(unit, DpSgdCertificate.ASSUMPTIONS)
+            | neighbouring(unit, recipe.feature_map, DpSgdCertificate.ASSUMPTIONS)
         )
         certificate.derived_cost()
     except ValidationError as error:
