@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dpserve.commands.releases import RELEASES, Training, train_release, whole_picorho
+from mechanisms.elementary import softmax
 from training.data.digits import load_digits
 from training.data.records import Declaration, Records
 from training.loading import load_model
-from training.objective import softmax
 from training.planning.recommendation import of_kind
 from training.planning.rules import feature_map
 from training.releases.model import ReleasedModel
