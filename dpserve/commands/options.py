@@ -3,11 +3,11 @@
 import asyncio
 import getpass
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TypeVar, cast, get_args
+from typing import Annotated, Any, Self, TypeVar, cast, get_args
 
 import typer
 from platformdirs import user_state_path
@@ -145,9 +145,16 @@ class PacedBudget(AccountBudget):
         default_text="as before, or the whole at once",
     )
 
+    @classmethod
+    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+        """Return the options. Raises BadParameter and ValueError for nonsense, before a ledger is opened."""
+        found = cls(**given)
+        found.paced("gaussian")
+        return found
+
     def paced(self, accepts: str, before: Budget | None = None) -> Budget:
-        """Return the budget with its refill, or with the one that it had before."""
-        budget = self.budget(accepts)
+        """Return the budget with its refill, or with the one that it had before. accepts: unless that is given."""
+        budget = self.budget(self.accepts or accepts)
         if self.refill is None:
             return replace(budget, refill=before.refill if before is not None else None)
         if self.refill == "none":
