@@ -38,7 +38,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -454,6 +454,11 @@ AnyFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu, Field(discrimi
 
 HeadFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu | Encoder, Field(discriminator="kind")]
 """Those that a certified head may stand on."""
+
+MAPS: dict[str, type[FeatureMap]] = {
+    each.model_fields["kind"].default: each for each in get_args(get_args(AnyFeatureMap)[0])
+}
+"""Those that an owner may choose, by name."""
 
 
 def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:

@@ -15,6 +15,8 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.models import CommandFunctionType
 
+from training.errors import WrongOption
+
 
 class Options(BaseModel):
     """Options that belong together."""
@@ -111,11 +113,14 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
             shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     def command(**given: Any) -> None:
-        made = {
-            name: model.of_command_line({each: given.pop(each) for each in model.model_fields})
-            for name, model in classes.items()
-        }
-        function(**given, **made)
+        try:
+            made = {
+                name: model.of_command_line({each: given.pop(each) for each in model.model_fields})
+                for name, model in classes.items()
+            }
+            function(**given, **made)
+        except WrongOption as wrong:
+            raise typer.BadParameter(wrong.why, param_hint=f"--{wrong.option.replace('_', '-')}") from wrong
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]

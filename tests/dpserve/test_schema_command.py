@@ -196,6 +196,24 @@ def test_a_unit_or_an_engine_is_refused_where_it_is_not_proved(run, table, argum
     assert said in run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments, status=2).stderr
 
 
+def test_everything_that_is_missing_or_wrong_is_told_at_once(run, table):
+    """In the options, in the schema's fields, and in the records."""
+    words = ["train", "--label", "ill", "--lam", "1", "--out", "model"]
+    (run.folder / "model").mkdir()
+    broken = [{"name": "age", "type": "integer"}, {"name": "work", "type": "string"}, *FIELDS[2:]]
+    (run.folder / "broken.json").write_text(json.dumps({"fields": broken}))
+    schema = run(*words, "--data", "t.csv", "--schema", "broken.json", status=1).stderr
+    table.assign(age=-1, born="today").to_csv(run.folder / "t.csv", index=False)
+    records = run(*words, "--data", "t.csv", "--schema", "schema.json", status=1).stderr
+    for said in (schema, records):
+        assert "name the lineage of these records with --lineage" in said
+        assert "model exists already" in said
+    assert "age" in schema
+    assert "work" in schema
+    assert "age" in records
+    assert "born" in records
+
+
 def test_a_draft_needs_the_column_of_classes(run, table, tmp_path):
     said = run.fails("schema", "draft", "t.csv", "--label", "sick", "--out", "new.json")
     assert "t.csv has no column 'sick'" in said
