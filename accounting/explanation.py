@@ -103,6 +103,13 @@ class Explanation(_Frozen):
             "at its limit"
         ),
     ]
+    unit: Annotated[
+        str | None,
+        Field(
+            description="the column whose values name the privacy units, all records of one of which are protected "
+            "together; null where it is one record, or where no certificate says"
+        ),
+    ] = None
     in_plain_words: str
 
 
@@ -204,10 +211,12 @@ def explain_account(
     refilled: date | None = None,
     scope: Scope = "client",
     group: str = "",
+    unit: str | None = None,
 ) -> AccountExplanation:
     """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
 
     scope: whose account it is, which says whom it bounds together. group: the client's, or this one.
+    unit: the column of privacy units, by the certificate of a model that the account pays for; None for one record.
 
     What is said about a record is said of the limit: of the releases so far, chosen and stopped at by a client that saw
     them, no analysis holds (`accounting.budgets`). The five analyses of them are shown as what they are, readings
@@ -250,8 +259,11 @@ def explain_account(
         epsilon=epsilon,
         identifiability=meaning,
         attack_power=attack_power_at_limit(ends),
+        unit=unit,
         in_plain_words=("" if proven else _UNPROVEN)
-        + _account_in_words(side_by_side.releases, meaning, ends, account, _SHARING[scope, bool(group)].format(group)),
+        + _account_in_words(
+            side_by_side.releases, meaning, ends, account, _SHARING[scope, bool(group)].format(group), unit
+        ),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
 
@@ -293,15 +305,20 @@ def _count_in_words(releases: int) -> str:
     return f"{releases:,} noisy results computed from the records have been released."
 
 
-def _meaning_in_words(meaning: Identifiability, epsilon: float, delta: float, seen: str, what: str) -> list[str]:
+def _meaning_in_words(
+    meaning: Identifiability, epsilon: float, delta: float, seen: str, what: str, unit: str | None = None
+) -> list[str]:
+    others, last, moved = "one", "the last record is", "one record"
+    if unit is not None:
+        others, last, moved = "those of one unit", "the last unit's records are", "all records of one unit"
     return [
-        "Imagine someone who knows every record but one, thinks it as likely as not that the last record is among "
-        f"them, and {seen}: except with probability {delta:.2g}, they cannot come to be more than "
+        f"Imagine someone who knows every record but {others}, thinks it as likely as not that {last} among them, "
+        f"and {seen}: except with probability {delta:.2g}, they cannot come to be more than "
         f"{_percent(meaning.posterior_belief_bound)} sure of it.",
         "An attack that tries to tell members from others can catch members more often than it wrongly accuses "
         f"others by at most {_percent(meaning.membership_advantage_bound)[:-2]} percentage points.",
         f"In the language of differential privacy {what} ({epsilon:.4g}, {delta:.2g})-differentially private for "
-        "adding or removing one record.",
+        f"adding or removing {moved}.",
     ]
 
 
@@ -333,15 +350,23 @@ _SHARING: Mapping[tuple[Scope, bool], str] = {
 """Whom an account bounds: colluding clients learn no more than the account that they share has paid for."""
 
 
+_UNIT = (
+    "A unit is all records with one value of {!r}, so that a person with many records is one; this holds where every "
+    "model of the lineage was trained with this unit."
+)
+"""Whom an account protects where records are weighted by units: models without them promise it of a record alone."""
+
+
 def _account_in_words(
-    releases: int, meaning: Identifiability, ends: Budget, account: AccountReport, sharing: str
+    releases: int, meaning: Identifiability, ends: Budget, account: AccountReport, sharing: str, unit: str | None
 ) -> str:
     epsilon = ends.epsilon_at(ends.picorho)
     words = [
         _count_in_words(releases) if releases else _NOTHING,
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
         "stops.",
-        *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together"),
+        *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together", unit),
+        *([] if unit is None else [_UNIT.format(unit)]),
         sharing,
         _HOLDS if account.unlimited else _budget_in_words(account),
     ]

@@ -152,6 +152,11 @@ class Predictor(ABC):
         """The lineage whose account pays for every answer."""
         return self.certificate.lineage
 
+    @property
+    def unit(self) -> str | None:
+        """The column of privacy units; None where the certificate protects one record, or promises nothing."""
+        return getattr(self.certificate, "unit", None)
+
     def check_model(self, name: str) -> None:
         """Raise UnknownModel unless `name` is the served model's."""
         if name != self.certificate.name:
@@ -303,6 +308,7 @@ class Predictor(ABC):
             account.remaining,
             account.refilled,
             account.group,
+            self.unit,
         )
         return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, _explained, terms)
 
@@ -343,6 +349,7 @@ class _Terms:
     left: int
     refilled: date | None
     group: str
+    unit: str | None
 
 
 @lru_cache(maxsize=1024)
@@ -357,4 +364,5 @@ def _explained(terms: _Terms) -> AccountExplanation:
         left=terms.left,
         refilled=terms.refilled,
         group=terms.group,
+        unit=terms.unit,
     )

@@ -220,10 +220,13 @@ class ActOut(BaseModel):
     key_id: str | None = None
 
 
-def add_acts(app: FastAPI, ledger: Ledger, price: Callable[[str], Cost | None], owner: list[Any]) -> None:
+def add_acts(
+    app: FastAPI, ledger: Ledger, known: Callable[[str], tuple[Cost | None, str | None]], owner: list[Any]
+) -> None:
     """Add the routes that act.
 
-    price: of a lineage, what the next row costs. owner: the dependencies that let the owner alone pass.
+    known: of a lineage, what the next row costs and the column of privacy units. owner: the dependencies that let the
+    owner alone pass.
     """
     bodies = Bodies()
 
@@ -256,7 +259,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price: Callable[[str], Cost | None], 
         given = await read(request, _ACT)
         response.headers["Cache-Control"] = "no-store"
         with refusing():
-            return await _done(ledger, given, price, dry=dry_run)
+            return await _done(ledger, given, known, dry=dry_run)
 
     @app.post(
         "/api/trail",
@@ -332,7 +335,9 @@ class _Plan:
     secret: str | None = None
 
 
-async def _done(ledger: Ledger, given: AnyAct, price: Callable[[str], Cost | None], *, dry: bool) -> ActOut:
+async def _done(
+    ledger: Ledger, given: AnyAct, known: Callable[[str], tuple[Cost | None, str | None]], *, dry: bool
+) -> ActOut:
     """Do an act, or say of it what it would mean."""
     acting = ledger.acting(given.by, given.why, after=given.after_act)
     plan = await _planned(acting, given)
@@ -340,10 +345,10 @@ async def _done(ledger: Ledger, given: AnyAct, price: Callable[[str], Cost | Non
     before = after = None
     if dry:
         if plan.account is not None:
-            before = await asyncio.to_thread(_explained, plan.account, price(given.lineage))
+            before = await asyncio.to_thread(_explained, plan.account, *known(given.lineage))
         if plan.after is not None:
             changed = _with(plan.account or _unused(lineage, given), plan.after)
-            after = await asyncio.to_thread(_explained, changed, price(given.lineage))
+            after = await asyncio.to_thread(_explained, changed, *known(given.lineage))
     else:
         await plan.do()
         lineage = await ledger.lineage(given.lineage)
@@ -499,7 +504,7 @@ def _with(account: Account, budget: Budget) -> Account:
     return replace(account, budget=budget, before=account.before if begun else account.spent)
 
 
-def _explained(account: Account, price: Cost | None) -> AccountExplanation:
+def _explained(account: Account, price: Cost | None, unit: str | None) -> AccountExplanation:
     scope: Scope = "lineage"
     if isinstance(account, ClientAccount | GroupAccount):
         scope = "client" if isinstance(account, ClientAccount) else "group"
@@ -512,4 +517,5 @@ def _explained(account: Account, price: Cost | None) -> AccountExplanation:
         refilled=account.refilled,
         scope=scope,
         group=account.group if isinstance(account, ClientAccount | GroupAccount) else "",
+        unit=unit,
     )

@@ -152,7 +152,7 @@ def create_admin_app(watched: Watched, *, log: RequestLog | None = None) -> ASGI
     owner = [Depends(_ADMIN_KEY), Depends(_only_with_key(watched.digest))]
     _add_account_routes(app, watched, owner)
     _add_spending(app, watched.ledger, owner)
-    add_acts(app, watched.ledger, partial(_price, watched.models), owner)
+    add_acts(app, watched.ledger, partial(_known, watched.models), owner)
     _add_watching_routes(app, watched, owner)
     add_page(app, "owner")
     add_problem_handlers(app)
@@ -194,6 +194,12 @@ def _price(models: Models, lineage: str) -> Cost | None:
     """Return what the next row of a lineage costs, where all of its models cost the same."""
     prices = {predictor.price_per_row for predictor in models.of_lineage(lineage)}
     return prices.pop() if len(prices) == 1 else None
+
+
+def _known(models: Models, lineage: str) -> tuple[Cost | None, str | None]:
+    """Return what the next row of a lineage costs, and the column of privacy units, where all of its models agree."""
+    units = {predictor.unit for predictor in models.of_lineage(lineage)}
+    return _price(models, lineage), units.pop() if len(units) == 1 else None
 
 
 def _report(models: Models, account: Account, *, unlimited: bool = False) -> AccountReport:

@@ -189,6 +189,7 @@ def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
         return ModelsOut(
             models=models.names,
             default=None if default is None else default.certificate.name,
+            units={each.certificate.name: each.unit for each in models if each.unit is not None},
         )
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")

@@ -179,3 +179,15 @@ def test_an_account_that_holds_a_model_is_told_of_unlimited_answers_and_of_no_re
     assert "answers of that model are unlimited" in words
     assert "refuses" not in words
     assert "more answers" not in words
+
+
+def test_the_words_are_about_a_unit_where_the_certificate_names_one():
+    budget = Budget.from_rho(1, 1e-6, "any")
+    one, whole = (explain_account({}, budget, price=None, unit=unit).explanation for unit in (None, "person {0}"))
+    assert (one.unit, whole.unit) == (None, "person {0}")
+    assert "adding or removing one record" in one.in_plain_words
+    assert "unit" not in one.in_plain_words
+    assert "adding or removing all records of one unit" in whole.in_plain_words
+    assert "one value of 'person {0}'" in whole.in_plain_words
+    assert "one record" not in whole.in_plain_words
+    assert (one.epsilon, one.identifiability) == (whole.epsilon, whole.identifiability)
