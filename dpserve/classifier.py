@@ -22,8 +22,9 @@ lineage's account holds, and choosing among fits by their scores on private reco
 import asyncio
 import os
 import re
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
@@ -51,7 +52,6 @@ from service.errors import CannotServe
 from service.opening import hold_for_owner, open_lineage
 from training.errors import TrainingError
 from training.kinds import Certified
-from training.lineage import check_lineage_name
 from training.loading import load_model
 from training.published.bundle import UnprovenCertificate
 from training.releases.certificate import ReleaseCertificate
@@ -61,9 +61,6 @@ from training.sealing import write_folder
 
 Floats = NDArray[np.float64]
 _Result = TypeVar("_Result")
-
-METERED = (None, "teachers")
-"""Releases whose answers are paid for one by one, when a service gives them."""
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -121,8 +118,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         lineage: the name of the lineage of the records; all models of records that overlap share one, and its budget.
         release: "class-sums", "objective", "weights" or "dpsgd", a model that is private itself; "auto", the one that
-        the planner chooses, by `records_declared`; None, a head, or "teachers", each of whose answers is paid for when
-        a service gives it.
+        the planner chooses, by `records_declared`; None, a head, or with `teachers` so many teachers, each of whose
+        answers is paid for when a service gives it.
         epsilon, delta: what all answers together cost, for a model that is private itself.
         schema: a Table Schema, as a file's path or a dictionary, in place of the next two.
         bounds: (low, high) of every column, or {column: (low, high)}. classes: their names, or {value: name}.
@@ -194,7 +191,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             price = self._price()
             given = self._options(table, label, schema, out, price)
             if price is not None:
-                _run(self._check_account(given.lineage, price[0]))
+                _run(self._check_account(given.lineage_name(), price[0]))
             written, _ = train(given)
             self._take(out, written, _run(self._charged(written)))
         self.n_features_in_ = len(columns or self.certificate_.feature_names)
@@ -253,7 +250,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if isinstance(certificate, UnprovenCertificate):
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
             made = cls(lineage=certificate.lineage, name=certificate.name, ledger=ledger)
-            made.release = getattr(certificate, "release", None)
+            made.release = certificate.release if isinstance(certificate, ReleaseCertificate) else None
+            made.teachers = getattr(certificate, "teachers", None)
             made._take(Path(path), certificate, _run(made._charged(certificate)))
         columns = certificate.feature_map.columns
         names = [column.name for column in columns] or list(certificate.feature_names)
@@ -285,7 +283,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_is_allowed(self) -> None:
         again = hasattr(self, "certificate_") or getattr(self, "_is_clone", False)
-        if again and self.release not in METERED and not self.every_fit_is_charged:
+        if again and self.release is not None and not self.every_fit_is_charged:
             raise ValueError(
                 "this would train another model on the same records and charge the lineage again: "
                 + ("this one is fitted" if hasattr(self, "certificate_") else "it is a clone, as a search makes them")
@@ -354,12 +352,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, table: Any, label: str, schema: Schema | None, out: Path, price: tuple[int, str] | None
     ) -> "_InPython":
         """Return the parameters as what trains takes them. price: of all answers together, in picorho and in words."""
-        if self.lineage is None:
-            raise ValueError(
-                "name the lineage of these records with lineage=: all models of records that overlap share one name, "
-                "and with it one budget"
-            )
-        check_lineage_name(self.lineage)
         if schema is None and (self.classes is None or self.bounds is None):
             raise ValueError(
                 "declare what is public about the records: bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}, and "
@@ -393,7 +385,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _price(self) -> tuple[int, str] | None:
         """Return what a fit costs at most, in picorho and in words; None where answers are paid for one by one."""
-        if self.release in METERED:
+        if self.teachers is not None and self.release is not None:
+            raise ValueError("teachers= takes the place of release=: say release=None")
+        if self.release is None:
             if self.epsilon is not None or self.tier is not None:
                 raise ValueError(
                     "each answer of this model is paid for when a service gives it, by the service's price: leave "
@@ -462,7 +456,6 @@ class _InPython(TrainOptions):
     """What `dpserve train` is told, of a table that is in memory or not, declared in Python."""
 
     data: Any
-    lineage: str
     described: Any = None
     names: tuple[str, ...]
     values: tuple[str, ...]
@@ -516,6 +509,7 @@ def _run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
 _FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 _IN_PYTHON = {
     "--epsilon E --delta D": "lineage_budget=(EPSILON, DELTA)",
+    "--lineage NAME:": "lineage=:",
     "--bounds LOW:HIGH for every feature, --bounds NAME=LOW:HIGH for one": (
         "bounds=(LOW, HIGH) for every column, bounds={NAME: (LOW, HIGH)} for one"
     ),
@@ -529,16 +523,12 @@ _IN_PYTHON = {
 """What the command line says, as whoever writes Python would have it."""
 
 
-class _in_python:  # noqa: N801 - it reads as a statement
+@contextmanager
+def _in_python() -> Iterator[None]:
     """Raise what the command line refuses as ValueError, with parameters in place of flags."""
-
-    def __enter__(self) -> None:
-        """Enter the block."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Translate the error."""
-        if not isinstance(error, TrainingError | CannotServe):
-            return
+    try:
+        yield
+    except (TrainingError, CannotServe) as error:
         text = str(error)
         for said, meant in _IN_PYTHON.items():
             text = text.replace(said, meant)

@@ -22,7 +22,7 @@ from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, WrongOption
 from training.feature_maps import MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
 from training.hog import Shape
-from training.kinds import HEAD, KINDS
+from training.kinds import HEAD, KINDS, PAY_ONCE
 from training.lineage import DIGITS, check_lineage_name
 from training.planning import rules
 from training.recipe import DEFAULT_TOLERANCE
@@ -37,7 +37,7 @@ PLANNER = "--budget, in place of --release"
 ENCODER = "--encoder"
 CHOICE = "--choose, in place of --lam"
 DPSGD = "--release dpsgd"
-TEACHERS = "--release teachers"
+TEACHERS = "--teachers, in place of --release"
 _FEATURE_MAPS = f"auto, {', '.join(list(MAPS)[:-1])} or {list(MAPS)[-1]}"
 _ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12
@@ -101,7 +101,7 @@ class NewBundle(FileOptions):
                 wrong.append(str(error))
             return None
 
-        lineage, declared = told(self._lineage_name), told(self._declared)
+        lineage, declared = told(self.lineage_name), told(self._declared)
         told(self._check_out)
         records = None if declared is None else told(lambda: self._records(*declared))
         if lineage is None or records is None or wrong:
@@ -118,7 +118,8 @@ class NewBundle(FileOptions):
             raise WrongOption("schema", "describes a table of your own, not digits")
         return schema_alone(self.schema_file, classes=self.classes, bounds=self.bounds)
 
-    def _lineage_name(self) -> str:
+    def lineage_name(self) -> str:
+        """Return the lineage's name. Raises TrainingError where it is needed and not given."""
         if self.lineage is not None:
             return check_lineage_name(self.lineage)
         if self.data == DIGITS:
@@ -181,8 +182,7 @@ class TrainOptions(NewBundle):
     lam: float | None = option(None, "Lambda: a larger one means less noise and a simpler model.")
     release: str | None = option(
         None,
-        "Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or dpsgd; "
-        "or teachers, each of whose answers is paid for.",
+        "Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or dpsgd.",
         default_text="none, a head, each of whose answers is paid for",
         complete=options.release_names,
     )
@@ -228,9 +228,8 @@ class TrainOptions(NewBundle):
     )
     teachers: int | None = option(
         None,
-        "On how many disjoint parts of the records a teacher each is trained. They also take --hidden (default: none), "
-        "--activation, --steps (400) and --learning-rate (0.003).",
-        default_text="250",
+        "Train so many teachers, each on a part of the records; each of their answers is paid for. They also take "
+        "--hidden (default: none), --activation, --steps (400) and --learning-rate (0.003).",
         panel=TEACHERS,
         ge=2,
     )
@@ -278,6 +277,16 @@ class TrainOptions(NewBundle):
         default_text="the range that the model's metadata gives for pixels, or values as they are",
     )
     device: str | None = option(None, "Where it computes: cpu or cuda.", panel=ENCODER, default_text="cpu")
+
+    @property
+    def kind(self) -> str | None:
+        """Which of `training.kinds` is trained; None for a head. Raises WrongOption for one that there is not."""
+        if self.release is not None and self.release not in PAY_ONCE:
+            advice = "; teachers are asked for by --teachers N" if self.release == "teachers" else ""
+            raise WrongOption("release", f"must be one of {', '.join(PAY_ONCE)}, not {self.release!r}{advice}")
+        if self.teachers is not None and self.release is not None:
+            raise WrongOption("teachers", "takes the place of --release: leave that out")
+        return self.release if self.teachers is None else "teachers"
 
     def of_kinds(self) -> dict[str, Any]:
         """Return the options that one kind of model or another takes, as far as they were given."""

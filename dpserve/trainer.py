@@ -30,8 +30,8 @@ from training.lineage import KnownRecords, overlap, owner_key
 from training.planning import rules
 from training.releases.objective import NO_UNITS
 
-OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
-"""What an owner may set in addition to --release KIND --budget. No rule sets a network's width or the tiers."""
+OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",), "teachers": ("teachers",)}
+"""What an owner who names the kind may set beside --budget: no rule sets a network's width or the tiers."""
 
 
 def train(given: TrainOptions) -> tuple[Certified, str | None]:
@@ -40,11 +40,11 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
     Returns its certificate, and the warning of a second budget, if there is one. Raises WrongOption for options that do
     not go together, and TrainingError.
     """
-    kind, budget = given.release, given.budget
+    kind, budget = given.kind, given.budget
     ray = given.engine != LOCAL
     if ray and (not given.engine.startswith("ray") or kind == "teachers" or budget or given.encoder):
         raise WrongOption(
-            "engine", "takes local, ray or ray://HOST:PORT; on Ray neither --release teachers, --budget nor --encoder"
+            "engine", "takes local, ray or ray://HOST:PORT; on Ray neither --teachers, --budget nor --encoder"
         )
     lineage, records = given.read_all()
     if given.unit is not None and kind == "objective":
@@ -111,7 +111,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
     from training.planning.recommendation import by_rule, by_simulation, of_kind
     from training.planning.tiers import planned_tiers, tier_options
 
-    release, queries, options = given.release, given.queries, job.options
+    release, queries, options = given.kind, given.queries, job.options
     _check_nothing_is_chosen_twice(given, options)
     n = job.needed("records_declared", "about how many records there are, as a number that may be public")
     whole, declared = whole_picorho(budget), job.records.declaration
@@ -128,8 +128,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
     for line in (f"Chosen: {found.reason}.", *(f"Warning: {warning}." for warning in found.warnings)):
         console.stdout_console().print(line, highlight=False)
     made = found.training_options(n, whole, queries, kind)
-    if "hidden" in options:
-        made["hidden"] = options["hidden"]
+    made |= {name: options[name] for name in ("hidden", "teachers") if name in options}
     if "tier" in options:
         made = dict(tier_options(planned_tiers(kinds.tier_prices(options["tier"]), whole)))
     chosen = found.chosen
@@ -145,7 +144,7 @@ def _check_nothing_is_chosen_twice(given: TrainOptions, options: Mapping[str, ob
     Of feature maps the rules have two, and an owner who names the release chooses between these: `auto`, `fourier`.
     Images have a third, by their shape.
     """
-    release = given.release
+    release = given.kind
     chooses = f"chooses {'the options' if release else 'the mechanism and its options'}"
     free = {"hog"} if given.image_shape else {"fourier"} if release is not None else set()
     for name in ("features", "cross", "bias", "clip_norm", "random_features", "bandwidth", "seed"):
@@ -168,8 +167,9 @@ def _public_rows(given: TrainOptions, private: Records) -> Records | None:
     """
     if given.public is None:
         return None
-    if given.release is not None:
-        raise WrongOption("public", "chooses the mechanism: leave --release out")
+    if given.kind is not None:
+        option = "release" if given.teachers is None else "teachers"
+        raise WrongOption("public", f"chooses the mechanism: leave --{option} out")
     declared = private.declaration
     found = given.read_like(
         given.public,
@@ -206,8 +206,8 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     # It needs the solver.
     from training.choice import choice_for, choose
 
-    if given.release not in (None, "weights"):
-        raise WrongOption("choose", f"goes with a head and --release weights, not {given.release}")
+    if given.kind not in (None, "weights"):
+        raise WrongOption("choose", f"goes with a head and --release weights, not {given.kind}")
     if "lam" in job.options:
         raise WrongOption("lam", "is what is chosen: leave it out")
     lams, price = _lams(given.choose), given.choose_price

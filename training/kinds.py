@@ -93,17 +93,15 @@ class Kind:
 def train(kind: str | None, job: Job) -> Certified:
     """Train and save a model; return its certificate. kind: of `KINDS`; None for a head.
 
-    Raises WrongOption for a kind that there is not, and for options that it does not take; TrainingError.
+    Raises WrongOption for options that it does not take; TrainingError.
     """
-    if kind is not None and kind not in KINDS:
-        raise WrongOption("release", f"must be one of {', '.join(KINDS)}, not {kind!r}")
     made = HEAD if kind is None else KINDS[kind]
     for name in job.options:
         if name not in made.options:
-            kinds = [each for each, other in KINDS.items() if name in other.options]
-            raise WrongOption(
-                name, f"goes with --release {' or '.join(kinds)}" if kinds else f"does not go with --release {kind}"
-            )
+            releases = [each for each in PAY_ONCE if name in KINDS[each].options]
+            others = [f"--release {' or '.join(releases)}"] if releases else []
+            others += ["--teachers"] if name in KINDS["teachers"].options else []
+            raise WrongOption(name, f"goes with {' or '.join(others)}")
     return made.train(job)
 
 
@@ -241,4 +239,7 @@ KINDS: Mapping[str, Kind] = {
         ("price", "records_declared", *_OF_NETWORKS, "sampling_rate", "sampling", "step_noise", "gradient_clip"),
     ),
 }
-"""Models that are private themselves, and teachers, by the names that `dpserve train --release` takes."""
+"""By name: models that are private themselves, and teachers, each of whose answers is paid for."""
+
+PAY_ONCE = tuple(kind for kind in KINDS if kind != "teachers")
+"""What `dpserve train --release` takes."""

@@ -232,9 +232,9 @@ def mechanism_names(incomplete: str) -> list[str]:
 
 def release_names(incomplete: str) -> list[str]:
     """Return the kinds of model that `train --release` makes."""
-    from training.kinds import KINDS
+    from training.kinds import PAY_ONCE
 
-    return [name for name in KINDS if name.startswith(incomplete)]
+    return [name for name in PAY_ONCE if name.startswith(incomplete)]
 
 
 def form_names(incomplete: str) -> list[str]:

@@ -31,7 +31,7 @@ from training.data.classes import parse_classes
 from training.data.records import Records
 from training.errors import TrainingError, WrongOption
 from training.feature_maps import NORM_BOUND, UNIT_ROWS
-from training.kinds import tier_prices
+from training.kinds import PAY_ONCE, tier_prices
 from training.lineage import KnownRecords
 from training.planning import rules
 from training.planning.heads import PlannedHead, sample_of
@@ -344,7 +344,7 @@ def _command(found: Recommendation, made: Mapping[str, object], data: Sequence[s
     option = found.chosen
     words = ["dpserve train --data FILE", *data, "--lineage NAME --out MODEL"]
     words += [f"--image-shape {image}"] if image else []
-    words += [f"--release {option.release}"] if option.release is not None else []
+    words += [f"--release {option.release}"] if option.release in PAY_ONCE else []
     for name, value in made.items():
         words += [f"--{name.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
     if option.features == "fourier":

@@ -62,7 +62,14 @@ def test_the_shell_completes_names(run, bundle):
 
 def test_options_stand_in_panels_with_those_most_people_need_first(run):
     printed = run("train", "--help").stdout
-    titles = ["Options:", "Reading rows:", "Features:", "--release dpsgd:", "--release teachers:", "--encoder:"]
+    titles = [
+        "Options:",
+        "Reading rows:",
+        "Features:",
+        "--release dpsgd:",
+        "--teachers, in place of --release:",
+        "--encoder:",
+    ]
     places = [printed.index(f"\n{title}\n") for title in titles]
     assert places == sorted(places)
     needed, rest = printed[: places[1]], printed[places[1] :]
