@@ -20,7 +20,7 @@ from training.data.classes import parse_classes
 from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, WrongOption
-from training.feature_maps import MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
+from training.feature_maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
 from training.hog import Shape
 from training.kinds import HEAD, KINDS, PAY_ONCE
 from training.lineage import DIGITS, check_lineage_name
@@ -38,7 +38,7 @@ ENCODER = "--encoder"
 CHOICE = "--choose, in place of --lam"
 DPSGD = "--release dpsgd"
 TEACHERS = "--teachers, in place of --release"
-_FEATURE_MAPS = f"auto, {', '.join(list(MAPS)[:-1])} or {list(MAPS)[-1]}"
+_KINDS = " or ".join(", ".join(("auto", *FEATURE_MAPS)).rsplit(", ", 1))
 _ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12
 
@@ -155,7 +155,7 @@ class TrainOptions(NewBundle):
 
     features: str = option(
         "auto",
-        f"The public feature map: {_FEATURE_MAPS}. auto: hog with --image-shape, otherwise "
+        f"The public feature map: {_KINDS}. auto: hog with --image-shape, otherwise "
         f"bins of each number for tables of up to {rules.MOST_BINNED} numbers and rows of length 1 for others; "
         "with --clip-norm or --bias, identity.",
         panel=FEATURES,
@@ -313,15 +313,16 @@ class TrainOptions(NewBundle):
         if self.features == "auto" and self.clip_norm is None and not self.bias:
             return self._crossed(rules.feature_map("identity", declaration, shape), declaration)
         kind = "identity" if self.features == "auto" else self.features
-        if kind not in MAPS:
-            raise TrainingError(f"--features takes {_FEATURE_MAPS}, not {kind!r}")
-        if (shape is None) != (kind != "hog"):
+        if kind not in FEATURE_MAPS:
+            raise TrainingError(f"--features takes {_KINDS}, not {kind!r}")
+        if (shape is None) != ("image_shape" not in FEATURE_MAPS[kind].model_fields):
             raise TrainingError(
                 "--features hog and --image-shape HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS go together"
                 + ("; --clip-norm and --bias go with --features" if self.features == "auto" else "")
             )
         try:
-            return self._crossed(MAPS[kind].model_validate(self._parameters(kind, declaration, shape)), declaration)
+            made = FEATURE_MAPS[kind].model_validate(self._parameters(FEATURE_MAPS[kind], declaration, shape))
+            return self._crossed(made, declaration)
         except ValidationError as error:
             first = error.errors()[0]
             if not first["loc"]:  # the map as a whole, and not an option of it
@@ -329,13 +330,13 @@ class TrainOptions(NewBundle):
             flag = str(first["loc"][0]).replace("_", "-")
             raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
 
-    def _parameters(self, kind: str, declaration: Declaration, shape: Shape | None) -> dict[str, Any]:
+    def _parameters(self, kind: type[FeatureMap], declaration: Declaration, shape: Shape | None) -> dict[str, Any]:
         """Return what a map of this kind takes: the declaration's, and the options of the same names."""
-        given = self.model_dump(include=set(MAPS[kind].model_fields)) | _declared(declaration)
-        if kind == "hog":
+        given = self.model_dump(include=set(kind.model_fields)) | _declared(declaration)
+        if shape is not None:
             given["image_shape"] = shape
-        if kind in ("bins", "hog"):
-            given["clip_norm"] = 1.0
+        if not kind.model_fields["clip_norm"].is_required():
+            del given["clip_norm"]
         elif self.clip_norm is None:
             columns = declaration.columns
             given["clip_norm"] = usual_norm(columns) if columns else default_clip_norm(declaration.features)

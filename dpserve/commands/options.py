@@ -246,9 +246,9 @@ def form_names(incomplete: str) -> list[str]:
 
 def feature_names(incomplete: str) -> list[str]:
     """Return the feature maps that `train` makes."""
-    from training.feature_maps import MAPS
+    from training.feature_maps import FEATURE_MAPS
 
-    return [name for name in ("auto", *MAPS) if name.startswith(incomplete)]
+    return [name for name in ("auto", *FEATURE_MAPS) if name.startswith(incomplete)]
 
 
 def lineage_names(ctx: typer.Context, incomplete: str) -> list[str]:

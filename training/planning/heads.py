@@ -6,9 +6,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.planner import PublicSample
 from training.bundle import CertifiedHead
 from training.feature_maps import NORM_BOUND
+from training.planning.answers import PublicSample
 from training.recipe import DEFAULT_TOLERANCE
 from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
 
