@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request, Response
 
 from accounting.explanation import AccountExplanation
 from accounting.picorho import to_rho
 from service.http.authentication import BEARER, Authentication
-from service.http.schemas import ClientReceiptOut, ReceiptsOut
+from service.http.schemas import ClientReceiptOut, Json, ReceiptsOut, answers
 from service.models import Models
 from service.pay_once import HolderExplanation
 
@@ -32,7 +32,8 @@ def paged(
 def add_account_routes(app: FastAPI, models: Models, authentication: Authentication) -> None:
     """Add the account of a model's lineage, and its receipts; of the default model's without a name."""
     security = [Depends(BEARER)]
-    named: dict[str, Any] = {"openapi_extra": {"parameters": [{"name": "name", "in": "path", "required": True}]}}
+    listed: Any = {"dependencies": security, "responses": answers(ReceiptsOut)}
+    named: Any = {"openapi_extra": {"parameters": [{"name": "name", "in": "path", "required": True}]}}
 
     @app.get("/models/{name}/budget", summary="See what is spent and left", dependencies=security, **named)
     @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
@@ -41,18 +42,18 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         return await predictor.explained_budget(client)
 
-    @app.get("/models/{name}/budget/receipts", summary="Read your receipts by page", dependencies=security, **named)
-    @app.get("/budget/receipts", summary="Read your receipts, page by page", dependencies=security)
+    @app.get("/models/{name}/budget/receipts", summary="Read your receipts by page", **listed, **named)
+    @app.get("/budget/receipts", summary="Read your receipts, page by page", **listed)
     async def receipts(
         request: Request,
         after: Annotated[int, Query(ge=0, le=2**52, description="Only receipts with a number above this.")] = 0,
         count: Count = 100,
-    ) -> ReceiptsOut:
+    ) -> Response:
         predictor = models.named(request.path_params.get("name"))
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         found = await predictor.receipts(client, after=after, count=count + 1)
         page, next_after = paged(found, count, lambda receipt: receipt.number)
-        return ReceiptsOut(
+        out = ReceiptsOut(
             receipts=[
                 ClientReceiptOut(
                     id=receipt.number,
@@ -68,3 +69,4 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
             ],
             next_after=next_after,
         )
+        return Json(out)

@@ -30,7 +30,7 @@ from service.http.predictions import Codec, PredictionEndpoint
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import FAILED, REFUSALS, as_problem
 from service.http.requests import Bodies
-from service.http.schemas import PROBLEM_RESPONSES, ModelsOut
+from service.http.schemas import PROBLEM_RESPONSES, Json, ModelsOut, answers
 from service.http.scoring import InvocationsCodec, add_scoring
 from service.models import Models
 from service.page.assets import add_documentation, add_page
@@ -174,13 +174,10 @@ def _other_routes(
 
 
 def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
-    @app.get("/models", summary="List the models")
-    async def listed() -> ModelsOut:
+    @app.get("/models", summary="List the models", responses=answers(ModelsOut))
+    async def listed() -> Response:
         default = models.default
-        return ModelsOut(
-            models=models.names,
-            default=None if default is None else default.certificate.name,
-        )
+        return Json(ModelsOut(models.names, None if default is None else default.certificate.name))
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")
     async def model(name: str) -> dict[str, object]:
